@@ -1,0 +1,91 @@
+// A hash map from addresses to small values: open addressing with linear probing, no tombstones, no allocation per entry.
+// Live blocks come and go with every event, which is where std::unordered_map spends most of a replay.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace alloctrace {
+
+template <typename Value>
+class AddressMap {
+ public:
+  AddressMap() : slots_(16) {}
+
+  std::size_t size() const { return size_; }
+
+  Value* find(std::uint64_t address) {
+    for (std::size_t at = home(address);; at = next(at)) {
+      if (!slots_[at].used) return nullptr;
+      if (slots_[at].address == address) return &slots_[at].value;
+    }
+  }
+
+  // The value of `address`, made if it was not there; `second` is true when it was made.
+  std::pair<Value*, bool> insert(std::uint64_t address) {
+    if ((size_ + 1) * 4 > slots_.size() * 3) grow();
+    for (std::size_t at = home(address);; at = next(at)) {
+      Slot& slot = slots_[at];
+      if (!slot.used) {
+        slot = {address, Value{}, true};
+        ++size_;
+        return {&slot.value, true};
+      }
+      if (slot.address == address) return {&slot.value, false};
+    }
+  }
+
+  // Removes an entry that find() or insert() gave; pointers to other entries are no longer good.
+  void erase(std::uint64_t address) {
+    std::size_t hole = home(address);
+    while (slots_[hole].address != address || !slots_[hole].used) {
+      if (!slots_[hole].used) return;
+      hole = next(hole);
+    }
+    // Moves back every entry of the run behind the hole that may stand in it, so that no search stops too early.
+    for (std::size_t at = next(hole); slots_[at].used; at = next(at)) {
+      const std::size_t wanted = home(slots_[at].address);
+      if (((at - wanted) & mask()) >= ((at - hole) & mask())) {
+        slots_[hole] = slots_[at];
+        hole = at;
+      }
+    }
+    slots_[hole].used = false;
+    --size_;
+  }
+
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.used) visit(slot.address, slot.value);
+    }
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t address = 0;
+    Value value{};
+    bool used = false;
+  };
+  std::size_t mask() const { return slots_.size() - 1; }
+  std::size_t next(std::size_t at) const { return (at + 1) & mask(); }
+  // Addresses are multiples of their alignment: the multiplication carries the high bits down, the fold uses them.
+  std::size_t home(std::uint64_t address) const {
+    const std::uint64_t mixed = address * 0x9E3779B97F4A7C15u;
+    return static_cast<std::size_t>(mixed ^ mixed >> 32) & mask();
+  }
+  void grow() {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    size_ = 0;
+    for (Slot& slot : old) {
+      if (slot.used) *insert(slot.address).first = std::move(slot.value);
+    }
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace alloctrace

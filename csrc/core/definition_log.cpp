@@ -1,0 +1,41 @@
+#include "definition_log.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "wait.h"
+
+namespace alloctrace {
+
+DefinitionLog::DefinitionLog(std::uint8_t* bytes, std::size_t capacity, DefinitionLogState& state,
+                             std::uint64_t wait_ns, std::function<void()> wake)
+    : bytes_(bytes), capacity_(capacity), state_(state), wait_ns_(wait_ns), wake_(std::move(wake)) {}
+
+bool DefinitionLog::append(const Bytes& records) noexcept {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const std::uint64_t head = state_.head.load(std::memory_order_relaxed);
+  const auto has_room = [&] {
+    return head + records.size() - state_.tail.load(std::memory_order_acquire) <= capacity_;
+  };
+  if (records.size() > capacity_) return false;
+  if (!has_room()) {
+    wake_();
+    if (!wait_until(has_room, wait_ns_)) return false;
+  }
+  const std::size_t start = head % capacity_;
+  const std::size_t until_end = std::min(records.size(), capacity_ - start);
+  std::memcpy(bytes_ + start, records.data(), until_end);
+  std::memcpy(bytes_, records.data() + until_end, records.size() - until_end);
+  state_.head.store(head + records.size(), std::memory_order_release);
+  // Half full: without this a program that makes new stacks faster than the writer wakes by itself would wait.
+  if (head + records.size() - state_.tail.load(std::memory_order_relaxed) > capacity_ / 2) wake_();
+  return true;
+}
+
+std::uint64_t DefinitionLog::copy_pending(Bytes& out) const {
+  const std::uint64_t head = state_.head.load(std::memory_order_acquire);
+  copy_bytes_from_ring(bytes_, capacity_, state_.tail.load(std::memory_order_relaxed), head, out);
+  return head;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,196 @@
+#include "definitions.h"
+
+#include "line_table.h"
+
+namespace alloctrace {
+namespace {
+
+// Damage that passed a checksum by chance, or a foreign file, must not make us reserve gigabytes for one wild id.
+constexpr std::uint32_t kMaxId = 1u << 28;
+
+template <typename T>
+T& slot(std::vector<T>& table, std::uint32_t id) {
+  if (id == 0 || id > kMaxId) throw DecodeError("a definition has an impossible id");
+  if (id >= table.size()) table.resize(std::size_t{id} + 1);
+  return table[id];
+}
+
+template <typename Fill>
+void put_record(Bytes& out, DefinitionType type, Fill fill) {
+  thread_local Bytes fields;  // reused: records are made one after the other
+  fields.clear();
+  fields.push_back(static_cast<std::uint8_t>(type));
+  fill(fields);
+  put_varint(out, fields.size());
+  out.insert(out.end(), fields.begin(), fields.end());
+}
+
+}  // namespace
+
+void put_string(Bytes& out, std::uint32_t id, std::string_view text) {
+  put_record(out, DefinitionType::kString, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_text(fields, text);
+  });
+}
+
+void put_code(Bytes& out, std::uint32_t id, const Code& code) {
+  put_record(out, DefinitionType::kCode, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, code.name);
+    put_varint(fields, code.qualified_name);
+    put_varint(fields, code.filename);
+    put_varint(fields, zigzag(code.first_line));
+    put_varint(fields, static_cast<std::uint64_t>(code.line_table_kind));
+    put_text(fields, code.line_table);
+  });
+}
+
+void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame) {
+  put_record(out, DefinitionType::kFrame, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, frame.parent);
+    put_varint(fields, frame.code);
+    put_varint(fields, frame.instruction);
+  });
+}
+
+void put_thread(Bytes& out, std::uint32_t id, const ThreadRecord& thread) {
+  put_record(out, DefinitionType::kThread, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, thread.native_id);
+    put_varint(fields, thread.autograd_id);
+    put_text(fields, thread.name);
+  });
+}
+
+void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name) {
+  put_record(out, DefinitionType::kThreadName, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_text(fields, name);
+  });
+}
+
+void put_place(Bytes& out, std::uint32_t id, const Place& place) {
+  put_record(out, DefinitionType::kPlace, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, zigzag(place.device_type));
+    put_varint(fields, zigzag(place.device_index));
+    put_varint(fields, place.stream);
+    put_varint(fields, place.pool_first);
+    put_varint(fields, place.pool_second);
+  });
+}
+
+void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type) {
+  put_record(out, DefinitionType::kNodeType, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, type.mangled ? 1 : 0);
+    put_text(fields, type.name);
+  });
+}
+
+void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text) {
+  put_record(out, DefinitionType::kSourceLine, [&](Bytes& fields) {
+    put_varint(fields, filename);
+    put_varint(fields, line);
+    put_text(fields, text);
+  });
+}
+
+void Definitions::add(const std::uint8_t* records, std::size_t size) {
+  ByteReader reader(records, size);
+  while (!reader.done()) {
+    const std::string_view record = reader.text();
+    ByteReader fields(reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
+    const auto type = static_cast<DefinitionType>(fields.byte());
+    add_record(type, fields);
+  }
+}
+
+// The fields of one record. Bytes left over are a newer writer's additions and are ignored, as are types unknown here.
+void Definitions::add_record(DefinitionType type, ByteReader fields) {
+  switch (type) {
+    case DefinitionType::kString: {
+      const std::uint32_t id = fields.varint32();
+      slot(strings_, id) = fields.text();
+      break;
+    }
+    case DefinitionType::kCode: {
+      const std::uint32_t id = fields.varint32();
+      Code code;
+      code.name = fields.varint32();
+      code.qualified_name = fields.varint32();
+      code.filename = fields.varint32();
+      code.first_line = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      code.line_table_kind = static_cast<LineTableKind>(fields.varint());
+      code.line_table = fields.text();
+      slot(codes_, id) = std::move(code);
+      break;
+    }
+    case DefinitionType::kFrame: {
+      const std::uint32_t id = fields.varint32();
+      FrameRecord frame;
+      frame.parent = fields.varint32();
+      frame.code = fields.varint32();
+      frame.instruction = fields.varint32();
+      // Parents are always defined first: this also rules out cycles, which would hang whoever walks outwards.
+      if (frame.parent >= id) throw DecodeError("a frame is its own caller");
+      slot(frames_, id) = frame;
+      break;
+    }
+    case DefinitionType::kThread: {
+      const std::uint32_t id = fields.varint32();
+      ThreadRecord& thread = slot(threads_, id);
+      thread.native_id = fields.varint();
+      thread.autograd_id = fields.varint();
+      thread.name = fields.text();
+      break;
+    }
+    case DefinitionType::kThreadName: {
+      const std::uint32_t id = fields.varint32();
+      slot(threads_, id).python_name = fields.text();
+      break;
+    }
+    case DefinitionType::kPlace: {
+      const std::uint32_t id = fields.varint32();
+      Place place;
+      place.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      place.device_index = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      place.stream = fields.varint();
+      place.pool_first = fields.varint();
+      place.pool_second = fields.varint();
+      slot(places_, id) = place;
+      break;
+    }
+    case DefinitionType::kNodeType: {
+      const std::uint32_t id = fields.varint32();
+      NodeType type_record;
+      type_record.mangled = fields.varint() != 0;
+      type_record.name = fields.text();
+      slot(node_types_, id) = std::move(type_record);
+      break;
+    }
+    case DefinitionType::kSourceLine: {
+      const std::uint32_t filename = fields.varint32();
+      const std::uint32_t line = fields.varint32();
+      sources_[{filename, line}] = fields.text();
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+std::int32_t Definitions::line(std::uint32_t frame_id) const {
+  const FrameRecord& record = frame(frame_id);
+  const Code& owner = code(record.code);
+  return decode_line(owner.line_table_kind, owner.line_table, owner.first_line, record.instruction);
+}
+
+const std::string* Definitions::source(std::uint32_t filename, std::int32_t line) const {
+  const auto found = sources_.find({filename, static_cast<std::uint32_t>(line)});
+  return found == sources_.end() ? nullptr : &found->second;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,110 @@
+// What the ids in events stand for: strings, code objects, frames, threads, places, node types, source lines.
+//
+// Each is defined once, by a record `varint byte count | type | fields`, before the first event that names it. Records are
+// idempotent: reading one twice changes nothing, so a trace can repeat all of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "stack_table.h"
+#include "varint.h"
+
+namespace alloctrace {
+
+// Fields are varints in the order written here; `text` is a varint byte count and UTF-8 bytes.
+enum class DefinitionType : std::uint8_t {
+  kString = 1,      // id, text
+  kCode = 2,        // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
+  kFrame = 3,       // id, parent frame (0: outermost), code, instruction byte offset
+  kThread = 4,      // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
+  kThreadName = 5,  // thread id, name text as Python has it
+  kPlace = 6,       // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
+  kNodeType = 7,    // id, 1 if the name is a mangled C++ type name, name text
+  kSourceLine = 8,  // filename string, line number, text of that line
+};
+
+struct Code {
+  std::uint32_t name = 0, qualified_name = 0, filename = 0;  // string ids
+  std::int32_t first_line = 0;
+  LineTableKind line_table_kind = LineTableKind::kNone;
+  std::string line_table;
+};
+struct FrameRecord {
+  std::uint32_t parent = 0, code = 0, instruction = 0;
+};
+struct ThreadRecord {
+  std::uint64_t native_id = 0;
+  std::uint64_t autograd_id = 0;
+  std::string name;         // as the system has it: pthread_getname_np, 15 bytes
+  std::string python_name;  // threading.Thread.name where known
+};
+struct Place {
+  std::int32_t device_type = 0;   // c10::DeviceType: 0 cpu, 1 cuda
+  std::int32_t device_index = 0;  // 0 for devices that have no index
+  std::uint64_t stream = 0;       // as torch tells it: 0 is the default stream
+  std::uint64_t pool_first = 0, pool_second = 0;  // MempoolId_t; (0, 0) is the default pool
+  bool operator==(const Place&) const = default;
+};
+struct NodeType {
+  bool mangled = false;
+  std::string name;
+};
+
+// One record each, appended to `out`.
+void put_string(Bytes& out, std::uint32_t id, std::string_view text);
+void put_code(Bytes& out, std::uint32_t id, const Code& code);
+void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame);
+void put_thread(Bytes& out, std::uint32_t id, const ThreadRecord& thread);
+void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name);
+void put_place(Bytes& out, std::uint32_t id, const Place& place);
+void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
+void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
+
+// All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to damage,
+// is an empty record.
+class Definitions {
+ public:
+  // Takes in a run of whole records. Throws DecodeError at the first that makes no sense, keeping those before it.
+  void add(const std::uint8_t* records, std::size_t size);
+
+  const std::string& string(std::uint32_t id) const { return at(strings_, id); }
+  const Code& code(std::uint32_t id) const { return at(codes_, id); }
+  const FrameRecord& frame(std::uint32_t id) const { return at(frames_, id); }
+  const ThreadRecord& thread(std::uint32_t id) const { return at(threads_, id); }
+  const Place& place(std::uint32_t id) const { return at(places_, id); }
+  const NodeType& node_type(std::uint32_t id) const { return at(node_types_, id); }
+
+  std::size_t frame_count() const { return frames_.size(); }
+  std::size_t thread_count() const { return threads_.size(); }
+  std::size_t place_count() const { return places_.size(); }
+  std::size_t node_type_count() const { return node_types_.size(); }
+
+  // The line that a frame was executing; 0 where its definition is missing.
+  std::int32_t line(std::uint32_t frame) const;
+  // Source text of (filename string id, line), nullptr where the trace has none.
+  const std::string* source(std::uint32_t filename, std::int32_t line) const;
+  const std::map<std::pair<std::uint32_t, std::uint32_t>, std::string>& sources() const { return sources_; }
+
+ private:
+  template <typename T>
+  static const T& at(const std::vector<T>& table, std::uint32_t id) {
+    static const T missing{};
+    return id < table.size() ? table[id] : missing;
+  }
+  void add_record(DefinitionType type, ByteReader fields);
+
+  std::vector<std::string> strings_;
+  std::vector<Code> codes_;
+  std::vector<FrameRecord> frames_;
+  std::vector<ThreadRecord> threads_;
+  std::vector<Place> places_;
+  std::vector<NodeType> node_types_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> sources_;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,49 @@
+#include "input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace alloctrace {
+
+InputFile::InputFile(const std::string& path) {
+  file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status {};
+  if (file_ < 0 || fstat(file_, &status) != 0) {
+    error_ = errno;
+    return;
+  }
+  if (S_ISDIR(status.st_mode)) {
+    error_ = EISDIR;
+    close(file_);
+    file_ = -1;
+    return;
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() {
+  if (file_ >= 0) close(file_);
+}
+
+void InputFile::refresh_size() {
+  struct stat status {};
+  if (fstat(file_, &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+bool InputFile::read(void* out, std::size_t size, std::uint64_t offset) const {
+  auto* at = static_cast<char*>(out);
+  while (size > 0) {
+    const ssize_t got = pread(file_, at, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    offset += static_cast<std::uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,32 @@
+// A file that is read at given places. Not mapped: a file that another program cuts short must give an error, not SIGBUS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace alloctrace {
+
+class InputFile {
+ public:
+  // is_open() is false when there is no such file, and error() says why.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  bool is_open() const { return file_ >= 0; }
+  int error() const { return error_; }
+  // As it was at opening, or at the last refresh_size().
+  std::uint64_t size() const { return size_; }
+  void refresh_size();
+  // All of `size` bytes, or false.
+  bool read(void* out, std::size_t size, std::uint64_t offset) const;
+
+ private:
+  int file_ = -1;
+  int error_ = 0;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,80 @@
+#include "ledger.h"
+
+#include <algorithm>
+
+namespace alloctrace {
+
+DeviceLedger& Ledger::device(std::uint32_t place) {
+  if (place >= device_of_place_.size()) device_of_place_.resize(place + std::size_t{1}, SIZE_MAX);
+  std::size_t& index = device_of_place_[place];
+  if (index == SIZE_MAX) {
+    const Place& where = definitions_.place(place);
+    const auto known = std::find_if(devices_.begin(), devices_.end(), [&](const DeviceLedger& device) {
+      return device.device_type == where.device_type && device.device_index == where.device_index;
+    });
+    index = static_cast<std::size_t>(known - devices_.begin());
+    if (known == devices_.end()) {
+      devices_.emplace_back();
+      devices_.back().device_type = where.device_type;
+      devices_.back().device_index = where.device_index;
+    }
+  }
+  return devices_[index];
+}
+
+void Ledger::retire(DeviceLedger& device, const LiveBlock& block) {
+  StackTotals& totals = device.stacks[block.stack];
+  --totals.live_blocks;
+  totals.live_bytes -= block.size;
+  device.live_bytes -= block.size;
+}
+
+void Ledger::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+  switch (event.kind) {
+    case EventKind::kAlloc: {
+      DeviceLedger& owner = device(event.place);
+      if (event.stack >= owner.stacks.size()) owner.stacks.resize(event.stack + std::size_t{1});
+      const auto [block, is_new] = owner.live.insert(event.address);
+      if (!is_new) {
+        ++missed_frees_;
+        retire(owner, *block);
+      }
+      *block = {event.size, sequence, time_ns, event.stack, event.thread, event.place};
+      StackTotals& totals = owner.stacks[event.stack];
+      ++totals.allocations;
+      totals.bytes += event.size;
+      ++totals.live_blocks;
+      totals.live_bytes += event.size;
+      totals.largest = std::max(totals.largest, event.size);
+      owner.live_bytes += event.size;
+      if (owner.live_bytes > owner.peak_bytes) {
+        owner.peak_bytes = owner.live_bytes;
+        owner.peak_sequence = sequence;
+        owner.peak_ns = time_ns;
+      }
+      break;
+    }
+    case EventKind::kFreeRequested:
+    case EventKind::kFreeCompleted: {
+      if (event.kind == EventKind::kFreeCompleted && pending_frees_.find(event.address)) {
+        pending_frees_.erase(event.address);
+        break;
+      }
+      DeviceLedger& owner = device(event.place);
+      if (event.kind == EventKind::kFreeRequested) pending_frees_.insert(event.address);
+      const LiveBlock* block = owner.live.find(event.address);
+      if (!block) {
+        ++unmatched_frees_;
+        break;
+      }
+      if (event.size == 0) event.size = block->size;
+      retire(owner, *block);
+      owner.live.erase(event.address);
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+}  // namespace alloctrace

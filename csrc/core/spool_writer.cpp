@@ -1,0 +1,182 @@
+// Linux only: posix_fallocate and MAP_SHARED on a file that is preallocated.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "spool.h"
+#include "wait.h"
+
+namespace alloctrace {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
+  throw SpoolError(what + " " + path + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
+    : options_(options), wake_(std::move(wake)), mask_(options.ring_events - 1) {
+  const std::size_t ring_bytes = options.ring_events * sizeof(Event);
+  bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
+  // Never emptied in place: another process may have an old spool of this name mapped, and would die of SIGBUS.
+  unlink(options.path.c_str());
+  const int file = open(options.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) fail(options.path, "cannot create the spool", errno);
+  int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) error = errno;
+  }
+  close(file);
+  if (error != 0) {
+    unlink(options.path.c_str());
+    fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
+  }
+  memory_ = static_cast<std::uint8_t*>(memory);
+  header_ = new (memory_) SpoolHeader{};
+  ring_ = reinterpret_cast<Event*>(memory_ + kSpoolHeaderBytes);
+  header_->format_version = kFormatVersion;
+  header_->event_bytes = sizeof(Event);
+  std::memcpy(header_->session_id, session_id, sizeof session_id);
+  header_->ring_offset = kSpoolHeaderBytes;
+  header_->ring_capacity = options.ring_events;
+  header_->definitions_offset = kSpoolHeaderBytes + ring_bytes;
+  header_->definitions_capacity = options.definitions_bytes;
+  header_->process_id = static_cast<std::uint64_t>(getpid());
+  set_anchor(ClockAnchor::now());
+  definitions_ = std::make_unique<DefinitionLog>(memory_ + header_->definitions_offset, options.definitions_bytes,
+                                                 header_->definitions, options.wait_ns, wake_);
+  // Last: a reader that finds the magic finds a whole header.
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(header_->magic, kSpoolMagic, sizeof kSpoolMagic);
+}
+
+Spool::~Spool() { munmap(memory_, bytes_); }
+
+void Spool::remove_file() { unlink(options_.path.c_str()); }
+
+bool Spool::claim(std::uint64_t& position) noexcept {
+  SpoolHeader& header = *header_;
+  const std::uint64_t capacity = options_.ring_events;
+  position = header.head.load(std::memory_order_relaxed);
+  for (;;) {
+    const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
+    // `used` wraps to a huge number when head was read before tail moved past it: read head again.
+    if (static_cast<std::int64_t>(used) < 0) {
+      position = header.head.load(std::memory_order_relaxed);
+      continue;
+    }
+    if (used < capacity) {
+      if (dropping_.load(std::memory_order_relaxed)) {
+        if (used > capacity - capacity / 4) return false;
+        dropping_.store(false, std::memory_order_relaxed);
+      }
+      if (header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) return true;
+      continue;
+    }
+    if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed)) return false;
+    wake_();
+    const auto has_room = [&] {
+      return header.head.load(std::memory_order_relaxed) - header.tail.load(std::memory_order_acquire) < capacity;
+    };
+    if (options_.wait_ns == 0 || !wait_until(has_room, options_.wait_ns)) {
+      dropping_.store(true, std::memory_order_relaxed);
+      return false;
+    }
+    position = header.head.load(std::memory_order_relaxed);
+  }
+}
+
+void Spool::commit(std::uint64_t position, const Event& event) noexcept {
+  Event& slot = ring_[position & mask_];
+  const auto mark = static_cast<std::uint32_t>(position + 1);
+  // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.
+  std::memcpy(reinterpret_cast<std::uint8_t*>(&slot) + sizeof slot.commit,
+              reinterpret_cast<const std::uint8_t*>(&event) + sizeof event.commit, sizeof event - sizeof event.commit);
+  std::atomic_ref<std::uint32_t>(slot.commit).store(mark, std::memory_order_release);
+  // Every quarter of the ring the writer is woken: it may sleep long while little happens, and never oversleeps.
+  if ((position & (mask_ >> 2)) == 0) wake_();
+}
+
+bool Spool::push(const Event& event) noexcept {
+  for (const auto& lost : header_->lost_unreported) {
+    if (lost.load(std::memory_order_relaxed) != 0) {
+      report_losses();
+      break;
+    }
+  }
+  std::uint64_t position;
+  if (!claim(position)) {
+    count_lost(write_failed_.load(std::memory_order_relaxed) ? LossCause::kWriteFailed : LossCause::kRingFull);
+    return false;
+  }
+  commit(position, event);
+  return true;
+}
+
+void Spool::count_lost(LossCause cause) noexcept {
+  const auto index = static_cast<std::size_t>(cause);
+  header_->lost[index].fetch_add(1, std::memory_order_relaxed);
+  header_->lost_unreported[index].fetch_add(1, std::memory_order_relaxed);
+}
+
+void Spool::report_losses() noexcept {
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
+    const std::uint64_t missing = header_->lost_unreported[cause].exchange(0, std::memory_order_relaxed);
+    if (missing == 0) continue;
+    std::uint64_t position;
+    if (!claim(position)) {
+      header_->lost_unreported[cause].fetch_add(missing, std::memory_order_relaxed);
+      return;
+    }
+    Event lost{};
+    lost.kind = EventKind::kLost;
+    lost.time = read_counter();
+    lost.address = cause;
+    lost.size = missing;
+    commit(position, lost);
+  }
+}
+
+std::uint64_t Spool::committed_end(std::uint64_t limit) const {
+  std::uint64_t position = header_->tail.load(std::memory_order_relaxed);
+  const std::uint64_t head = std::min(header_->head.load(std::memory_order_acquire), position + limit);
+  while (position < head) {
+    Event& slot = ring_[position & mask_];
+    const auto mark = static_cast<std::uint32_t>(position + 1);
+    if (std::atomic_ref<std::uint32_t>(slot.commit).load(std::memory_order_acquire) != mark) break;
+    ++position;
+  }
+  return position;
+}
+
+std::span<const Event> Spool::events(std::uint64_t from, std::uint64_t to) const {
+  const std::uint64_t start = from & mask_;
+  return {ring_ + start, static_cast<std::size_t>(std::min(to - from, options_.ring_events - start))};
+}
+
+void Spool::set_anchor(const ClockAnchor& anchor) {
+  const std::uint32_t other = 1 - header_->anchor_index.load(std::memory_order_relaxed);
+  header_->anchors[other] = anchor;
+  header_->anchor_index.store(other, std::memory_order_release);
+}
+
+Counters Spool::counters() const {
+  Counters counters{};
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
+    counters.lost[cause] = header_->lost[cause].load(std::memory_order_relaxed);
+  }
+  counters.empty_allocations = header_->empty_allocations.load(std::memory_order_relaxed);
+  counters.reentered = header_->reentered.load(std::memory_order_relaxed);
+  counters.unknown_stacks = header_->unknown_stacks.load(std::memory_order_relaxed);
+  return counters;
+}
+
+}  // namespace alloctrace

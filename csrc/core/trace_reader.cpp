@@ -1,0 +1,296 @@
+#include "trace_reader.h"
+
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "crc32.h"
+#include "event_codec.h"
+
+namespace alloctrace {
+namespace {
+
+constexpr std::size_t kScanWindow = std::size_t{1} << 20;
+
+// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), without its escapes undone beyond
+// what a path can have. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives "".
+std::string json_string(const std::string& json, const std::string& key) {
+  const std::string start = "\"" + key + "\": \"";
+  std::size_t at = json.find(start);
+  if (at == std::string::npos) return {};
+  std::string value;
+  for (at += start.size(); at < json.size() && json[at] != '"'; ++at) {
+    if (json[at] == '\\' && ++at >= json.size()) break;
+    value.push_back(json[at]);
+  }
+  return value;
+}
+
+}  // namespace
+
+std::uint64_t Integrity::lost() const {
+  return std::accumulate(std::begin(counters.lost), std::end(counters.lost), std::uint64_t{0});
+}
+
+const char* Integrity::state() const {
+  if (corrupt_blocks > 0) return "corrupt";
+  if (lost() > 0 || missing_events > 0) return "gaps";
+  if (!ended && !spool_read) return "truncated";
+  return "complete";
+}
+
+TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
+                         const std::function<void(double)>& progress)
+    : path_(path), file_(path) {
+  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
+  std::uint8_t session_id[16];
+  std::uint64_t first_block = 0;
+  read_file_header(session_id, first_block);
+
+  // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
+  // never in neither.
+  spool_ = read_spool(spool_path.empty() ? path + ".spool" : spool_path, session_id);
+  if (!spool_ && spool_path.empty()) {
+    BlockHeader header;
+    if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
+        header.payload_bytes <= file_.size()) {
+      std::string json(header.payload_bytes, '\0');
+      if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
+        spool_ = read_spool(json_string(json, "spool"), session_id);
+      }
+    }
+  }
+  file_.refresh_size();
+  integrity_.spool_read = spool_.has_value();
+  scan_blocks(first_block, progress);
+  if (spool_) take_spool();
+  if (last_anchor_.counter > first_anchor_.counter) {
+    slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
+             static_cast<double>(last_anchor_.counter - first_anchor_.counter);
+  }
+  begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
+  end_ns_ = begin_ns_ + static_cast<std::int64_t>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
+}
+
+void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block) {
+  FileHeader header{};
+  const std::uint64_t available = std::min<std::uint64_t>(file_.size(), sizeof header);
+  file_.read(&header, available, 0);
+  std::memcpy(session_id, header.session_id, sizeof session_id);
+  first_block = sizeof header;
+  const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
+  if (available < sizeof header) {
+    // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no traces.
+    if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
+    return;
+  }
+  FileHeader unchecked = header;
+  unchecked.header_crc = 0;
+  const bool sound = header.header_crc == crc32(&unchecked, sizeof unchecked);
+  if (magic_fits && sound && header.format_version > kFormatVersion) {
+    throw FormatError(path_ + " is of trace format " + std::to_string(header.format_version) +
+                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFormatVersion) +
+                      "): upgrade pytorch_alloctrace");
+  }
+  if (magic_fits && sound) return;
+  BlockHeader block;
+  if (!read_block_header(first_block, block) && !(magic_fits && find_next_block(first_block) < file_.size())) {
+    throw FormatError(path_ + " is not an alloctrace trace");
+  }
+  ++integrity_.corrupt_blocks;
+  integrity_.corrupt_bytes += sizeof header;
+}
+
+bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) const {
+  if (offset + sizeof header > file_.size() || !file_.read(&header, sizeof header, offset)) return false;
+  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
+  return header.magic == kBlockMagic &&
+         header.header_crc ==
+             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
+         header.payload_bytes <= kMaxPayloadBytes;
+}
+
+// Offset of the next sound block header at or after `offset`; the file's size when there is none.
+std::uint64_t TraceReader::find_next_block(std::uint64_t offset) const {
+  Bytes window;
+  for (; offset < file_.size(); offset += kScanWindow) {
+    // Windows overlap by the magic's length less one, so that none is missed at a border.
+    window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, file_.size() - offset));
+    if (!file_.read(window.data(), window.size(), offset)) break;
+    for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
+      BlockHeader header;
+      if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) == 0 &&
+          read_block_header(offset + at, header)) {
+        return offset + at;
+      }
+    }
+  }
+  return file_.size();
+}
+
+void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
+  Bytes payload;
+  while (offset < file_.size()) {
+    if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
+    BlockHeader header;
+    if (!read_block_header(offset, header)) {
+      const std::uint64_t next = find_next_block(offset + 1);
+      // Nothing sound behind it: the file was cut here, inside a block's header, if no more than a header is left.
+      if (next == file_.size() && next - offset < sizeof header) {
+        integrity_.truncated_bytes += next - offset;
+      } else {
+        ++integrity_.corrupt_blocks;
+        integrity_.corrupt_bytes += next - offset;
+      }
+      offset = next;
+      continue;
+    }
+    const std::uint64_t payload_offset = offset + sizeof header;
+    if (header.payload_bytes > file_.size() - payload_offset) {
+      integrity_.truncated_bytes += file_.size() - offset;
+      break;
+    }
+    payload.resize(header.payload_bytes);
+    if (!file_.read(payload.data(), payload.size(), payload_offset)) {
+      integrity_.truncated_bytes += file_.size() - offset;
+      break;
+    }
+    note_clock(header.begin);
+    note_clock(header.end);
+    note_counters(header.counters);
+    bool sound = crc32(payload.data(), payload.size()) == header.payload_crc;
+    if (sound) {
+      try {
+        take_block(header, payload_offset, payload);
+      } catch (const DecodeError&) {
+        sound = false;
+      }
+    }
+    if (!sound) {
+      ++integrity_.corrupt_blocks;
+      integrity_.corrupt_bytes += sizeof header + header.payload_bytes;
+    }
+    offset = payload_offset + header.payload_bytes;
+  }
+}
+
+void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+  switch (header.type) {
+    case BlockType::kHeader:
+      header_json_.assign(payload.begin(), payload.end());
+      break;
+    case BlockType::kDefinitions:
+    case BlockType::kDictionary:
+      definitions_.add(payload.data(), payload.size());
+      break;
+    case BlockType::kEvents: {
+      Chunk chunk;
+      chunk.first_sequence = header.first_sequence;
+      chunk.event_count = header.event_count;
+      chunk.begin = header.begin;
+      chunk.end = header.end;
+      chunk.payload_offset = payload_offset;
+      chunk.payload_bytes = header.payload_bytes;
+      add_chunk(chunk);
+      break;
+    }
+    case BlockType::kEnd:
+      end_json_.assign(payload.begin(), payload.end());
+      integrity_.ended = true;
+      break;
+    default:
+      break;  // of a newer writer: not needed to read the rest
+  }
+  // Every block tells the number of the next event: an event block missing before it shows.
+  const std::uint64_t next = header.first_sequence + (header.type == BlockType::kEvents ? header.event_count : 0);
+  if (header.type != BlockType::kEvents && next > next_sequence_) {
+    integrity_.missing_events += next - next_sequence_;
+  }
+  next_sequence_ = std::max(next_sequence_, next);
+}
+
+void TraceReader::add_chunk(const Chunk& chunk) {
+  if (chunk.first_sequence > next_sequence_) integrity_.missing_events += chunk.first_sequence - next_sequence_;
+  next_sequence_ = std::max(next_sequence_, chunk.first_sequence + chunk.event_count);
+  integrity_.events += chunk.event_count;
+  chunks_.push_back(chunk);
+}
+
+void TraceReader::take_spool() {
+  try {
+    definitions_.add(spool_->definitions.data(), spool_->definitions.size());
+  } catch (const DecodeError&) {
+    ++integrity_.corrupt_blocks;
+  }
+  const ClockAnchor begin = last_anchor_;
+  note_clock(spool_->anchor);
+  note_counters(spool_->counters);
+  integrity_.uncommitted = spool_->uncommitted;
+  integrity_.truncated_bytes = 0;  // of the block that was being written: the spool has its events
+  if (spool_->first_sequence > next_sequence_) {
+    integrity_.missing_events += spool_->first_sequence - next_sequence_;
+    next_sequence_ = spool_->first_sequence;
+  }
+  for (std::size_t run = 0; run < spool_->runs.size(); ++run) {
+    SpoolContents::Run& events = spool_->runs[run];
+    // Written to the file but not yet taken out of the spool when the end came.
+    const std::uint64_t known = next_sequence_ > events.first_sequence ? next_sequence_ - events.first_sequence : 0;
+    if (known >= events.events.size()) continue;
+    events.events.erase(events.events.begin(), events.events.begin() + static_cast<std::ptrdiff_t>(known));
+    events.first_sequence += known;
+    Chunk chunk;
+    chunk.first_sequence = events.first_sequence;
+    chunk.event_count = events.events.size();
+    chunk.begin = begin;
+    chunk.end = last_anchor_;
+    chunk.spool_run = run;
+    // A break before this run is a hook that never ended, told as `uncommitted`: not a missing event.
+    next_sequence_ = std::max(next_sequence_, chunk.first_sequence);
+    add_chunk(chunk);
+    integrity_.recovered += chunk.event_count;
+  }
+}
+
+void TraceReader::note_clock(const ClockAnchor& anchor) {
+  if (first_anchor_.counter == 0) first_anchor_ = anchor;
+  if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
+}
+
+void TraceReader::note_counters(const Counters& counters) {
+  // Totals only grow; the larger is the later.
+  const auto later = [](std::uint64_t& known, std::uint64_t seen) { known = std::max(known, seen); };
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
+    later(integrity_.counters.lost[cause], counters.lost[cause]);
+  }
+  later(integrity_.counters.empty_allocations, counters.empty_allocations);
+  later(integrity_.counters.reentered, counters.reentered);
+  later(integrity_.counters.unknown_stacks, counters.unknown_stacks);
+}
+
+void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
+  if (chunk.spool_run != SIZE_MAX) {
+    out = spool_->runs[chunk.spool_run].events;
+    return;
+  }
+  Bytes payload(chunk.payload_bytes);
+  if (!file_.read(payload.data(), payload.size(), chunk.payload_offset)) {
+    throw OpenError(path_ + " was cut short while it was read: read it again");
+  }
+  decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
+}
+
+std::int64_t TraceReader::wall_ns(const Chunk& chunk, std::uint64_t counter) const {
+  // Over less than a millisecond the anchors' own jitter would bend the slope: take the whole trace's.
+  const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
+  const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
+  const double slope = span_ns > 1'000'000 && counts > 0
+                           ? static_cast<double>(span_ns) / static_cast<double>(counts)
+                           : slope_;
+  const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - chunk.begin.counter)) * slope;
+  // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic clock.
+  const auto begin = static_cast<std::int64_t>(first_anchor_.wall_ns) +
+                     static_cast<std::int64_t>(chunk.begin.monotonic_ns - first_anchor_.monotonic_ns);
+  return begin + static_cast<std::int64_t>(since_begin);
+}
+
+}  // namespace alloctrace

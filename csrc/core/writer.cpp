@@ -1,0 +1,195 @@
+#include "writer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <cerrno>
+
+namespace alloctrace {
+namespace {
+
+// A block holds as many events as keep both sides cheap: enough for the predictions to learn, few enough to lose or to
+// decode at a time.
+constexpr std::uint64_t kBlockEvents = 65'536;
+// A reader of a running program's trace is at most this far behind.
+constexpr std::uint64_t kMaxBlockAgeNs = 1'000'000'000;
+constexpr std::uint64_t kSleepMs = 250;
+// The dictionary is repeated so often, so that a trace of days that is damaged anywhere keeps its names.
+constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
+
+}  // namespace
+
+void WakeSignal::wait_ms(std::uint64_t milliseconds) {
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  const std::uint64_t nanoseconds = static_cast<std::uint64_t>(until.tv_nsec) + milliseconds * 1'000'000;
+  until.tv_sec += static_cast<time_t>(nanoseconds / 1'000'000'000);
+  until.tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000);
+  sem_timedwait(&semaphore_, &until);
+  pending_.store(false, std::memory_order_release);
+}
+
+Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json)
+    : file_(file), spool_(spool), wake_(wake), sources_(sources), header_json_(header_json), last_block_ns_(clock_nanoseconds(CLOCK_MONOTONIC)) {
+  if (!file_.append(block(BlockType::kHeader), header_json_)) {
+    throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
+  }
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "alloctrace");
+}
+
+Writer::~Writer() {
+  if (thread_.joinable()) stop("{}");
+}
+
+bool Writer::flush() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const std::uint64_t mine = ++flush_requests_;
+  wake_.post();
+  progress_.wait(lock, [&] { return flushes_done_ >= mine || stopping_; });
+  return flush_succeeded_;
+}
+
+bool Writer::stop(const std::string& end_json) {
+  spool_.report_losses();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    end_json_ = end_json;
+    stopping_ = true;
+  }
+  wake_.post();
+  thread_.join();
+  return stopped_cleanly_;
+}
+
+void Writer::add_definitions(const Bytes& records) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  added_.insert(added_.end(), records.begin(), records.end());
+}
+
+void Writer::run() {
+  for (;;) {
+    wake_.wait_ms(kSleepMs);
+    bool stopping;
+    std::uint64_t requests;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping = stopping_;
+      requests = flush_requests_;
+    }
+    const bool everything = stopping || requests != flushes_done_;
+    bool written;
+    try {
+      written = note_outcome(drain(everything));
+      if (stopping && written) written = repeat_names() && file_.append(block(BlockType::kEnd), end_json_);
+    } catch (...) {
+      // Out of memory, most likely. The spool still has everything; the next round tries again.
+      written = false;
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      flushes_done_ = requests;
+      flush_succeeded_ = written;
+      stopped_cleanly_ = stopping && written;
+    }
+    progress_.notify_all();
+    if (stopping) return;
+  }
+}
+
+// `everything`: up to the events that are claimed now, else only blocks that are full or old.
+bool Writer::drain(bool everything) {
+  const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
+  for (;;) {
+    const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
+    const std::uint64_t end = spool_.committed_end(kBlockEvents);
+    const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
+    if (end == tail && everything && tail < target) {
+      // A hook is between claiming its place and filling it: nanoseconds, unless its thread lost the processor.
+      timespec nap{0, 20'000};
+      nanosleep(&nap, nullptr);
+      continue;
+    }
+    const bool enough = end - tail >= kBlockEvents || ((everything || aged) && end > tail);
+    // After the events were seen, so that the definitions they name are among those copied now.
+    if (!write_definitions()) return false;
+    if (!enough) break;
+    if (!write_events(end)) return false;
+    if (everything && end >= target) break;
+  }
+  return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
+}
+
+bool Writer::write_definitions() {
+  pending_.clear();
+  const std::uint64_t head = spool_.definitions().copy_pending(pending_);
+  const std::size_t from_hooks = pending_.size();
+  Bytes added;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    added.swap(added_);
+  }
+  if (from_hooks > 0) sources_.collect(pending_.data(), from_hooks, added);
+  pending_.insert(pending_.end(), added.begin(), added.end());
+  if (pending_.empty()) return true;
+  if (!file_.append(block(BlockType::kDefinitions), pending_)) {
+    add_definitions(added);  // what hooks defined is still in the log
+    return false;
+  }
+  dictionary_.insert(dictionary_.end(), pending_.begin(), pending_.end());
+  spool_.definitions().release(head);
+  return true;
+}
+
+bool Writer::write_events(std::uint64_t end) {
+  const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
+  const auto first = spool_.events(tail, end);
+  const auto second = spool_.events(tail + first.size(), end);
+  BlockHeader header = block(BlockType::kEvents);
+  header.event_count = end - tail;
+  const Bytes& payload = encoder_.encode(first, second, file_.next_begin().counter);
+  if (!file_.append(header, payload)) return false;
+  spool_.release(end);
+  last_block_ns_ = header.end.monotonic_ns;
+  return true;
+}
+
+// The header and every definition once more: no damage to another part of the file can then cost a name.
+bool Writer::repeat_names() {
+  if (!file_.append(block(BlockType::kHeader), header_json_)) return false;
+  if (!file_.append(block(BlockType::kDictionary), dictionary_)) return false;
+  dictionary_written_at_ = file_.bytes();
+  return true;
+}
+
+BlockHeader Writer::block(BlockType type) const {
+  BlockHeader header{};
+  header.type = type;
+  header.first_sequence = spool_.header().tail.load(std::memory_order_relaxed);
+  header.end = ClockAnchor::now();
+  spool_.set_anchor(header.end);
+  header.counters = spool_.counters();
+  return header;
+}
+
+bool Writer::note_outcome(bool written) {
+  spool_.set_write_failed(!written);
+  if (!written) {
+    // Not at once again: the disk will not have emptied in a microsecond, and hooks no longer wait for us.
+    timespec nap{0, 100'000'000};
+    nanosleep(&nap, nullptr);
+  }
+  return written;
+}
+
+}  // namespace alloctrace

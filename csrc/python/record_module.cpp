@@ -1,0 +1,104 @@
+// pytorch_alloctrace._record: starting and stopping a recording, and the positions that a program sets in it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../core/clock.h"
+#include "../torch/cpu_allocator.h"
+#include "../torch/record_event.h"
+#include "session.h"
+#include "thread_names.h"
+
+namespace py = pybind11;
+
+namespace alloctrace {
+namespace {
+
+bool cpu_is_traced = false;
+
+void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
+           const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
+           std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
+           const std::string& working_directory, bool python_stacks, bool cpu) {
+  RecorderOptions options;
+  options.path = path;
+  options.overwrite = overwrite;
+  options.header_json = header_json;
+  options.spool.path = spool_path;
+  options.spool.ring_events = ring_events;
+  options.spool.definitions_bytes = definitions_bytes;
+  options.spool.wait_ns = wait_ns;
+  options.sources = {sources, library_prefixes, working_directory};
+  const std::string id = session_id;
+  if (id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
+  std::memcpy(options.session_id, id.data(), sizeof options.session_id);
+  python::start_session(options, python_stacks);
+  cpu_is_traced = cpu;
+  if (cpu) torch_side::install_cpu_allocator();
+}
+
+bool stop(const std::string& end_json) {
+  if (cpu_is_traced) torch_side::remove_cpu_allocator();
+  cpu_is_traced = false;
+  python::find_thread_names();
+  const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
+  return python::stop_session(end_json);
+}
+
+bool flush() {
+  python::find_thread_names();
+  const py::gil_scoped_release unlocked;
+  python::HookScope scope;  // keeps the session from being ended meanwhile by another thread
+  return scope && scope.session().recorder.flush();
+}
+
+void push_named(EventKind kind, const std::string& name) {
+  std::uint32_t id = 0;
+  {
+    python::HookScope scope;
+    if (!scope) return;
+    id = scope.session().recorder.stacks().string(name);
+  }
+  torch_side::record_position(kind, id);
+}
+
+std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
+  python::HookScope scope;
+  if (!scope) return {};
+  return scope.session().recorder.sources().take_unread();
+}
+
+void add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
+  python::HookScope scope;
+  if (scope) scope.session().recorder.add_source_line(filename, line, text);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_record, module) {
+  module.doc() = "The recorder: observes torch's allocators and writes the trace.";
+  py::register_exception<SpoolError>(module, "SpoolError");
+  py::register_exception<TraceFileError>(module, "TraceFileError");
+  const std::string problem = python::check_layout();
+  python::register_fork_handlers();
+  module.attr("stack_problem") = problem;
+  module.attr("event_bytes") = sizeof(Event);
+  module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
+             py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
+             py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
+             py::arg("python_stacks"), py::arg("cpu"));
+  module.def("stop", &stop, py::arg("end_json"));
+  module.def("flush", &flush);
+  module.def("is_recording", &python::session_is_active);
+  module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
+  module.def("push_mark", [](const std::string& name) { push_named(EventKind::kMark, name); });
+  module.def("push_region_begin", [](const std::string& name) { push_named(EventKind::kRegionBegin, name); });
+  module.def("push_region_end", [](const std::string& name) { push_named(EventKind::kRegionEnd, name); });
+  module.def("take_unread_source_lines", &take_unread_source_lines);
+  module.def("add_source_line", &add_source_line);
+}
+
+}  // namespace alloctrace

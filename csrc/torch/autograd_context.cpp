@@ -1,0 +1,63 @@
+#include "autograd_context.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_function.h>
+
+#include <atomic>
+#include <string_view>
+#include <typeinfo>
+
+namespace alloctrace::torch_side {
+namespace {
+
+std::uint64_t text_hash(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// torch does not export this type's type_info, so it is known by its name.
+bool is_python_node(const std::type_info& type) {
+  static std::atomic<const std::type_info*> known{nullptr};
+  if (&type == known.load(std::memory_order_relaxed)) return true;
+  if (std::string_view(type.name()) != "N5torch8autograd6PyNodeE") return false;
+  known.store(&type, std::memory_order_relaxed);
+  return true;
+}
+
+std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread, const void* key, std::uint64_t hash,
+                        bool mangled, const char* name) {
+  auto& entry = thread.node_types[(reinterpret_cast<std::uintptr_t>(key) >> 4) % thread.node_types.size()];
+  if (entry.key != key || entry.text_hash != hash) entry = {key, hash, session.recorder.node_type({mangled, name})};
+  return entry.id;
+}
+
+// The node's type, never its name(): for a Python autograd.Function that takes the GIL, under an allocator's lock, and a second
+// thread that holds the GIL and waits for that lock then hangs the program.
+std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& session,
+                           python::ThreadContext& thread) {
+  const std::type_info& type = typeid(node);
+  if (!is_python_node(type)) return cached_id(session, thread, &type, 0, true, type.name());
+  // The type's name can be read without the GIL: the node owns the object, the object its type, the type its name.
+  // Types made at run time die and leave their address to others, so here the text is compared too.
+  const PyObject* object = static_cast<const torch::autograd::PyNode&>(node).obj;
+  const char* name = object ? Py_TYPE(object)->tp_name : "PyNode";
+  return cached_id(session, thread, name, text_hash(name), false, name);
+}
+
+}  // namespace
+
+std::uint64_t autograd_thread_id() noexcept { return at::RecordFunction::currentThreadId(); }
+
+void fill_autograd_context(Event& event, python::Session& session, python::ThreadContext& thread) {
+  event.sequence = at::sequence_number::peek();
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return;
+  event.node_sequence = node->sequence_nr();
+  event.node_thread = static_cast<std::uint32_t>(node->thread_id());
+  event.node_type = node_type_id(*node, session, thread);
+}
+
+}  // namespace alloctrace::torch_side

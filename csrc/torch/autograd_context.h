@@ -1,0 +1,17 @@
+// Where autograd stands on this thread: what ties an allocation of backward to the line of forward that caused it.
+#pragma once
+
+#include <cstdint>
+
+#include "../core/event.h"
+#include "../python/session.h"
+
+namespace alloctrace::torch_side {
+
+// Number by which autograd knows this thread (nodes remember the one that made them).
+std::uint64_t autograd_thread_id() noexcept;
+
+// Fills sequence, node_sequence, node_thread and node_type of the event.
+void fill_autograd_context(Event& event, python::Session& session, python::ThreadContext& thread);
+
+}  // namespace alloctrace::torch_side

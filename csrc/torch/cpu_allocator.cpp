@@ -1,0 +1,130 @@
+#include "cpu_allocator.h"
+
+#include <c10/core/Allocator.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "record_event.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+const Place kCpu{static_cast<std::int32_t>(c10::DeviceType::CPU), 0, 0, 0, 0};
+
+// Freeing is recorded before it happens and allocating after it happened: the address cannot be handed out again in
+// between, so no other thread's malloc of it can come before this free in the trace.
+std::atomic<c10::DeleterFnPtr> first_upstream_deleter{nullptr};
+
+void free_block(void* address) {
+  record(EventKind::kFreeCompleted, address, 0, kCpu);
+  first_upstream_deleter.load(std::memory_order_relaxed)(address);
+}
+
+// Blocks of an allocator that keeps a context of its own behind them.
+struct HeldBlock {
+  c10::DataPtr upstream;
+};
+void free_held_block(void* context) {
+  const std::unique_ptr<HeldBlock> held(static_cast<HeldBlock*>(context));
+  record(EventKind::kFreeCompleted, held->upstream.get(), 0, kCpu);
+}
+
+thread_local bool probe_seen = false;
+
+class CpuAllocator final : public c10::Allocator {
+ public:
+  explicit CpuAllocator(c10::Allocator* upstream) : upstream_(upstream), upstream_deleter_(upstream->raw_deleter()) {
+    c10::DeleterFnPtr none = nullptr;
+    // One deleter of a foreign allocator fits into a plain function of ours; a second one (the program changed its CPU
+    // allocator between two sessions) goes the longer way of a held block.
+    plain_ = upstream_deleter_ != nullptr &&
+             (first_upstream_deleter.compare_exchange_strong(none, upstream_deleter_) || none == upstream_deleter_);
+  }
+
+  c10::DataPtr allocate(std::size_t size) override {
+    probe_seen = true;
+    c10::DataPtr data = upstream_->allocate(size);
+    if (data.get() == nullptr) {
+      count_empty_allocation();
+      return data;
+    }
+    record(EventKind::kAlloc, data.get(), size, kCpu);
+    if (plain_ && data.get() == data.get_context() && data.compare_exchange_deleter(upstream_deleter_, &free_block)) {
+      return data;
+    }
+    void* const address = data.get();
+    const c10::Device device = data.device();
+    auto held = std::make_unique<HeldBlock>(HeldBlock{std::move(data)});
+    return {address, held.release(), &free_held_block, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return plain_ ? &free_block : nullptr; }
+  void copy_data(void* destination, const void* source, std::size_t count) const override {
+    upstream_->copy_data(destination, source, count);
+  }
+  c10::Allocator* upstream() const { return upstream_; }
+
+ private:
+  c10::Allocator* const upstream_;
+  const c10::DeleterFnPtr upstream_deleter_;
+  bool plain_;
+};
+
+// Allocators live for ever: storages keep pointers to the one that made them.
+std::vector<CpuAllocator*>& allocators() {
+  static auto* const made = std::make_unique<std::vector<CpuAllocator*>>().release();
+  return *made;
+}
+CpuAllocator* installed = nullptr;
+std::uint8_t installed_priority = 0;
+bool left_behind = false;  // another allocator was in front of ours when we wanted to leave
+
+CpuAllocator* allocator_in_front_of(c10::Allocator* upstream) {
+  for (CpuAllocator* known : allocators()) {
+    if (known->upstream() == upstream) return known;
+  }
+  allocators().push_back(std::make_unique<CpuAllocator>(upstream).release());
+  return allocators().back();
+}
+
+// torch takes an allocator only at the priority of the present one or above, and does not tell that priority. The lowest that is
+// taken leaves the program's own later calls as free as before.
+std::uint8_t set_at_lowest_priority(c10::Allocator* allocator) {
+  for (int priority = 0; priority <= 255; ++priority) {
+    c10::SetAllocator(c10::DeviceType::CPU, allocator, static_cast<std::uint8_t>(priority));
+    if (c10::GetAllocator(c10::DeviceType::CPU) == allocator) return static_cast<std::uint8_t>(priority);
+  }
+  return 255;
+}
+
+bool calls_reach_ours(c10::Allocator* current) {
+  probe_seen = false;
+  const c10::DataPtr probe = current->allocate(1);
+  return probe_seen;
+}
+
+}  // namespace
+
+void install_cpu_allocator() {
+  c10::Allocator* const current = c10::GetAllocator(c10::DeviceType::CPU);
+  if (current == installed) return;  // a forked child inherits it in place
+  // Still in the chain behind a foreign allocator: a second one in front would record every block twice.
+  if (left_behind && calls_reach_ours(current)) return;
+  left_behind = false;
+  installed = allocator_in_front_of(current);
+  installed_priority = set_at_lowest_priority(installed);
+}
+
+void remove_cpu_allocator() {
+  if (!installed) return;
+  if (c10::GetAllocator(c10::DeviceType::CPU) == installed) {
+    c10::SetAllocator(c10::DeviceType::CPU, installed->upstream(), installed_priority);
+    installed = nullptr;
+    left_behind = false;
+  } else {
+    left_behind = true;
+  }
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,48 @@
+#include "record_event.h"
+
+#include "../core/clock.h"
+#include "autograd_context.h"
+
+namespace alloctrace::torch_side {
+
+namespace {
+
+void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
+               const Place* where) noexcept {
+  python::Session& session = scope.session();
+  python::ThreadContext& thread = scope.thread();
+  try {
+    if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
+    Event event{};
+    event.time = read_counter();
+    event.kind = kind;
+    event.address = address;
+    event.size = size;
+    event.thread = thread.thread;
+    if (where) event.place = thread.place_in(session, *where);
+    if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes);
+    fill_autograd_context(event, session, thread);
+    session.recorder.push(event);
+  } catch (...) {
+    session.recorder.spool().count_lost(LossCause::kFault);
+  }
+}
+
+}  // namespace
+
+void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept {
+  python::HookScope scope;
+  if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
+}
+
+void record_position(EventKind kind, std::uint64_t value) noexcept {
+  python::HookScope scope;
+  if (scope) record_in(scope, kind, 0, value, nullptr);
+}
+
+void count_empty_allocation() noexcept {
+  python::HookScope scope;
+  if (scope) scope.session().recorder.spool().header().empty_allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,22 @@
+// Composes an event from what is known in an allocator's hook (time, thread, Python stack, autograd node) and stores it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../core/definitions.h"
+#include "../core/event.h"
+
+namespace alloctrace::torch_side {
+
+// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL, calls no
+// torch operator. Does nothing when no session is on.
+void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept;
+
+// A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.
+void record_position(EventKind kind, std::uint64_t value) noexcept;
+
+// An allocation of zero bytes: it has no address and is no event, but it is counted.
+void count_empty_allocation() noexcept;
+
+}  // namespace alloctrace::torch_side

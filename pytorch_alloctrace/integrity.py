@@ -1,0 +1,65 @@
+"""What a trace has and what is missing from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """How whole a trace is. Counts are events unless the name says otherwise."""
+
+    state: str
+    """"complete", "truncated" (ends before the recording did), "gaps" (events lost while recording, or blocks absent) or
+    "corrupt" (bytes of the file are damaged); the worst that applies."""
+    events: int
+    """Readable events."""
+    lost: int
+    """Not recorded: the ring stayed full, the file could not be written, or a fault of ours."""
+    lost_by_cause: dict[str, int] = field(default_factory=dict)
+    missing_events: int = 0
+    """In damaged or absent blocks, by the sequence numbers around them."""
+    corrupt_blocks: int = 0
+    corrupt_bytes: int = 0
+    truncated_bytes: int = 0
+    """Of an unfinished block at the end of the file."""
+    recovered: int = 0
+    """Of the readable events, those that came from the spool of a recording that was killed or still runs."""
+    uncommitted: int = 0
+    """Allocator calls in progress when the program was killed; they had not returned."""
+    ended: bool = True
+    """The recording was stopped in good order."""
+    spool_read: bool = False
+    empty_allocations: int = 0
+    """Allocations of zero bytes: no address, hence no event."""
+    reentered: int = 0
+    """Allocations made inside the hook itself; none is expected."""
+    unknown_stacks: int = 0
+    """Events whose stack could not be stored."""
+
+    @classmethod
+    def from_reader(cls, values: dict[str, Any]) -> Integrity:
+        return cls(**values)
+
+    def __str__(self) -> str:
+        notes = []
+        if self.corrupt_blocks:
+            notes.append(f"{self.corrupt_bytes:,} damaged bytes in {self.corrupt_blocks:,} places")
+        if self.missing_events:
+            notes.append(f"{self.missing_events:,} events missing")
+        if self.lost:
+            causes = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in self.lost_by_cause.items() if count)
+            notes.append(f"{self.lost:,} events lost while recording ({causes})")
+        if self.truncated_bytes:
+            notes.append(f"{self.truncated_bytes:,} bytes of an unfinished block")
+        if not self.ended:
+            if self.spool_read:
+                notes.append(f"the program was killed or still runs; {self.recovered:,} events read from its spool")
+            else:
+                notes.append("ends before the recording did")
+        if self.uncommitted:
+            notes.append(f"{self.uncommitted:,} calls were in progress at the end")
+        if self.unknown_stacks:
+            notes.append(f"{self.unknown_stacks:,} events without their stack")
+        return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

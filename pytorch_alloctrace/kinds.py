@@ -1,0 +1,47 @@
+"""Names of what the trace holds as numbers."""
+
+from __future__ import annotations
+
+KINDS = (
+    "none",
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+    "step",
+    "mark",
+    "region_begin",
+    "region_end",
+    "lost",
+    "raw",
+    "role",
+    "memory",
+    "config",
+    "no_split",
+    "initial_segment",
+    "initial_block",
+    "latency",
+    "empty_cache",
+)
+"""Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as csrc/core/event.h."""
+
+STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
+
+_DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps"}
+"""c10::DeviceType numbers that have names of their own here."""
+
+
+def device_name(device_type: int, device_index: int) -> str:
+    """Torch's own spelling: "cpu", "cuda:0"."""
+    name = _DEVICE_TYPES.get(device_type, f"device{device_type}")
+    return name if name == "cpu" else f"{name}:{device_index}"
+
+
+def kind_name(number: int) -> str:
+    """A kind's name; "kind_NN" for one that a newer recorder wrote."""
+    return KINDS[number] if number < len(KINDS) else f"kind_{number}"

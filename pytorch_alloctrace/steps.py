@@ -1,0 +1,53 @@
+"""Finding steps in programs that do not call step(): from torch's optimizers.
+
+Definition: a step ends when the optimizer that ended the last one steps again. So the two optimizers of a GAN, or one optimizer for
+each parameter, make one step an iteration, not two or hundreds.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+TAKE_OVER_AFTER = 16
+"""An optimizer that has stepped so often since the leading one last did becomes the leading one: the program has moved on to
+another phase. More than the critic's steps for one of the generator's in use."""
+
+
+class OptimizerSteps:
+    """Calls `end_step` at the end of each step, as long as it is started."""
+
+    def __init__(self, end_step: Callable[[], None]) -> None:
+        self._end_step = end_step
+        self._handle: Any = None
+        self._leader: weakref.ref[object] | None = None
+        self._steps_of_others: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begins to listen to every torch optimizer, those that exist already too."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def after_step(optimizer: object, args: object, kwargs: object) -> None:
+            self._after_step(optimizer)
+
+        # torch.compile must neither trace into this nor break the graph of a compiled step for the tracing of it.
+        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+        self._handle = register_optimizer_step_post_hook(after_step)
+
+    def stop(self) -> None:
+        """Stops listening; may be called more than once."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def _after_step(self, optimizer: object) -> None:
+        leader = self._leader() if self._leader is not None else None
+        if leader is not None and leader is not optimizer:
+            steps = self._steps_of_others.get(id(optimizer), 0) + 1
+            self._steps_of_others[id(optimizer)] = steps
+            if steps < TAKE_OVER_AFTER:
+                return
+        self._leader = weakref.ref(optimizer)
+        self._steps_of_others.clear()
+        self._end_step()

@@ -1,0 +1,348 @@
+"""Reading a trace: events, stacks, sites, what is live, how it came about."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from . import _replay
+from .errors import TraceError
+from .integrity import Integrity
+from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
+from .positions import PositionTable
+from .sites import Frame, StackIndex, group_stacks
+
+EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
+"""The default columns of `Trace.events`."""
+AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type")
+"""More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward) its number, the
+thread that made it, and its type."""
+
+Progress = Callable[[float], None]
+_ALL = (1 << 64) - 1
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    spool: str | os.PathLike[str] | None = None,
+    user_paths: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Trace:
+    """Opens a trace, whole or damaged, together with the spool of a recording that was killed or still runs.
+
+    spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as the
+    user's own although installed. progress: called now and then with a share from 0 to 1.
+
+    Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: see
+    `Trace.integrity`.
+    """
+    return Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+
+
+class Trace:
+    """A trace, opened for reading."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        spool: str | os.PathLike[str] | None = None,
+        user_paths: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._progress = progress
+        try:
+            self._reader = _replay.TraceReader(self.path, os.fspath(spool) if spool else "", progress)
+        except (_replay.FormatError, _replay.OpenError) as error:
+            raise TraceError(str(error)) from None
+        self.header: dict[str, Any] = _json_object(self._reader.header_json)
+        """The program, its versions, folders and options, as at enable(); empty where damage took it."""
+        self.integrity = Integrity.from_reader(self._reader.integrity())
+        self._user_paths = tuple(user_paths)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {self.integrity.events:,} events, {self.integrity.state}>"
+
+    @property
+    def begin_ns(self) -> int:
+        """When the recording began: nanoseconds since 1970-01-01 UTC."""
+        return self._reader.begin_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the last known block was written: nanoseconds since 1970-01-01 UTC."""
+        return self._reader.end_ns
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the trace file."""
+        return self._reader.file_bytes
+
+    @functools.cached_property
+    def stacks(self) -> StackIndex:
+        """The calling-context tree and the site of each stack."""
+        return StackIndex(self._reader, self.header.get("library_prefixes", []), self._user_paths)
+
+    @functools.cached_property
+    def threads(self) -> pd.DataFrame:
+        """One row a thread: thread (as in events), native_id, name (Python's where it has one), autograd_id."""
+        rows = [
+            {"thread": number, "native_id": native, "name": python_name or system_name, "autograd_id": autograd}
+            for number, (native, autograd, system_name, python_name) in enumerate(self._reader.threads())
+            if number
+        ]
+        return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
+
+    @functools.cached_property
+    def _places(self) -> pd.DataFrame:
+        rows = [
+            {"device": device_name(kind, index), "stream": stream, "pool": (first, second)}
+            for kind, index, stream, first, second in self._reader.places()
+        ]
+        if rows:
+            rows[0] = {"device": "", "stream": 0, "pool": (0, 0)}
+        return pd.DataFrame(rows or [{"device": "", "stream": 0, "pool": (0, 0)}])
+
+    @functools.cached_property
+    def _account(self) -> dict[str, Any]:
+        """The account at the end of the trace; made once."""
+        return self._account_until(_ALL)
+
+    def _account_until(self, until: int, points: int = 0) -> dict[str, Any]:
+        try:
+            account: dict[str, Any] = self._reader.account(until=until, points=points, progress=self._progress)
+        except _replay.OpenError as error:
+            raise TraceError(str(error)) from None
+        for device in account["devices"]:
+            device["device"] = device_name(device["device_type"], device["device_index"])
+        return account
+
+    def _account_at(self, at: int | str, device: str | None) -> dict[str, Any]:
+        until = self.positions.until(at, self.peak_seq(device) if at == "peak" else None)
+        return self._account if until is None else self._account_until(until)
+
+    @functools.cached_property
+    def positions(self) -> PositionTable:
+        """Steps, marks and regions."""
+        return PositionTable(
+            [(kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
+             for kind, seq, time_ns, value, live in self._account["positions"]]
+        )
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that have events, most bytes at the peak first."""
+        ordered = sorted(self._account["devices"], key=lambda device: -device["peak_bytes"])
+        return [device["device"] for device in ordered]
+
+    @property
+    def kind_counts(self) -> dict[str, int]:
+        """How many events of each kind there are, by kind."""
+        return {kind_name(number): count for number, count in enumerate(self._account["kind_counts"]) if count}
+
+    @property
+    def unmatched_frees(self) -> int:
+        """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
+        return int(self._account["unmatched_frees"])
+
+    @property
+    def missed_frees(self) -> int:
+        """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
+        return int(self._account["missed_frees"])
+
+    def peak_bytes(self, device: str | None = None) -> int:
+        """Most requested bytes that were live at once, on one device (default: the one with the highest peak)."""
+        found = self._device(self._account, device)
+        return int(found["peak_bytes"]) if found else 0
+
+    def peak_seq(self, device: str | None = None) -> int | None:
+        """The event that reached the peak; None in a trace without allocations."""
+        found = self._device(self._account, device)
+        return int(found["peak_seq"]) if found and found["peak_bytes"] else None
+
+    def peak_ns(self, device: str | None = None) -> int | None:
+        """When the peak was reached: nanoseconds since 1970-01-01 UTC."""
+        found = self._device(self._account, device)
+        return int(found["peak_ns"]) if found and found["peak_bytes"] else None
+
+    def _device(self, account: dict[str, Any], device: str | None) -> dict[str, Any] | None:
+        found = [entry for entry in account["devices"] if device in (None, entry["device"])]
+        return max(found, key=lambda entry: entry["peak_bytes"], default=None)
+
+    def iter_events(
+        self,
+        chunk: int = 1_000_000,
+        *,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pd.DataFrame]:
+        """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
+
+        since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not included
+        when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS.
+        """
+        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
+        for name in wanted:
+            if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
+                raise ValueError(f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}")
+        first = self.positions.since(since) if since is not None else 0
+        end = self.positions.until(until, None, number_included=False) if until is not None else None
+        stream = self._reader.stream(first, _ALL if end is None else end)
+        while (raw := stream.next(max(chunk, 1))) is not None:
+            yield self._event_frame(raw, wanted)
+
+    def events(
+        self,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """All events, or those from `since` on and before `until` (see `iter_events`), as one DataFrame.
+
+        Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu", "cuda:0";
+        "" for positions), address, size (bytes requested; of a free: those of its alloc, 0 where unknown; of a step its number), stream,
+        pool, thread (see `threads`), stack (see `frames`; 0: none), step (None where the trace has none).
+        """
+        frames = list(self.iter_events(since=since, until=until, columns=columns))
+        if frames:
+            return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
+        return pd.DataFrame({name: [] for name in wanted})
+
+    def _event_frame(self, raw: dict[str, Any], columns: Sequence[str]) -> pd.DataFrame:
+        place = raw["place"]
+        places = self._places.reindex(range(max(len(self._places), int(place.max(initial=0)) + 1)))
+        made: dict[str, Any] = {}
+        for name in columns:
+            if name == "kind":
+                names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
+                made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=names)
+            elif name == "device":
+                devices = places["device"].fillna("").astype(str)
+                codes, known = pd.factorize(devices)
+                made[name] = pd.Categorical.from_codes(codes[place], categories=known)
+            elif name == "stream":
+                made[name] = places["stream"].fillna(0).to_numpy(np.uint64)[place]
+            elif name == "pool":
+                pools = np.empty(len(places), dtype=object)
+                pools[:] = [value if isinstance(value, tuple) else (0, 0) for value in places["pool"]]
+                made[name] = pools[place]
+            elif name == "step":
+                made[name] = self.positions.step_of(raw["seq"])
+            elif name == "node_type":
+                types = np.array([*self._reader.node_types()] or [""], dtype=object)
+                made[name] = types[np.minimum(raw["node_type"], len(types) - 1)]
+            else:
+                made[name] = raw[name]
+        return pd.DataFrame(made)
+
+    def frames(self, stack: int) -> list[Frame]:
+        """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
+        return self.stacks.frames(int(stack))
+
+    def stack_totals(self, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
+        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest; up to a moment, on one device or all."""
+        tables = [
+            pd.DataFrame(entry["stacks"]) for entry in self._account_at(at, device)["devices"] if device in (None, entry["device"])
+        ]
+        columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest"]
+        if not tables:
+            return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
+        if len(tables) == 1:
+            return tables[0][columns]
+        sums = pd.concat(tables).groupby("stack", as_index=False).agg(
+            {"allocations": "sum", "bytes": "sum", "live_bytes": "sum", "live_blocks": "sum", "largest": "max"}
+        )
+        return sums[columns]
+
+    def sites(self, by: str = "line", *, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
+        """What each place in the code has allocated; bytes are requested bytes.
+
+        by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line, function, source,
+        user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
+        largest, stack (the one with most live bytes). at: as in `live`.
+        """
+        return group_stacks(self.stacks, self.stack_totals(device, at), by)
+
+    def live(self, at: int | str = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks that are live at a moment, oldest first.
+
+        at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at its end), "mark:NAME".
+        Columns: address, size, device, stack, thread, birth_seq, birth_ns, step (of birth).
+        """
+        account = self._account_at(at, device)
+        names = self._places["device"]
+        tables = []
+        for entry in account["devices"]:
+            if device not in (None, entry["device"]):
+                continue
+            table = pd.DataFrame(entry["live"])
+            table["device"] = names.reindex(table["place"]).fillna("").to_numpy()
+            tables.append(table)
+        columns = ["address", "size", "device", "stack", "thread", "birth_seq", "birth_ns", "step"]
+        if not tables:
+            return pd.DataFrame({name: [] for name in columns})
+        blocks = pd.concat(tables, ignore_index=True).sort_values("birth_seq", ignore_index=True)
+        blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
+        return blocks[columns]
+
+    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
+        """Requested bytes that are live, over time, in `points` intervals of equal length.
+
+        Columns: device, time_ns (beginning of the interval), requested (at its end), requested_min and requested_max (within it, so that no
+        peak is lost), blocks (live at its end), seq (of the event that reached the maximum).
+        """
+        if points < 1:
+            raise ValueError(f"points={points}: a timeline has at least one")
+        account = self._account_until(_ALL, points)
+        times = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points, endpoint=False).astype(np.int64)
+        tables = []
+        for entry in account["devices"]:
+            if device not in (None, entry["device"]):
+                continue
+            values = entry["timeline"]
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "device": entry["device"],
+                        "time_ns": times,
+                        "requested": values["last"],
+                        "requested_min": values["lowest"],
+                        "requested_max": values["highest"],
+                        "blocks": values["blocks"],
+                        "seq": values["highest_seq"],
+                    }
+                )
+            )
+        columns = ["device", "time_ns", "requested", "requested_min", "requested_max", "blocks", "seq"]
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({name: [] for name in columns})
+
+    def steps(self, device: str | None = None) -> pd.DataFrame:
+        """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""
+        order = [entry["device"] for entry in self._account["devices"]]
+        wanted = [index for index, name in enumerate(order) if device in (None, name)]
+        return self.positions.steps(wanted)
+
+    def marks(self) -> pd.DataFrame:
+        """The named positions: name, kind (mark, region_begin, region_end), seq, time_ns."""
+        return self.positions.marks()
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+__all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "MARK", "REGION_BEGIN", "Frame", "Integrity", "Trace", "load"]
