@@ -15,12 +15,15 @@ import pandas as pd
 from .errors import PositionError
 from .kinds import MARK, STEP, kind_name
 
+_LARGEST_STEP = (1 << 63) - 2
+
 
 class PositionTable:
     """All positions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by device)."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
-        self._steps = [row for row in rows if row[0] == STEP]
+        # A damaged trace may have any number: none that the arithmetic on 64 signed bits cannot hold.
+        self._steps = [(kind, seq, time, min(number, _LARGEST_STEP), live) for kind, seq, time, number, live in rows if kind == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         self._ends = np.array([row[1] for row in self._steps], dtype=np.uint64)
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)

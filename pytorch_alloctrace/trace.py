@@ -197,8 +197,15 @@ class Trace:
         first = self.positions.since(since) if since is not None else 0
         end = self.positions.until(until, None, number_included=False) if until is not None else None
         stream = self._reader.stream(first, _ALL if end is None else end)
-        while (raw := stream.next(max(chunk, 1))) is not None:
+        while (raw := self._next_events(stream, max(chunk, 1))) is not None:
             yield self._event_frame(raw, wanted)
+
+    def _next_events(self, stream: _replay.EventStream, wanted: int) -> dict[str, Any] | None:
+        try:
+            raw: dict[str, Any] | None = stream.next(wanted)
+        except _replay.OpenError as error:
+            raise TraceError(str(error)) from None
+        return raw
 
     def events(
         self,

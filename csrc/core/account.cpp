@@ -23,7 +23,7 @@ Account::Account(const TraceReader& trace, std::uint64_t until, std::size_t poin
       if (sequence >= until) break;
       const std::int64_t time_ns = trace.wall_ns(chunk, event.time);
       const auto kind = static_cast<std::size_t>(event.kind);
-      if (kind < kEventKindCount) ++kind_counts_[kind];
+      ++kind_counts_[kind];
       if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
         note_position(event, sequence, time_ns);
       } else {
@@ -45,8 +45,11 @@ void Account::note_position(const Event& event, std::uint64_t sequence, std::int
 void Account::note_timeline(const TraceReader& trace, std::uint64_t sequence, std::int64_t time_ns,
                             std::size_t points) {
   const std::int64_t begin = trace.begin_ns();
-  const std::int64_t span = std::max<std::int64_t>(trace.end_ns() - begin, 1);
-  const double share = static_cast<double>(time_ns - begin) / static_cast<double>(span);
+  const std::int64_t span = std::max<std::int64_t>(trace.end_ns() - begin, 1);  // the reader keeps it in range
+  // Modulo 2^64: the time of an event that is damaged may be anything.
+  const auto since_begin =
+      static_cast<std::int64_t>(static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin));
+  const double share = static_cast<double>(since_begin) / static_cast<double>(span);
   const auto interval = static_cast<std::size_t>(
       std::clamp(share * static_cast<double>(points), 0.0, static_cast<double>(points - 1)));
   for (std::size_t index = 0; index < ledger_.devices().size(); ++index) {

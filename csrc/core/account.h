@@ -40,6 +40,8 @@ class Account {
   const std::vector<Position>& positions() const { return positions_; }
   // Per device, one interval after the other; an interval without events repeats the one before it.
   const std::vector<std::vector<TimelineInterval>>& timelines() const { return timelines_; }
+  // How many events of a kind there are, kinds of a newer recorder too.
+  static constexpr std::size_t kKindNumbers = 256;
   std::uint64_t kind_count(std::size_t kind) const { return kind_counts_[kind]; }
   std::uint64_t undecodable_chunks() const { return undecodable_chunks_; }
 
@@ -51,7 +53,7 @@ class Account {
   Ledger ledger_;
   std::vector<Position> positions_;
   std::vector<std::vector<TimelineInterval>> timelines_;
-  std::uint64_t kind_counts_[kEventKindCount] = {};
+  std::uint64_t kind_counts_[kKindNumbers] = {};
   std::uint64_t undecodable_chunks_ = 0;
 };
 

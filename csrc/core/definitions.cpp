@@ -5,12 +5,13 @@
 namespace alloctrace {
 namespace {
 
-// Damage that passed a checksum by chance, or a foreign file, must not make us reserve gigabytes for one wild id.
-constexpr std::uint32_t kMaxId = 1u << 28;
+// Ids are given out one after the other, so only lost definitions make one run ahead of those known. A wild id (definitions in
+// the spool have no checksum) must not make us reserve gigabytes.
+constexpr std::size_t kMaxIdsSkipped = std::size_t{1} << 20;
 
 template <typename T>
 T& slot(std::vector<T>& table, std::uint32_t id) {
-  if (id == 0 || id > kMaxId) throw DecodeError("a definition has an impossible id");
+  if (id == 0 || id > table.size() + kMaxIdsSkipped) throw DecodeError("a definition has an impossible id");
   if (id >= table.size()) table.resize(std::size_t{id} + 1);
   return table[id];
 }

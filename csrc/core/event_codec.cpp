@@ -177,7 +177,7 @@ void decode_events(const std::uint8_t* payload, std::size_t size, std::uint64_t 
         state.last_new_address = add_zigzag_delta(state.last_new_address, columns[kAddress].varint());
         addresses.push_back(state.last_new_address);
       } else {
-        index = static_cast<std::uint32_t>(std::int64_t{state.last_index} + unzigzag(entry - 1));
+        index = static_cast<std::uint32_t>(add_zigzag_delta(state.last_index, entry - 1));
       }
     }
     if (index >= addresses.size()) throw DecodeError("an event names an address that its block does not have");
@@ -188,7 +188,7 @@ void decode_events(const std::uint8_t* payload, std::size_t size, std::uint64_t 
     std::uint32_t& expected_stack = state.stack_prediction(kind);
     event.stack = expected_stack;
     if (tag & kStackEntry) {
-      event.stack = static_cast<std::uint32_t>(std::int64_t{state.last_stack} + unzigzag(columns[kStack].varint()));
+      event.stack = static_cast<std::uint32_t>(add_zigzag_delta(state.last_stack, columns[kStack].varint()));
     }
     expected_stack = event.stack;
     state.last_stack = event.stack;

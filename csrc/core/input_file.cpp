@@ -9,14 +9,15 @@
 namespace alloctrace {
 
 InputFile::InputFile(const std::string& path) {
-  file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: the opening of a named pipe would wait for somebody to write into it.
+  file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
   if (file_ < 0 || fstat(file_, &status) != 0) {
     error_ = errno;
     return;
   }
-  if (S_ISDIR(status.st_mode)) {
-    error_ = EISDIR;
+  if (!S_ISREG(status.st_mode)) {
+    error_ = S_ISDIR(status.st_mode) ? EISDIR : ESPIPE;
     close(file_);
     file_ = -1;
     return;

@@ -56,18 +56,21 @@ void Ledger::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns) {
     }
     case EventKind::kFreeRequested:
     case EventKind::kFreeCompleted: {
-      if (event.kind == EventKind::kFreeCompleted && pending_frees_.find(event.address)) {
-        pending_frees_.erase(event.address);
-        break;
-      }
       DeviceLedger& owner = device(event.place);
-      if (event.kind == EventKind::kFreeRequested) pending_frees_.insert(event.address);
+      if (event.kind == EventKind::kFreeCompleted) {
+        if (const std::uint64_t* requested = owner.pending_frees.find(event.address)) {
+          if (event.size == 0) event.size = *requested;
+          owner.pending_frees.erase(event.address);
+          break;
+        }
+      }
       const LiveBlock* block = owner.live.find(event.address);
+      if (block && event.size == 0) event.size = block->size;
+      if (event.kind == EventKind::kFreeRequested) *owner.pending_frees.insert(event.address).first = event.size;
       if (!block) {
         ++unmatched_frees_;
         break;
       }
-      if (event.size == 0) event.size = block->size;
       retire(owner, *block);
       owner.live.erase(event.address);
       break;

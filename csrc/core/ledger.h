@@ -34,6 +34,7 @@ struct StackTotals {
 struct DeviceLedger {
   std::int32_t device_type = 0, device_index = 0;
   AddressMap<LiveBlock> live;
+  AddressMap<std::uint64_t> pending_frees;  // requested but not yet completed: their sizes
   std::vector<StackTotals> stacks;  // by stack id
   std::uint64_t live_bytes = 0;
   std::uint64_t peak_bytes = 0, peak_sequence = 0;  // highest live_bytes, and the first event that reached it
@@ -60,7 +61,6 @@ class Ledger {
   const Definitions& definitions_;
   std::vector<DeviceLedger> devices_;
   std::vector<std::size_t> device_of_place_;
-  AddressMap<char> pending_frees_;  // requested but not yet completed
   std::uint64_t unmatched_frees_ = 0, missed_frees_ = 0;
 };
 

@@ -8,13 +8,13 @@ namespace {
 // Pairs (byte-offset delta, signed line delta); -128 marks a range that has no line. Source: CPython 3.10,
 // Objects/lnotab_notes.txt.
 std::int32_t decode_310(std::string_view table, std::int32_t first_line, std::uint32_t instruction) {
-  std::int32_t line = first_line;
+  std::int64_t line = first_line;
   std::uint32_t end = 0;
   for (std::size_t at = 0; at + 1 < table.size(); at += 2) {
     const auto line_delta = static_cast<std::int8_t>(table[at + 1]);
     end += static_cast<std::uint8_t>(table[at]);
     if (line_delta != -128) line += line_delta;
-    if (instruction < end) return line_delta == -128 ? 0 : line;
+    if (instruction < end) return line_delta == -128 ? 0 : static_cast<std::int32_t>(line);
   }
   return first_line;
 }
@@ -29,9 +29,9 @@ std::uint32_t location_varint(ByteReader& table) {
   }
   return value;
 }
-std::int32_t location_signed_varint(ByteReader& table) {
+std::int64_t location_signed_varint(ByteReader& table) {
   const std::uint32_t folded = location_varint(table);
-  const auto magnitude = static_cast<std::int32_t>(folded >> 1);
+  const std::int64_t magnitude = folded >> 1;
   return folded & 1 ? -magnitude : magnitude;
 }
 
@@ -39,7 +39,7 @@ std::int32_t location_signed_varint(ByteReader& table) {
 // Objects/locations.md.
 std::int32_t decode_311(std::string_view bytes, std::int32_t first_line, std::uint32_t instruction) {
   ByteReader table(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-  std::int32_t line = first_line;
+  std::int64_t line = first_line;  // wide: a damaged table may add up to anything
   std::uint32_t end = 0;
   while (!table.done()) {
     const std::uint8_t head = table.byte();
@@ -59,7 +59,7 @@ std::int32_t decode_311(std::string_view bytes, std::int32_t first_line, std::ui
     } else {
       has_line = false;
     }
-    if (instruction < end) return has_line ? line : 0;
+    if (instruction < end) return has_line ? static_cast<std::int32_t>(line) : 0;
   }
   return first_line;
 }

@@ -10,10 +10,10 @@ namespace alloctrace {
 
 std::optional<SpoolContents> read_spool(const std::string& path, const std::uint8_t (&session_id)[16]) {
   const InputFile file(path);
-  const auto header_bytes = std::make_unique<std::uint8_t[]>(kSpoolHeaderBytes);
-  const auto read_header = [&] { return file.read(header_bytes.get(), kSpoolHeaderBytes, 0); };
+  const auto header_owner = std::make_unique<SpoolHeader>();
+  const SpoolHeader& header = *header_owner;
+  const auto read_header = [&] { return file.read(header_owner.get(), sizeof(SpoolHeader), 0); };
   if (!file.is_open() || !read_header()) return std::nullopt;
-  const auto& header = *reinterpret_cast<const SpoolHeader*>(header_bytes.get());
   const std::uint64_t capacity = header.ring_capacity;
   if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version != kFormatVersion ||
       header.event_bytes != sizeof(Event) || std::memcmp(header.session_id, session_id, sizeof session_id) != 0 ||

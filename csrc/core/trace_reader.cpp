@@ -1,5 +1,7 @@
 #include "trace_reader.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -12,16 +14,56 @@ namespace {
 
 constexpr std::size_t kScanWindow = std::size_t{1} << 20;
 
-// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), without its escapes undone beyond
-// what a path can have. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives "".
+// The four hexadecimal digits at `at`, or 0.
+std::uint32_t hex_unit(const std::string& json, std::size_t at) {
+  std::uint32_t value = 0;
+  if (at + 4 > json.size() || std::from_chars(&json[at], &json[at] + 4, value, 16).ptr != &json[at] + 4) return 0;
+  return value;
+}
+
+void append_utf8(std::string& out, std::uint32_t code_point) {
+  const auto continuation = [&](int shift) { out.push_back(static_cast<char>(0x80 | (code_point >> shift & 0x3f))); };
+  if (code_point < 0x80) {
+    out.push_back(static_cast<char>(code_point));
+  } else if (code_point < 0x800) {
+    out.push_back(static_cast<char>(0xc0 | code_point >> 6));
+    continuation(0);
+  } else if (code_point >= 0xdc80 && code_point <= 0xdcff) {
+    out.push_back(static_cast<char>(code_point));  // a byte of a file name that is not UTF-8, as Python escapes it
+  } else if (code_point < 0x10000) {
+    out.push_back(static_cast<char>(0xe0 | code_point >> 12));
+    continuation(6);
+    continuation(0);
+  } else {
+    out.push_back(static_cast<char>(0xf0 | code_point >> 18));
+    continuation(12);
+    continuation(6);
+    continuation(0);
+  }
+}
+
+// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), of which the escapes that a path can
+// have are undone. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives "".
 std::string json_string(const std::string& json, const std::string& key) {
   const std::string start = "\"" + key + "\": \"";
   std::size_t at = json.find(start);
   if (at == std::string::npos) return {};
   std::string value;
   for (at += start.size(); at < json.size() && json[at] != '"'; ++at) {
-    if (json[at] == '\\' && ++at >= json.size()) break;
-    value.push_back(json[at]);
+    const bool is_escape = json[at] == '\\';
+    if (is_escape && ++at >= json.size()) break;
+    if (!is_escape || json[at] != 'u') {
+      value.push_back(json[at]);
+      continue;
+    }
+    std::uint32_t code_point = hex_unit(json, at + 1);
+    at += 4;
+    const std::uint32_t second = code_point >> 10 == 0xd800 >> 10 ? hex_unit(json, at + 3) : 0;
+    if (second >> 10 == 0xdc00 >> 10) {
+      code_point = 0x10000 + ((code_point & 0x3ff) << 10 | (second & 0x3ff));
+      at += 6;
+    }
+    append_utf8(value, code_point);
   }
   return value;
 }
@@ -64,12 +106,13 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
   integrity_.spool_read = spool_.has_value();
   scan_blocks(first_block, progress);
   if (spool_) take_spool();
+  if (damaged_end_ > next_sequence_) integrity_.missing_events += damaged_end_ - next_sequence_;
   if (last_anchor_.counter > first_anchor_.counter) {
     slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
              static_cast<double>(last_anchor_.counter - first_anchor_.counter);
   }
   begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
-  end_ns_ = begin_ns_ + static_cast<std::int64_t>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
+  end_ns_ = first_anchor_.wall_ns + (last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
 }
 
 void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block) {
@@ -82,6 +125,7 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
   if (available < sizeof header) {
     // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no traces.
     if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
+    integrity_.truncated_bytes = available;
     return;
   }
   FileHeader unchecked = header;
@@ -135,42 +179,53 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     BlockHeader header;
     if (!read_block_header(offset, header)) {
       const std::uint64_t next = find_next_block(offset + 1);
-      // Nothing sound behind it: the file was cut here, inside a block's header, if no more than a header is left.
-      if (next == file_.size() && next - offset < sizeof header) {
-        integrity_.truncated_bytes += next - offset;
-      } else {
-        ++integrity_.corrupt_blocks;
-        integrity_.corrupt_bytes += next - offset;
-      }
+      // Nothing sound behind it: the file was cut here if no more than the beginning of a header is left.
+      note_damage(offset, next, next == file_.size() && is_cut_header(offset));
       offset = next;
       continue;
     }
     const std::uint64_t payload_offset = offset + sizeof header;
-    if (header.payload_bytes > file_.size() - payload_offset) {
-      integrity_.truncated_bytes += file_.size() - offset;
-      break;
-    }
-    payload.resize(header.payload_bytes);
-    if (!file_.read(payload.data(), payload.size(), payload_offset)) {
-      integrity_.truncated_bytes += file_.size() - offset;
-      break;
-    }
     note_clock(header.begin);
     note_clock(header.end);
     note_counters(header.counters);
-    bool sound = crc32(payload.data(), payload.size()) == header.payload_crc;
-    if (sound) {
-      try {
-        take_block(header, payload_offset, payload);
-      } catch (const DecodeError&) {
-        sound = false;
+    const bool is_whole = header.payload_bytes <= file_.size() - payload_offset;
+    payload.resize(is_whole ? header.payload_bytes : 0);
+    if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
+        crc32(payload.data(), payload.size()) != header.payload_crc) {
+      // Where bytes are missing in the middle, the next block begins before this payload should end: look for it.
+      const std::uint64_t next = find_next_block(payload_offset);
+      note_damage(offset, next, next == file_.size() && !is_whole);
+      if (header.type == BlockType::kEvents && is_whole) {
+        damaged_end_ = std::max(damaged_end_, header.first_sequence + header.event_count);
       }
+      offset = next;
+      continue;
     }
-    if (!sound) {
-      ++integrity_.corrupt_blocks;
-      integrity_.corrupt_bytes += sizeof header + header.payload_bytes;
+    const std::uint64_t end = payload_offset + header.payload_bytes;
+    try {
+      take_block(header, payload_offset, payload);
+    } catch (const DecodeError&) {
+      note_damage(offset, end, false);
     }
-    offset = payload_offset + header.payload_bytes;
+    offset = end;
+  }
+}
+
+// Whether what is left from `offset` on is the beginning of a block's header and nothing else.
+bool TraceReader::is_cut_header(std::uint64_t offset) const {
+  const std::uint64_t left = file_.size() - offset;
+  std::uint32_t magic = kBlockMagic;
+  return left < sizeof(BlockHeader) && file_.read(&magic, std::min<std::uint64_t>(left, sizeof magic), offset) &&
+         magic == kBlockMagic;
+}
+
+void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut) {
+  // Behind the last block of a recording that was stopped in good order there is nothing that could have been cut.
+  if (is_cut && !integrity_.ended) {
+    integrity_.truncated_bytes += end - begin;
+  } else {
+    ++integrity_.corrupt_blocks;
+    integrity_.corrupt_bytes += end - begin;
   }
 }
 
@@ -184,6 +239,9 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       definitions_.add(payload.data(), payload.size());
       break;
     case BlockType::kEvents: {
+      if (!chunks_.empty() && header.first_sequence < chunks_.back().first_sequence + chunks_.back().event_count) {
+        throw DecodeError("a block tells events that were told before");
+      }
       Chunk chunk;
       chunk.first_sequence = header.first_sequence;
       chunk.event_count = header.event_count;
@@ -252,6 +310,9 @@ void TraceReader::take_spool() {
 }
 
 void TraceReader::note_clock(const ClockAnchor& anchor) {
+  // 2^61 ns are 73 years. The spool's anchors have no checksum: arithmetic on one that is damaged must not overflow.
+  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;
+  if (anchor.monotonic_ns >= kImpossible || anchor.wall_ns >= 2 * kImpossible) return;
   if (first_anchor_.counter == 0) first_anchor_ = anchor;
   if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
 }
@@ -270,13 +331,19 @@ void TraceReader::note_counters(const Counters& counters) {
 void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
   if (chunk.spool_run != SIZE_MAX) {
     out = spool_->runs[chunk.spool_run].events;
-    return;
+  } else {
+    Bytes payload(chunk.payload_bytes);
+    if (!file_.read(payload.data(), payload.size(), chunk.payload_offset)) {
+      throw OpenError(path_ + " was cut short while it was read: read it again");
+    }
+    decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
   }
-  Bytes payload(chunk.payload_bytes);
-  if (!file_.read(payload.data(), payload.size(), chunk.payload_offset)) {
-    throw OpenError(path_ + " was cut short while it was read: read it again");
+  // An id whose definition was lost to damage is "not known", so that whoever uses it as an index needs no check.
+  for (Event& event : out) {
+    if (event.stack >= definitions_.frame_count()) event.stack = 0;
+    if (event.place >= definitions_.place_count()) event.place = 0;
+    if (event.node_type >= definitions_.node_type_count()) event.node_type = 0;
   }
-  decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
 }
 
 std::int64_t TraceReader::wall_ns(const Chunk& chunk, std::uint64_t counter) const {
@@ -288,9 +355,10 @@ std::int64_t TraceReader::wall_ns(const Chunk& chunk, std::uint64_t counter) con
                            : slope_;
   const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - chunk.begin.counter)) * slope;
   // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic clock.
-  const auto begin = static_cast<std::int64_t>(first_anchor_.wall_ns) +
-                     static_cast<std::int64_t>(chunk.begin.monotonic_ns - first_anchor_.monotonic_ns);
-  return begin + static_cast<std::int64_t>(since_begin);
+  const std::uint64_t begin = first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns);
+  constexpr double kLimit = 0x1p62;  // beyond it a conversion to an integer has no meaning
+  const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));
+  return static_cast<std::int64_t>(begin + static_cast<std::uint64_t>(offset));
 }
 
 }  // namespace alloctrace

@@ -68,7 +68,8 @@ class TraceReader {
   const std::vector<Chunk>& chunks() const { return chunks_; }
   std::uint64_t file_bytes() const { return file_.size(); }
 
-  // Events of one chunk, in order; the first has chunk.first_sequence. Thread-safe.
+  // Events of one chunk, in order; the first has chunk.first_sequence. A stack, place or node type that has no definition
+  // (damage took it) comes out as 0. Thread-safe. Throws OpenError, or DecodeError where a faulty writer made the block.
   void decode(const Chunk& chunk, std::vector<Event>& out) const;
 
   // Wall clock time (ns since 1970) of a counter value in that chunk.
@@ -82,6 +83,8 @@ class TraceReader {
   void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
   bool read_block_header(std::uint64_t offset, BlockHeader& header) const;
   std::uint64_t find_next_block(std::uint64_t offset) const;
+  bool is_cut_header(std::uint64_t offset) const;
+  void note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut);
   void take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
   void add_chunk(const Chunk& chunk);
   void take_spool();
@@ -96,6 +99,7 @@ class TraceReader {
   std::vector<Chunk> chunks_;
   std::optional<SpoolContents> spool_;
   std::uint64_t next_sequence_ = 0;
+  std::uint64_t damaged_end_ = 0;  // end of the last event block whose payload is damaged
   ClockAnchor first_anchor_{}, last_anchor_{};
   double slope_ = 1.0;  // ns per count over the whole trace
   std::int64_t begin_ns_ = 0, end_ns_ = 0;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace alloctrace {
@@ -91,7 +92,11 @@ void Writer::run() {
     bool written;
     try {
       written = note_outcome(drain(everything));
-      if (stopping && written) written = repeat_names() && file_.append(block(BlockType::kEnd), end_json_);
+      if (stopping && written) {
+        // What was lost while the ring was full, if no event has come since to tell it: now there is room.
+        spool_.report_losses();
+        written = drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json_);
+      }
     } catch (...) {
       // Out of memory, most likely. The spool still has everything; the next round tries again.
       written = false;
@@ -109,6 +114,9 @@ void Writer::run() {
 
 // `everything`: up to the events that are claimed now, else only blocks that are full or old.
 bool Writer::drain(bool everything) {
+  // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never come together.
+  const std::uint64_t block_events =
+      std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
     const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
@@ -120,7 +128,7 @@ bool Writer::drain(bool everything) {
       nanosleep(&nap, nullptr);
       continue;
     }
-    const bool enough = end - tail >= kBlockEvents || ((everything || aged) && end > tail);
+    const bool enough = end - tail >= block_events || ((everything || aged) && end > tail);
     // After the events were seen, so that the definitions they name are among those copied now.
     if (!write_definitions()) return false;
     if (!enough) break;

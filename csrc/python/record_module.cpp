@@ -36,6 +36,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   if (id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
   std::memcpy(options.session_id, id.data(), sizeof options.session_id);
   python::start_session(options, python_stacks);
+  python::start_thread_names();
   cpu_is_traced = cpu;
   if (cpu) torch_side::install_cpu_allocator();
 }
@@ -43,7 +44,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
 bool stop(const std::string& end_json) {
   if (cpu_is_traced) torch_side::remove_cpu_allocator();
   cpu_is_traced = false;
-  python::find_thread_names();
+  python::stop_thread_names();
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
   return python::stop_session(end_json);
 }

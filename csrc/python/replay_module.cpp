@@ -219,7 +219,7 @@ py::dict account(const std::shared_ptr<const TraceReader>& trace, std::uint64_t 
   }
   result["positions"] = positions;
   py::list kinds;
-  for (std::size_t kind = 0; kind < kEventKindCount; ++kind) kinds.append(taken->kind_count(kind));
+  for (std::size_t kind = 0; kind < Account::kKindNumbers; ++kind) kinds.append(taken->kind_count(kind));
   result["kind_counts"] = kinds;
   result["unmatched_frees"] = taken->ledger().unmatched_frees();
   result["missed_frees"] = taken->ledger().missed_frees();
@@ -280,7 +280,11 @@ PYBIND11_MODULE(_replay, module) {
       .def_property_readonly("end_ns", &TraceReader::end_ns)
       .def("integrity", [](const TraceReader& trace) { return integrity_dict(trace.integrity()); })
       .def("stack_table", &stack_table)
-      .def("string", [](const TraceReader& trace, std::uint32_t id) { return text(trace.definitions().string(id)); })
+      // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.
+      .def("string",
+           [](const TraceReader& trace, std::uint64_t id) {
+             return id > UINT32_MAX ? py::str() : text(trace.definitions().string(static_cast<std::uint32_t>(id)));
+           })
       .def("source",
            [](const TraceReader& trace, std::uint32_t filename, std::int32_t line) -> py::object {
              const std::string* found = trace.definitions().source(filename, line);

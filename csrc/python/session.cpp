@@ -124,6 +124,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
   after_fork_in_parent();
+  forget_thread_names_in_child();
   for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
 }
 
@@ -165,7 +166,7 @@ void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
   thread_->node_types = {};
   thread_->thread = session_->recorder.add_thread(
       {static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
-  if (thread_->thread != 0) ask_thread_name(thread_->thread);
+  if (thread_->thread != 0) ask_thread_name(session_->number, thread_->thread);
 }
 
 void start_session(const RecorderOptions& options, bool python_stacks) {
@@ -179,7 +180,6 @@ bool stop_session(const std::string& end_json) {
   if (!session) return true;
   ending_barrier();
   wait_for_hooks();
-  forget_thread_names();
   return session->recorder.stop(end_json);
 }
 

@@ -3,27 +3,41 @@
 
 #include <Python.h>
 #include <pthread.h>
+#include <signal.h>
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "../core/writer.h"
 #include "session.h"
 
 namespace alloctrace::python {
 namespace {
 
 struct Request {
+  std::uint64_t session;
   std::uint32_t thread;
   unsigned long identifier;  // threading.get_ident() of that thread
 };
 
 std::mutex mutex;  // a leaf
 std::vector<Request> requests;
+std::atomic<bool> stopping{false};
+std::thread asker;
 
-// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which the main
-// thread, interrupted for a pending call, may hold itself.
+// Never destroyed: a hook may post while the process goes down.
+WakeSignal& wake() {
+  static WakeSignal* const signal = std::make_unique<WakeSignal>().release();
+  return *signal;
+}
+
+// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which a
+// thread that we interrupted may hold.
 std::string name_of(PyObject* active_threads, unsigned long identifier) {
   std::string name;
   PyObject* key = PyLong_FromUnsignedLong(identifier);
@@ -33,62 +47,102 @@ std::string name_of(PyObject* active_threads, unsigned long identifier) {
   if (bytes) name = bytes;
   Py_XDECREF(text);
   Py_XDECREF(key);
+  PyErr_Clear();
   return name;
 }
 
-int pending_call(void*) {
-  find_thread_names();
-  return 0;
+std::vector<Request> take_requests() {
+  const std::lock_guard<std::mutex> guard(mutex);
+  return std::exchange(requests, {});
+}
+
+using Names = std::vector<std::pair<Request, std::string>>;
+
+Names look_up(const std::vector<Request>& asked) {
+  Names names;
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* threading = modules ? PyDict_GetItemString(modules, "threading") : nullptr;
+  PyObject* active = threading ? PyObject_GetAttrString(threading, "_active") : nullptr;
+  if (active && PyDict_Check(active)) {
+    for (const Request& request : asked) names.emplace_back(request, name_of(active, request.identifier));
+  }
+  Py_XDECREF(active);
+  PyErr_Clear();
+  return names;
+}
+
+void store(const Names& names) {
+  HookScope scope;
+  if (!scope) return;
+  for (const auto& [request, name] : names) {
+    // Asked for in an earlier session, the number means another thread now.
+    if (name.empty() || request.session != scope.session().number) continue;
+    scope.session().recorder.name_thread(request.thread, name);
+  }
+}
+
+void ask_until_stopped() {
+  while (!stopping.load(std::memory_order_acquire)) {
+    const std::vector<Request> asked = take_requests();
+    if (asked.empty()) {
+      wake().wait_ms(1000);
+      continue;
+    }
+    const PyGILState_STATE state = PyGILState_Ensure();
+    const Names names = look_up(asked);
+    PyGILState_Release(state);
+    store(names);  // may wait for the writer: not while holding the GIL
+  }
 }
 
 }  // namespace
 
-void ask_thread_name(std::uint32_t thread) noexcept {
+void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
   if (!PyGILState_GetThisThreadState()) return;
   try {
     const std::lock_guard<std::mutex> guard(mutex);
-    requests.push_back({thread, static_cast<unsigned long>(pthread_self())});
-    if (requests.size() > 1) return;
+    requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
   } catch (...) {
     return;  // a thread without its Python name is no loss worth more
   }
-  // Runs on the main thread between two of its instructions. If the queue is full, stop() still looks the names up.
-  Py_AddPendingCall(pending_call, nullptr);
+  wake().post();
+}
+
+void start_thread_names() {
+  stopping.store(false, std::memory_order_release);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signal handlers must not run on our thread
+  try {
+    asker = std::thread(ask_until_stopped);
+    pthread_setname_np(asker.native_handle(), "alloctrace");
+  } catch (...) {
+    // No thread to be had: names are then found at flush and at the end only.
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void stop_thread_names() {
+  find_thread_names();
+  stopping.store(true, std::memory_order_release);
+  wake().post();
+  Py_BEGIN_ALLOW_THREADS  // it may be waiting for the GIL
+      if (asker.joinable()) asker.join();
+  Py_END_ALLOW_THREADS take_requests();
 }
 
 void find_thread_names() {
-  std::vector<Request> asked;
-  {
-    const std::lock_guard<std::mutex> guard(mutex);
-    asked.swap(requests);
-  }
-  if (asked.empty()) return;
-  PyObject *type, *value, *traceback;  // an exception that is on its way is none of our business, and must arrive unchanged
-  PyErr_Fetch(&type, &value, &traceback);
-  PyObject* modules = PyImport_GetModuleDict();
-  PyObject* threading = modules ? PyDict_GetItemString(modules, "threading") : nullptr;
-  PyObject* active = threading ? PyObject_GetAttrString(threading, "_active") : nullptr;
-  std::vector<std::pair<std::uint32_t, std::string>> names;
-  if (active && PyDict_Check(active)) {
-    for (const Request& request : asked) names.emplace_back(request.thread, name_of(active, request.identifier));
-  }
-  Py_XDECREF(active);
-  PyErr_Clear();
-  PyErr_Restore(type, value, traceback);
-
-  HookScope scope;
-  if (!scope) return;
-  for (const auto& [thread, name] : names) {
-    if (!name.empty()) scope.session().recorder.name_thread(thread, name);
-  }
+  const Names names = look_up(take_requests());
+  Py_BEGIN_ALLOW_THREADS store(names);
+  Py_END_ALLOW_THREADS
 }
 
 void lock_thread_names() { mutex.lock(); }
 void unlock_thread_names() { mutex.unlock(); }
-
-void forget_thread_names() {
-  const std::lock_guard<std::mutex> guard(mutex);
+void forget_thread_names_in_child() {
   requests.clear();
+  // The object says that its thread runs; in the child it does not, and must be neither joined nor destroyed joinable.
+  new (&asker) std::thread();
 }
 
 }  // namespace alloctrace::python

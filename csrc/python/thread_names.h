@@ -1,21 +1,25 @@
-// Names of threads as Python's threading module has them, found without ever taking the GIL in a hook.
+// Names of threads as Python's threading module has them. A hook must never take the GIL, and the main thread may sit in join()
+// for the whole run, so a small thread of our own asks the interpreter.
 #pragma once
 
 #include <cstdint>
 
 namespace alloctrace::python {
 
-// In a hook, on the thread in question: asks the interpreter to look the name up as soon as it comes by.
-void ask_thread_name(std::uint32_t thread) noexcept;
+// In a hook, on the thread in question: asks for its name, for that session. Never blocks.
+void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept;
 
-// With the GIL, outside of hooks: looks up all names that were asked for and not yet found.
+// Around a session, with the GIL: starts and ends the thread that asks. Ending releases the GIL meanwhile, and looks
+// up what was asked for and not yet found.
+void start_thread_names();
+void stop_thread_names();
+
+// With the GIL: looks up now what was asked for.
 void find_thread_names();
 
-// Around fork(): the child must not inherit the list's lock locked.
+// Around fork(): the child must not inherit the list's lock locked, and has no such thread.
 void lock_thread_names();
 void unlock_thread_names();
-
-// When a session ends: what was asked for it is void.
-void forget_thread_names();
+void forget_thread_names_in_child();
 
 }  // namespace alloctrace::python

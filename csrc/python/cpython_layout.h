@@ -1,0 +1,222 @@
+// Where CPython keeps a thread's frames, for each version that this module reads without the public API.
+//
+// The only place with differences between versions. The frame structs are declared here and not taken from CPython's internal
+// headers, which are C and do not always compile as C++; layout_check.cpp compares all of it with the running interpreter
+// before any of it is trusted.
+//
+// 3.10 to 3.13 are run by the tests. 3.14 has only been read (its Include/internal/pycore_interpframe_structs.h and
+// pycore_debug_offsets.h), never run.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <frameobject.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#if PY_VERSION_HEX < 0x030A0000
+#error "Python 3.10 or later is needed"
+#endif
+
+// Free-threaded builds run per-thread copies of the bytecode and change frames without a lock: nothing here holds for them.
+#if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
+#define ALLOCTRACE_KNOWN_LAYOUT 1
+#else
+#define ALLOCTRACE_KNOWN_LAYOUT 0
+#endif
+
+namespace alloctrace::python {
+
+// Both are safe to call without the GIL.
+inline bool interpreter_is_finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+// The thread state that holds the GIL (up to 3.11), or the calling thread's while it holds the GIL (from 3.12 on).
+inline PyThreadState* thread_with_gil() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyThreadState_GetUnchecked();
+#else
+  return _PyThreadState_UncheckedGet();
+#endif
+}
+
+#if ALLOCTRACE_KNOWN_LAYOUT
+
+#if PY_VERSION_HEX >= 0x030D0000
+// 3.13 and 3.14 differ behind `instruction` only.
+struct Frame {
+  std::uintptr_t executable;  // PyObject*; in 3.14 the two lowest bits say who counts the reference
+  Frame* previous;
+  void* function;
+  void* globals;
+  void* builtins;
+  void* locals;
+  void* frame_object;
+  const char* instruction;  // being executed
+#if PY_VERSION_HEX >= 0x030E0000
+  void* stack_pointer;
+#else
+  int stack_top;
+#endif
+  std::uint16_t return_offset;
+  char owner;
+};
+#elif PY_VERSION_HEX >= 0x030C0000
+struct Frame {
+  PyCodeObject* executable;
+  Frame* previous;
+  void* function;
+  void* globals;
+  void* builtins;
+  void* locals;
+  void* frame_object;
+  const char* instruction;  // the code unit before the next instruction
+  int stack_top;
+  std::uint16_t return_offset;
+  char owner;
+};
+#elif PY_VERSION_HEX >= 0x030B0000
+struct Frame {
+  void* function;
+  void* globals;
+  void* builtins;
+  void* locals;
+  PyCodeObject* executable;
+  void* frame_object;
+  Frame* previous;
+  const char* instruction;  // the code unit before the next instruction
+  int stack_top;
+  bool is_entry;
+  char owner;
+};
+#else
+using Frame = PyFrameObject;
+#endif
+
+// The frame that `thread`, the calling thread's state, is in; nullptr when it runs no Python code.
+inline const Frame* innermost_frame(const PyThreadState* thread) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<const Frame*>(thread->current_frame);
+#elif PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<const Frame*>(thread->cframe->current_frame);
+#else
+  return thread->frame;
+#endif
+}
+
+inline const Frame* caller(const Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return frame->previous;
+#else
+  return frame->f_back;
+#endif
+}
+
+// A number that no two (live code object, instruction) share. From 3.11 on the bytecode lies inside the code object, so the
+// instruction's address says both.
+inline std::uint64_t position(const Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<std::uint64_t>(frame->instruction);
+#else
+  return reinterpret_cast<std::uint64_t>(frame->f_code) +
+         static_cast<std::uint64_t>(static_cast<std::int64_t>(frame->f_lasti)) * 0x9E3779B97F4A7C15u;
+#endif
+}
+
+// Code object of a frame that tracebacks show. nullptr for the others: entries from C code into the interpreter, frames without
+// a code object, and frames that have not reached their first traceable instruction.
+inline PyCodeObject* visible_code(const Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  constexpr char kOwnedByGenerator = 1;
+#if PY_VERSION_HEX >= 0x030C0000
+  constexpr char kFirstOwnerWithoutCode = 3;  // 3.12, 3.13: the C stack; 3.14: the interpreter, the C stack
+  if (frame->owner >= kFirstOwnerWithoutCode) return nullptr;
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+  constexpr std::uintptr_t kTagBits = PY_VERSION_HEX >= 0x030E0000 ? 3 : 0;
+  PyObject* const object = reinterpret_cast<PyObject*>(frame->executable & ~kTagBits);
+  if (object == nullptr || !PyCode_Check(object)) return nullptr;
+  PyCodeObject* const code = reinterpret_cast<PyCodeObject*>(object);
+#else
+  PyCodeObject* const code = frame->executable;
+#endif
+  const char* const first_traceable = code->co_code_adaptive + 2 * code->_co_firsttraceable;
+  if (frame->owner != kOwnedByGenerator && frame->instruction < first_traceable) return nullptr;
+  return code;
+#else
+  return frame->f_code;
+#endif
+}
+
+// Byte offset of the instruction that `frame` executes in `code`, its visible_code: what its f_lasti says in Python.
+inline std::uint32_t instruction_offset(const Frame* frame, const PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return static_cast<std::uint32_t>(frame->instruction - code->co_code_adaptive);
+#else
+  (void)code;
+  return static_cast<std::uint32_t>(frame->f_lasti * 2);  // counted in code units there
+#endif
+}
+
+inline PyObject* qualified_name(const PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return code->co_qualname;
+#else
+  (void)code;
+  return nullptr;
+#endif
+}
+
+// Tells a code object from a later one at the same address, where deaths are not reported. Pointers alone could all come
+// back, since what dies together is often replaced in the same order; so the name counts with the hash of its text, which
+// the interpreter has already computed for every interned string.
+inline std::uint64_t fingerprint(const PyCodeObject* code) noexcept {
+  const auto bits = [](const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); };
+  const auto* name = reinterpret_cast<const PyASCIIObject*>(code->co_name);
+  const auto* line_table = reinterpret_cast<const PyVarObject*>(code->co_linetable);
+  return (bits(code) ^ static_cast<std::uint64_t>(name->hash)) * 0x9E3779B97F4A7C15u +
+         std::rotl(bits(code->co_name), 8) * 0xC2B2AE3D27D4EB4Fu + bits(code->co_filename) * 0x165667B19E3779F9u +
+         std::rotl(bits(code->co_linetable), 16) * 0xD6E8FEB86659FD93u + bits(code->co_consts) * 0xA0761D6478BD642Fu +
+         std::rotl(bits(qualified_name(code)), 24) * 0xE7037ED1A0B428DBu +
+         (static_cast<std::uint64_t>(static_cast<std::uint32_t>(code->co_firstlineno)) << 32 ^
+          static_cast<std::uint64_t>(line_table->ob_size)) *
+             0x8EBC6AF09C88C6E3u;
+}
+
+#if PY_VERSION_HEX >= 0x030D0000
+// The beginning of what the interpreter itself says about its layout (_Py_DebugOffsets, at the start of _PyRuntime).
+struct DebugOffsets {
+  char cookie[8];
+  std::uint64_t version;
+  std::uint64_t free_threaded;
+  std::uint64_t runtime_state[3];
+#if PY_VERSION_HEX >= 0x030E0000
+  std::uint64_t interpreter_state[16];
+#else
+  std::uint64_t interpreter_state[13];
+#endif
+  struct {
+    std::uint64_t size, prev, next, interp, current_frame, thread_id, native_thread_id, datastack_chunk, status;
+  } thread_state;
+  struct {
+    std::uint64_t size, previous, executable, instr_ptr, localsplus, owner;
+#if PY_VERSION_HEX >= 0x030E0000
+    std::uint64_t stackpointer, tlbc_index;
+#endif
+  } frame;
+  struct {
+    std::uint64_t size, filename, name, qualname, linetable, firstlineno, argcount, localsplusnames, localspluskinds,
+        co_code_adaptive;
+  } code;
+};
+#endif
+
+#endif  // ALLOCTRACE_KNOWN_LAYOUT
+
+}  // namespace alloctrace::python

@@ -1,0 +1,116 @@
+#include "public_walk.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpython_layout.h"
+#include "frame_walk.h"
+#include "python_reference.h"
+
+namespace alloctrace::python {
+namespace {
+
+// The hook may run while an exception is on its way, and must neither lose it nor add one.
+class KeptException {
+ public:
+#if PY_VERSION_HEX >= 0x030C0000
+  KeptException() : exception_(PyErr_GetRaisedException()) {}
+  ~KeptException() { PyErr_SetRaisedException(exception_); }
+
+ private:
+  PyObject* exception_;
+#else
+  KeptException() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~KeptException() { PyErr_Restore(type_, value_, traceback_); }
+
+ private:
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+#endif
+ public:
+  KeptException(const KeptException&) = delete;
+  KeptException& operator=(const KeptException&) = delete;
+};
+
+// Up to 3.11 making a frame object may collect garbage, and so run any finalizer, in the middle of the allocator.
+class CollectionPause {
+ public:
+  CollectionPause() : was_on_(PyGC_Disable() != 0) {}
+  ~CollectionPause() {
+    if (was_on_) PyGC_Enable();
+  }
+  CollectionPause(const CollectionPause&) = delete;
+  CollectionPause& operator=(const CollectionPause&) = delete;
+
+ private:
+  bool was_on_;
+};
+
+std::optional<std::string> text_attribute(PyObject* object, const char* name) {
+  const Reference text(PyObject_GetAttrString(object, name));
+  if (!text || !PyUnicode_Check(text.get())) return std::nullopt;
+  const Reference encoded(PyUnicode_AsEncodedString(text.get(), "utf-8", "replace"));  // '?' for surrogates
+  if (!encoded) return std::nullopt;
+  return std::string(PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get())));
+}
+
+std::optional<long> integer_attribute(PyObject* object, const char* name) {
+  const Reference number(PyObject_GetAttrString(object, name));
+  if (!number) return std::nullopt;
+  const long value = PyLong_AsLong(number.get());
+  if (value == -1 && PyErr_Occurred()) return std::nullopt;
+  return value;
+}
+
+std::uint32_t define_code(PyObject* code, CodeRegistry& registry) {
+  const auto name = text_attribute(code, "co_name");
+  const auto filename = text_attribute(code, "co_filename");
+  const auto first_line = integer_attribute(code, "co_firstlineno");
+  const Reference line_table(PyObject_GetAttrString(code, "co_linetable"));
+  if (!name || !filename || !first_line || !line_table || !PyBytes_Check(line_table.get())) return 0;
+  const auto qualified_name = text_attribute(code, "co_qualname");  // 3.11 and later
+  PyErr_Clear();
+  CodeDescription description;
+  description.name = *name;
+  if (qualified_name) description.qualified_name = *qualified_name;
+  description.filename = *filename;
+  description.first_line = static_cast<std::int32_t>(*first_line);
+  description.line_table_kind =
+      PY_VERSION_HEX >= 0x030B0000 ? LineTableKind::kPython311 : LineTableKind::kPython310;
+  description.line_table = {PyBytes_AS_STRING(line_table.get()),
+                            static_cast<std::size_t>(PyBytes_GET_SIZE(line_table.get()))};
+  return registry.code_id(description);
+}
+
+}  // namespace
+
+std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
+  PyThreadState* const thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr || thread != thread_with_gil() || interpreter_is_finalizing()) return 0;
+  const KeptException kept_exception;
+  const CollectionPause collection_pause;
+  try {
+    std::vector<Reference> frames;  // innermost first
+    for (Reference frame(PyThreadState_GetFrame(thread)); frame && frames.size() < kMaxDepth;) {
+      Reference outer(PyFrame_GetBack(frame.as<PyFrameObject>()));
+      frames.push_back(std::move(frame));
+      frame = std::move(outer);
+    }
+    std::uint32_t stack = 0;
+    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+      const Reference code(PyFrame_GetCode(frame->as<PyFrameObject>()));
+      const auto instruction = integer_attribute(frame->get(), "f_lasti");
+      if (!instruction) return 0;
+      const std::uint32_t code_id = define_code(code.get(), registry);
+      if (code_id == 0) return 0;
+      stack = registry.table().frame(stack, code_id, static_cast<std::uint32_t>(*instruction));
+      if (stack == 0) return 0;
+    }
+    return stack;
+  } catch (...) {  // no memory: the event goes without a stack, the program goes on
+    return 0;
+  }
+}
+
+}  // namespace alloctrace::python

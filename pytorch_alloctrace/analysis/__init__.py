@@ -1,0 +1,29 @@
+"""What happened to the memory, worked out from a trace.
+
+Every analysis returns a small dataclass or a DataFrame; none prints.
+"""
+
+from __future__ import annotations
+
+from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
+from .leaks import Leak, LeakingSite, LeakVerdict, find_leaks
+from .places import Site, SiteBytes
+from .summary import DeviceSummary, Holding, Program, Summary, summarize
+
+__all__ = [
+    "DeviceSummary",
+    "GrowingSite",
+    "Holding",
+    "Leak",
+    "LeakVerdict",
+    "LeakingSite",
+    "Program",
+    "Site",
+    "SiteBytes",
+    "StepGrowth",
+    "Summary",
+    "find_leaks",
+    "growing_sites",
+    "step_growth",
+    "summarize",
+]

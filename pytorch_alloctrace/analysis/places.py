@@ -1,0 +1,54 @@
+"""Lines of code, and what they hold, as small values that outlive the trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ..sites import StackIndex
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the code: the innermost frame of the user's own code, or what stands in for it."""
+
+    filename: str
+    """Empty where no stack is known."""
+    line: int
+    function: str
+    source: str | None
+    """Text of the line; None where the trace does not have it."""
+    user: bool
+    """False: the stack has no frame of user code, its innermost frame stands in."""
+
+    @classmethod
+    def of_stack(cls, stacks: StackIndex, stack: int) -> Site:
+        """The site of a stack; a stack that the trace does not have counts as unknown."""
+        named = stacks.describe(stack if 0 <= stack < len(stacks) else 0, "line")
+        return cls(named["filename"], named["line"], named["function"], named["source"], named["user"])
+
+
+@dataclass(frozen=True)
+class SiteBytes:
+    """What one site holds at a moment. Bytes are requested bytes."""
+
+    site: Site
+    bytes: int
+    blocks: int
+    stack: int
+    """Of the site's stacks the one that holds the most."""
+
+
+def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:
+    """The first rows of a table made by `Trace.sites`, those that hold nothing left out."""
+    holding = sites[sites["live_bytes"] > 0].head(top)
+    return tuple(
+        SiteBytes(
+            Site(str(row.filename), int(row.line), str(row.function), row.source or None, bool(row.user)),
+            int(row.live_bytes),
+            int(row.live_blocks),
+            int(row.stack),
+        )
+        for row in holding.itertuples(index=False)
+    )

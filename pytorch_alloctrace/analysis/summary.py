@@ -1,0 +1,171 @@
+"""The first verdict on a trace: everything that the command line shows, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..integrity import Integrity
+from ..trace import Trace
+from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
+from .leaks import LeakVerdict, find_leaks
+from .places import SiteBytes, top_sites
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the trace's header says of the program; empty where damage took the header."""
+
+    path: str
+    arguments: tuple[str, ...]
+    working_directory: str
+    torch: str
+    cuda: str
+    python: str
+    host: str
+    process: int
+    rank: str
+    recorded_devices: tuple[str, ...]
+    stacks: str
+    """The option of `enable`: "python" or "none"."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is live at one moment on one device, by line of user code. Bytes are requested bytes."""
+
+    bytes: int
+    blocks: int
+    event: int | None
+    """Number of the event that reached it; None for the end of the trace."""
+    seconds: float
+    """Since the recording began."""
+    step: int | None
+    sites: tuple[SiteBytes, ...]
+    """The lines that hold the most."""
+    more_sites: int
+    """Further lines that hold something."""
+    more_bytes: int
+    """Held by these."""
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """One device; `device` in torch's spelling."""
+
+    device: str
+    allocations: int
+    bytes_allocated: int
+    """All that was ever requested."""
+    peak: Holding
+    end: Holding
+    growth: StepGrowth | None
+    """None in a trace without steps."""
+    leaks: LeakVerdict
+    growing: tuple[GrowingSite, ...]
+    levels: tuple[int, ...]
+    """Live bytes over time in equal intervals, of each the highest."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole trace."""
+
+    trace: str
+    file_bytes: int
+    program: Program
+    begin_ns: int
+    """Nanoseconds since 1970-01-01 UTC."""
+    seconds: float
+    steps: int
+    integrity: Integrity
+    unmatched_frees: int
+    """Frees of blocks that were alive before the recording began, or whose alloc was lost."""
+    devices: tuple[DeviceSummary, ...]
+    """Highest peak first."""
+
+
+def summarize(trace: Trace, *, top: int = 10, devices: Sequence[str] = ()) -> Summary:
+    """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
+
+    Passes over the trace some six times a device; memory is in proportion to live blocks and stacks, not to events.
+    """
+    wanted = [device for device in trace.devices if not devices or device in devices]
+    return Summary(
+        trace=trace.path,
+        file_bytes=trace.file_bytes,
+        program=_program(trace.header),
+        begin_ns=trace.begin_ns,
+        seconds=_seconds(trace, trace.end_ns),
+        steps=len(trace.steps()),
+        integrity=trace.integrity,
+        unmatched_frees=trace.unmatched_frees,
+        devices=tuple(_device(trace, device, top) for device in wanted),
+    )
+
+
+def _device(trace: Trace, device: str, top: int) -> DeviceSummary:
+    totals = trace.stack_totals(device)
+    peak_event, peak_ns = trace.peak_seq(device), trace.peak_ns(device)
+    return DeviceSummary(
+        device=device,
+        allocations=int(totals["allocations"].sum()),
+        bytes_allocated=int(totals["bytes"].sum()),
+        peak=_holding(trace, device, "peak" if peak_event is not None else "end", peak_event, peak_ns, top),
+        end=_holding(trace, device, "end", None, None, top),
+        growth=step_growth(trace, device),
+        leaks=find_leaks(trace, device),
+        growing=growing_sites(trace, device, top),
+        levels=tuple(int(level) for level in trace.timeline(120, device)["requested_max"]),
+    )
+
+
+def _holding(trace: Trace, device: str, at: str, event: int | None, time_ns: int | None, top: int) -> Holding:
+    sites = trace.sites(device=device, at=at)
+    shown = top_sites(sites, top)
+    total = int(sites["live_bytes"].sum())
+    step = trace.positions.step_of(np.array([event], dtype=np.uint64))[0] if event is not None else None
+    return Holding(
+        bytes=total,
+        blocks=int(sites["live_blocks"].sum()),
+        event=event,
+        seconds=_seconds(trace, trace.end_ns if time_ns is None else time_ns),
+        step=int(step) if isinstance(step, (int, np.integer)) else None,
+        sites=shown,
+        more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
+        more_bytes=total - sum(site.bytes for site in shown),
+    )
+
+
+def _seconds(trace: Trace, time_ns: int) -> float:
+    return max(time_ns - trace.begin_ns, 0) / 1e9
+
+
+def _program(header: dict[str, Any]) -> Program:
+    # A damaged header may hold anything: every value is made what it should be.
+    def text(name: str) -> str:
+        value = header.get(name)
+        return "" if value is None else str(value)
+
+    def texts(name: str) -> tuple[str, ...]:
+        value = header.get(name)
+        return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+    options = header.get("options")
+    process = header.get("process")
+    return Program(
+        path=text("program"),
+        arguments=texts("arguments"),
+        working_directory=text("working_directory"),
+        torch=text("torch"),
+        cuda=text("cuda"),
+        python=text("python"),
+        host=text("host"),
+        process=process if isinstance(process, int) else 0,
+        rank=text("rank"),
+        recorded_devices=texts("devices"),
+        stacks=str(options.get("stacks", "")) if isinstance(options, dict) else "",
+    )

@@ -1,0 +1,125 @@
+"""Findings: what an analysis found, in plain words.
+
+A kind that comes later adds a function here, and all faces show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..analysis.leaks import Leak
+from ..analysis.places import Site
+from ..analysis.summary import DeviceSummary, Summary
+from ..sites import Frame
+from . import units
+from .places import PlaceNames
+
+_CONFIDENCE = ((0.9, "almost certain"), (0.7, "likely"), (0.0, "possible"))
+"""From which confidence on which word is used."""
+_FORECAST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One statement on the trace. Bytes are requested bytes."""
+
+    kind: str
+    """"leak", "no_leak" or "not_judged"."""
+    title: str
+    """One line without a full stop."""
+    device: str
+    """Torch's spelling; several, separated by ", ", where it is about all of them."""
+    bytes: int
+    """What it is about; 0 where nothing is wrong."""
+    confidence: float | None
+    site: Site | None
+    stack: int
+    sentences: tuple[str, ...]
+    path_title: str = ""
+    """What `path` is, as a beginning of a sentence."""
+    path: tuple[Frame, ...] = ()
+    """How the program gets to the site, innermost frame first."""
+    leak: Leak | None = None
+
+
+def findings(summary: Summary) -> tuple[Finding, ...]:
+    """All findings, the most pressing first. There is always one on leaks, be it that there are none."""
+    names = PlaceNames(summary.program.working_directory)
+    leaks = sorted((leak for device in summary.devices for leak in device.leaks.leaks), key=lambda leak: -leak.rate)
+    found = [_leak(leak, summary, names) for leak in leaks]
+    if found:
+        return tuple(found)
+    judged = [device for device in summary.devices if device.leaks.judged]
+    if judged:
+        return (_no_leak(judged, summary),)
+    return (_not_judged(summary.devices),) if summary.devices else ()
+
+
+def confidence_word(confidence: float) -> str:
+    """The word for it: almost certain from 90 % on, likely from 70 % on, else possible."""
+    return next(word for least, word in _CONFIDENCE if confidence >= least)
+
+
+def _leak(leak: Leak, summary: Summary, names: PlaceNames) -> Finding:
+    first = leak.sites[0]
+    device = f" on {leak.device}" if len(summary.devices) > 1 else ""
+    return Finding(
+        kind="leak",
+        title=f"{names.place(first.site)}: {units.rate(leak.rate, leak.unit)}{device}",
+        device=leak.device,
+        bytes=leak.bytes,
+        confidence=leak.confidence,
+        site=first.site,
+        stack=first.stack,
+        sentences=tuple(_leak_sentences(leak, summary)),
+        path_title=f"{units.share(leak.path_share, 1)} of it is made under" if len(leak.sites) > 1 else "Called from",
+        path=leak.path,
+        leak=leak,
+    )
+
+
+def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
+    kept_at_end = leak.bytes_at_end >= leak.bytes // 2
+    when = "at the end" if kept_at_end else "when the last step ended"
+    period = "steps" if leak.unit == "step" else "stretches of time"
+    sentences = [
+        f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')} still alive {when}, "
+        f"from {units.number(leak.units_with_survivors)} of the {units.number(leak.units_judged)} {period} judged."
+    ]
+    sentences.append(
+        f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): blocks of "
+        f"{leak.windows_with_survivors} of {leak.windows_judged} stretches of the run survived."
+    )
+    if leak.rate >= 1:
+        needed = _FORECAST_BYTES / leak.rate
+        soon = units.duration(needed * leak.seconds_per_unit)
+        steps = f"{units.counted(max(round(needed), 1), 'step')}, about {soon}" if leak.unit == "step" else soon
+        sentences.append(f"At this rate 1 GiB more after {steps}.")
+    if not kept_at_end:
+        sentences.append("It was freed after the last step: what held it went away then.")
+    integrity = summary.integrity
+    if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
+        sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
+    return sentences
+
+
+def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
+    where = ", ".join(device.device for device in devices)
+    verdict = devices[0].leaks
+    if verdict.unit == "step":
+        basis = f"no line kept blocks from nearly every one of the {units.counted(verdict.units, 'step')} judged"
+    else:
+        basis = f"no line kept blocks throughout the run ({units.duration(summary.seconds)}, no steps in the trace)"
+    return Finding("no_leak", f"No leak found on {where}: {basis}", where, 0, None, None, 0, ())
+
+
+def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
+    where = ", ".join(device.device for device in devices)
+    verdict = devices[0].leaks
+    if verdict.unit == "step":
+        after = f"{units.counted(verdict.units, 'step')} after the warm-up"
+        title = f"Too short to judge leaks: {after}, at least 4 are needed"
+    else:
+        title = "Too short to judge leaks: no steps in the trace, and allocations in too few moments"
+    return Finding("not_judged", title, where, 0, None, None, 0, ())

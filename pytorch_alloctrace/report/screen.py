@@ -1,0 +1,61 @@
+"""Lines of text for a terminal or a pipe.
+
+Text breaks between words at the width of the terminal, or at 80 columns when piped. A path is never broken or cut, so
+that it can be clicked and searched for. Only a line of quoted source is shortened, and only on a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+# A number stays with its unit.
+_BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
+
+
+class Screen:
+    """Writes lines to a console."""
+
+    def __init__(self, console: Console, width: int | None = None) -> None:
+        self._console = console
+        self._shortens = console.is_terminal or width is not None
+        self.width = max(width or (console.width if console.is_terminal else 80), 30)
+        self.plain = not (console.encoding or "").lower().startswith("utf")
+        """Whether only ASCII can be shown."""
+
+    def blank(self) -> None:
+        """An empty line."""
+        self._console.out("", highlight=False)
+
+    def text(self, text: Text | str, indent: int = 0, *, hanging: int | None = None, style: str = "") -> None:
+        """A paragraph; `hanging` is the indent of its further lines."""
+        whole = Text(text, style=style) if isinstance(text, str) else text
+        further = indent if hanging is None else hanging
+        for number, line in enumerate(whole.divide(self._breaks(whole.plain, indent, further))):
+            line.rstrip()
+            self._write(Text(" " * (further if number else indent)) + line)
+
+    def source(self, text: str, indent: int) -> None:
+        """A line of source, shortened on a terminal."""
+        room = self.width - indent
+        if self._shortens and cell_len(text) > room:
+            text = set_cell_size(text, room - 3).rstrip() + "..."
+        self._write(Text(" " * indent) + Text(text, style="cyan"))
+
+    def _write(self, line: Text) -> None:
+        # Without soft wrapping rich would break paths and fill lines with blanks.
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def _breaks(self, plain: str, indent: int, hanging: int) -> list[int]:
+        """Where to break: after the blank before each word that does not fit any more."""
+        breaks: list[int] = []
+        begin, room = 0, self.width - indent
+        places = [match.end() for match in _BREAK.finditer(plain)] + [len(plain) + 1]
+        for place, end in zip([0, *places], places, strict=False):
+            if cell_len(plain[begin : end - 1]) > room and place > begin:
+                breaks.append(place)
+                begin, room = place, self.width - hanging
+        return breaks

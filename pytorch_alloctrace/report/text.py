@@ -1,0 +1,187 @@
+"""The verdict as text: what was found first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from ..analysis.summary import DeviceSummary, Holding, Summary
+from . import units
+from .findings import Finding, findings
+from .places import PlaceNames
+from .screen import Screen
+
+_LABEL_STYLES = {"leak": ("LEAK", "bold red"), "no_leak": ("OK", "bold green"), "not_judged": ("NOTE", "bold yellow")}
+_OTHER_SITES = 5
+"""Further lines of one leak that are shown."""
+_GROWING_SITES = 5
+_PATH_FRAMES = 3
+"""Callers that are shown."""
+_SIZE_COLUMN = 11
+
+
+def write_verdict(summary: Summary, screen: Screen) -> None:
+    """Writes a summary to the screen."""
+    names = PlaceNames(summary.program.working_directory)
+    _header(summary, screen, names)
+    _damage(summary, screen)
+    if not summary.devices:
+        _nothing(summary, screen)
+        return
+    for number, finding in enumerate(findings(summary)):
+        screen.blank()
+        _finding(finding, screen, names, explain=number == 0)
+    for device in summary.devices:
+        _device(device, summary, screen, names)
+    _notes(summary, screen)
+
+
+def _header(summary: Summary, screen: Screen, names: PlaceNames) -> None:
+    program, devices = summary.program, [device.device for device in summary.devices]
+    versions = [f"torch {program.torch}" if program.torch else "", f"Python {program.python}" if program.python else ""]
+    rank = f"rank {program.rank}" if program.rank not in ("", "0") else ""
+    first = Text(names.command(program), style="bold")
+    first.append("".join(f", {part}" for part in [*versions, rank, *devices] if part), style="not bold")
+    screen.text(first, hanging=2)
+    facts = [
+        units.duration(summary.seconds),
+        units.counted(summary.steps, "step") if summary.steps else "no steps",
+        f"{units.counted(summary.integrity.events, 'event')} in {units.size(summary.file_bytes)}",
+    ]
+    whole = summary.integrity.state == "complete"
+    screen.text(", ".join(facts) + (f": trace {summary.integrity}" if whole else ""), hanging=2)
+
+
+def _damage(summary: Summary, screen: Screen) -> None:
+    if summary.integrity.state == "complete":
+        return
+    screen.blank()
+    label = "DAMAGED" if summary.integrity.state == "corrupt" else "INCOMPLETE"
+    line = Text.assemble((label, "bold yellow"), f"  {summary.integrity}.")
+    screen.text(line, hanging=len(label) + 2)
+    events = units.counted(summary.integrity.events, "event")
+    screen.text(f"What follows rests on the {events} that could be read.", len(label) + 2)
+
+
+def _nothing(summary: Summary, screen: Screen) -> None:
+    screen.blank()
+    if summary.integrity.state == "complete":
+        recorded = ", ".join(summary.program.recorded_devices) or "no device"
+        screen.text(f"Nothing was allocated through torch while this was recorded ({recorded}).")
+    else:
+        screen.text("No allocation can be read from this trace.")
+
+
+def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bool) -> None:
+    label, style = _LABEL_STYLES[finding.kind]
+    indent = len(label) + 2
+    screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
+    source = names.source(finding.site) if finding.site is not None else None
+    if source:
+        screen.source(source, indent)
+    for sentence in finding.sentences:
+        screen.text(sentence, indent)
+    if finding.path:
+        screen.text(f"{finding.path_title}:", indent)
+    for frame in finding.path[:_PATH_FRAMES]:
+        screen.text(names.place(frame), indent + 2)
+        quoted = names.source(frame)
+        if quoted:
+            screen.source(quoted, indent + 4)
+    leak = finding.leak
+    if leak is None:
+        return
+    if len(leak.sites) > 1:
+        screen.text("Kept in the same steps, probably by the same reference:", indent)
+        for other in leak.sites[1 : _OTHER_SITES + 1]:
+            rate = units.rate(other.rate, leak.unit)
+            _entry(screen, indent, rate, names.place(other.site), names.source(other.site), 20)
+        more = leak.sites[_OTHER_SITES + 1 :]
+        if more:
+            rate = units.rate(sum(site.rate for site in more), leak.unit)
+            screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
+    if explain and finding.site is not None and finding.site.filename:
+        keepers = "a list, an attribute, a closure, an autograd graph"
+        screen.text(f"This line makes the blocks; what keeps them is a reference: {keepers}.", indent, style="dim")
+
+
+def _entry(screen: Screen, indent: int, amount: str, place: str, source: str | None, column: int) -> None:
+    """An amount, a place and, below it, the source: two lines rather than cells that are cut."""
+    begin = indent + column + 2
+    screen.text(f"{amount:>{column}}  {place}", indent, hanging=begin)
+    if source:
+        screen.source(source, begin)
+
+
+def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: PlaceNames) -> None:
+    when = f"at {units.duration(device.peak.seconds)}"
+    if device.peak.step is not None:
+        when += f", in step {device.peak.step}"
+    _holding("PEAK", device.peak, when, device, summary, screen, names)
+    _holding("AT THE END", device.end, "live when the trace ends", device, summary, screen, names)
+    _growth(device, screen, names)
+
+
+def _holding(
+    label: str,
+    holding: Holding,
+    when: str,
+    device: DeviceSummary,
+    summary: Summary,
+    screen: Screen,
+    names: PlaceNames,
+) -> None:
+    screen.blank()
+    amount = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}" if holding.blocks else "nothing"
+    screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount}, {when}"), hanging=len(label) + 2)
+    if holding.sites and not any(site.site.filename for site in holding.sites):
+        reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
+        screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
+        return
+    for site in holding.sites:
+        amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
+        _entry(screen, 0, amount, names.place(site.site), names.source(site.site), _SIZE_COLUMN + 5)
+    if holding.more_sites:
+        amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
+        screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
+
+
+def _growth(device: DeviceSummary, screen: Screen, names: PlaceNames) -> None:
+    screen.blank()
+    growth = device.growth
+    title = "live at the end of each step" if growth else "live over time (the trace has no steps)"
+    screen.text(Text.assemble(("GROWTH", "bold"), f"  {device.device}, {title}"), hanging=8)
+    levels: Sequence[int] = growth.samples if growth else device.levels
+    lowest, highest = (growth.lowest, growth.highest) if growth else (min(levels, default=0), max(levels, default=0))
+    chart = units.sparkline(levels, min(screen.width - 32, 60), plain=screen.plain)
+    screen.text(Text.assemble((chart, "green"), f"  {units.size(lowest)} to {units.size(highest)}"), 2)
+    if growth:
+        slope = units.rate(growth.slope, "step") if growth.steps > growth.warmup + 1 else "too few steps to tell"
+        warmup = f" after {units.counted(growth.warmup, 'step')} of warm-up" if growth.steps > growth.warmup + 1 else ""
+        screen.text(
+            f"first {units.size(growth.first)}, median {units.size(growth.median)}, last {units.size(growth.last)}; "
+            f"slope {slope}{warmup}",
+            2,
+        )
+    # A line that grew by less than a thousandth of the peak explains nothing.
+    growing = [site for site in device.growing if site.bytes * 1000 >= device.peak.bytes and site.site.filename]
+    leaking = {(site.site.filename, site.site.line) for leak in device.leaks.leaks for site in leak.sites}
+    if growing:
+        screen.text("Lines that hold more than after the warm-up:", 2)
+    for site in growing[:_GROWING_SITES]:
+        leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
+        _entry(screen, 0, units.change(site.bytes), names.place(site.site) + leak, None, _SIZE_COLUMN + 5)
+
+
+def _notes(summary: Summary, screen: Screen) -> None:
+    notes = []
+    if summary.unmatched_frees and summary.integrity.state == "complete":
+        frees = units.counted(summary.unmatched_frees, "free")
+        notes.append(f"{frees} of blocks that were made before the recording began.")
+    if not summary.steps and summary.devices:
+        notes.append("Steps make the verdict sharper: call alloctrace.step() at the end of each one.")
+    if notes:
+        screen.blank()
+    for note in notes:
+        screen.text(note, style="dim")

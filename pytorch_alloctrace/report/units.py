@@ -1,0 +1,88 @@
+"""Numbers for people: sizes, rates, durations, counts, shares. The only place that words them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def size(count: float) -> str:
+    """Bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB", "1,020 TiB"."""
+    sign, value = ("-" if count < 0 else ""), abs(float(count))
+    unit = 0
+    # 1023.7 would be printed as 1024: already the next unit.
+    while unit < len(_BINARY) - 1 and value >= (1023.5 if unit else 1024):
+        value /= 1024
+        unit += 1
+    if unit == 0:
+        shown = f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+    elif value >= 99.95:
+        shown = f"{value:,.0f}"
+    elif value >= 9.995:
+        shown = f"{value:.1f}"
+    else:
+        shown = f"{value:.2f}"
+    return f"{sign}{shown} {_BINARY[unit]}"
+
+
+def change(count: float) -> str:
+    """A size with its sign: "+1.25 MiB", "-3 B", "0 B"."""
+    return f"+{size(count)}" if count > 0 else size(count)
+
+
+def rate(count: float, unit: str) -> str:
+    """A change per unit: "+1.25 MiB per step"."""
+    return f"{change(count)} per {unit}"
+
+
+def number(count: int) -> str:
+    """A count with separators: "5,662"."""
+    return f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun, in the plural where it must be: "1 step", "5,662 events"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min", "3 d 4 h"; "0 s"."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        large, small = f"{whole // 60} min", f"{whole % 60} s" if whole % 60 else ""
+    elif whole < 86400:
+        large, small = f"{whole // 3600} h", f"{whole % 3600 // 60} min" if whole % 3600 >= 60 else ""
+    else:
+        large, small = f"{whole // 86400:,} d", f"{whole % 86400 // 3600} h" if whole % 86400 >= 3600 else ""
+    return f"{large} {small}".rstrip()
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent: "45 %", "<1 %"; "-" of nothing."""
+    if whole <= 0:
+        return "-"
+    percent = 100 * part / whole
+    return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
+    """A chart of one line; `plain` uses ASCII characters.
+
+    Goes from the lowest value to the highest, or over a tenth of the highest if that is more: what hardly changes must
+    look flat.
+    """
+    columns = min(width, len(values))
+    # Of each stretch the highest: a spike that lasts one step must be seen.
+    picked = [max(values[i * len(values) // columns : (i + 1) * len(values) // columns]) for i in range(columns)]
+    levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
+    highest = max(picked, default=0)
+    lowest = min(min(picked, default=0), highest - highest // 10)
+    span = max(highest - lowest, 1)
+    return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in picked)

@@ -1,0 +1,367 @@
+"""Programs whose every stack is compared with the traceback module's, for any interpreter from 3.10 on, without dependencies.
+
+Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED`, it prints one JSON object: the number of stacks
+compared and the first of those that differed. The probe is built from frame_walk_probe.cpp by test_frame_walk.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from frame_walk_constructs import CONSTRUCTS
+
+Program = list[tuple[str, int]]
+
+
+class Probe(Protocol):
+    """The module that frame_walk_probe.cpp makes."""
+
+    def check_layout(self) -> str: ...
+    def start(self, mode: str, /) -> None: ...
+    def watches_deaths(self) -> bool: ...
+    def generation(self) -> int: ...
+    def current_stack(self) -> int: ...
+    def current_stack_with_gil(self) -> int: ...
+    def hold_gil(self) -> bool: ...
+    def stack_while_gil_is_held(self) -> int: ...
+    def call_on_native_thread(self, function: Callable[[], int], /) -> tuple[int, int, int, int]: ...
+    def frames(self, stack: int, /) -> list[tuple[str, str, str, int]]: ...
+    def frame_count(self) -> int: ...
+    def nanoseconds_per_walk(self, count: int, /) -> float: ...
+    def nanoseconds_per_new_stack(self, count: int, /) -> float: ...
+
+
+def printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+class Checker:
+    """Compares stacks and keeps the differences: many of the programs swallow exceptions, as `__del__` does."""
+
+    def __init__(self, probe: Probe, mode: str) -> None:
+        self.probe = probe
+        # Through the public API a thread has a stack only while it holds the GIL.
+        self.walk = probe.current_stack_with_gil if mode == "public API" else probe.current_stack
+        self.compared = 0
+        self.budget = 0
+        self.differences: list[str] = []
+        probe.start(mode)
+
+    def check(self) -> None:
+        """Compares the caller's stack with traceback.extract_stack, in names, files and lines."""
+        if self.budget <= 0:
+            return
+        self.budget -= 1
+        stack, summary = self.walk(), traceback.extract_stack()
+        self.compare(stack, [(frame.name, frame.filename, frame.lineno or 0) for frame in summary], sys._getframe())
+
+    def check_fast(self) -> None:
+        """The same without reading source files, which extract_stack does for every file it has not seen."""
+        stack, frame = self.walk(), sys._getframe()
+        summary = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
+        summary.reverse()
+        lines = [(entry.name, entry.filename, entry.lineno or 0) for entry in summary]
+        lines[-1] = (lines[-1][0], lines[-1][1], frame.f_code.co_firstlineno + 2)
+        self.compare(stack, lines, frame)
+
+    def compare(self, stack: int, expected: list[tuple[str, str, int]], frame: Any) -> None:
+        found = self.probe.frames(stack)
+        wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
+        self.compared += 1
+        if [(name, filename, line) for name, _, filename, line in found] != wanted:
+            self.differences.append(f"found {found[-12:]}, expected {wanted[-12:]}")
+        if sys.version_info >= (3, 11):
+            names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
+            if [name for _, name, _, _ in found] != names:
+                self.differences.append(f"qualified names {found[-12:]}, expected {names[-12:]}")
+
+    def expect(self, condition: bool, what: str) -> None:
+        self.compared += 1
+        if not condition:
+            self.differences.append(what)
+
+
+def run_program(program: Program, leaf: Callable[[], None]) -> None:
+    """Nests the constructs of a program, outermost first, around the leaf."""
+    if not program:
+        return leaf()
+    construct, number = program[0]
+    CONSTRUCTS[construct](lambda: run_program(program[1:], leaf), number)
+
+
+def check_program(checker: Checker, program: Program) -> None:
+    checker.budget = 24  # constructs that call twice, nested, would compare thousands of times
+    before = checker.compared, len(checker.differences)
+    run_program(program, checker.check)
+    checker.expect(checker.compared > before[0], "the program compared nothing")
+    if len(checker.differences) > before[1]:
+        checker.differences[before[1]] += f" in {program}"
+
+
+def each_construct(checker: Checker, seed: int) -> None:
+    """Every construct alone and under every other."""
+    names = sorted(CONSTRUCTS)
+    for outer in names:
+        for number in range(3):
+            check_program(checker, [(outer, number)])
+        for index, inner in enumerate(names):
+            check_program(checker, [(outer, seed + index), (inner, index)])
+
+
+def random_programs(checker: Checker, seed: int) -> None:
+    generator = random.Random(seed)
+    names = sorted(CONSTRUCTS)
+    for _ in range(250):
+        length = generator.randrange(9)
+        check_program(checker, [(generator.choice(names), generator.randrange(1 << 16)) for _ in range(length)])
+
+
+def reused_addresses(checker: Checker, seed: int) -> None:
+    """Code objects that die, and others of the same shape that are born where they were."""
+    generator = random.Random(seed)
+    addresses: dict[int, int] = {}
+    runs = 6000
+    for index in range(runs):
+        name, filename, before, inside = "function", "<reused>", 0, 0
+        varied = index % 5  # one property at a time, the others the same object or the same text in a new one
+        if varied in (0, 4):
+            name = f"made_{generator.randrange(10**6):06d}"
+        if varied in (1, 4):
+            filename = f"<reused {generator.randrange(10**6):06d}>"
+        if varied in (2, 4):
+            before = generator.randrange(50)
+        if varied in (3, 4):
+            inside = generator.randrange(50)
+        new_lines = "\n"
+        source = f"{new_lines * before}def {name}(check):\n{new_lines * inside}    check()\n"
+        namespace: dict[str, Any] = {}
+        exec(compile(source, filename, "exec"), namespace)
+        function = namespace[name]
+        addresses[id(function.__code__)] = addresses.get(id(function.__code__), 0) + 1
+        function(checker.check_fast)
+        del function, namespace
+        if generator.random() < 0.02:
+            gc.collect()
+    checker.expect(len(addresses) < runs // 4, f"{len(addresses)} addresses in {runs} runs: hardly any came back")
+
+
+def deep_recursion(checker: Checker, seed: int) -> None:
+    """Up to 4096 frames all are there; beyond, the innermost 4096."""
+
+    def descend(depth: int) -> None:
+        if depth > 0:
+            return descend(depth - 1)
+        stack, frame = checker.walk(), sys._getframe()
+        expected = [(entry.f_code.co_name, entry.f_code.co_filename, line) for entry, line in traceback.walk_stack(frame)]
+        expected[0] = (expected[0][0], expected[0][1], frame.f_code.co_firstlineno + 3)
+        found = [(name, filename, line) for name, _, filename, line in checker.probe.frames(stack)]
+        checker.expect(found == expected[:4096][::-1], f"at depth {len(expected)} found {len(found)} frames")
+        checker.expect(checker.walk() != 0, "no stack")
+
+    def run() -> None:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(20000)
+        for depth in (0, 1, 126, 127, 128, 129, 300, 3000, 4080, 4095, 4096, 4097, 5000, 9000, 10000, 3000):
+            descend(depth)
+        sys.setrecursionlimit(limit)
+
+    old_size = threading.stack_size(1 << 29)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    threading.stack_size(old_size)
+
+
+def threads(checker: Checker, seed: int) -> None:
+    """Several at once, each with its own stacks; threads that end, and others that follow them."""
+
+    def work(number: int) -> None:
+        generator = random.Random(number)
+        own = Checker.__new__(Checker)
+        own.__dict__.update(checker.__dict__, compared=0, differences=[])
+        for _ in range(12):
+            program = [(generator.choice(sorted(CONSTRUCTS)), generator.randrange(99)) for _ in range(3)]
+            own.budget = 6
+            run_program(program, own.check)
+        with lock:
+            checker.compared += own.compared
+            checker.differences += own.differences
+
+    lock = threading.Lock()
+    for generation in range(4):
+        together = [threading.Thread(target=work, args=(seed + 8 * generation + index,)) for index in range(6)]
+        for thread in together:
+            thread.start()
+        for thread in together:
+            thread.join()
+
+
+def native_thread(checker: Checker, seed: int) -> None:
+    """A C++ thread has no stack before and after Python runs on it."""
+
+    def called() -> int:
+        checker.budget = 1
+        checker.check()
+        return checker.walk()
+
+    for _ in range(3):
+        before, without_code, inside, after = checker.probe.call_on_native_thread(called)
+        checker.expect((before, without_code, after) == (0, 0, 0), f"{before}, {without_code}, {after} without Python")
+        names = [name for name, *_ in checker.probe.frames(inside)]
+        checker.expect(names == ["called"], f"{names} on a native thread")
+
+
+def gil_held_elsewhere(checker: Checker, seed: int) -> None:
+    """A walk ends while another thread holds the GIL all the time."""
+    results: list[bool] = []
+    for _ in range(5):
+        holder = threading.Thread(target=lambda: results.append(checker.probe.hold_gil()))
+        holder.start()
+        stack, frame = checker.probe.stack_while_gil_is_held(), sys._getframe()
+        holder.join()
+        found = [name for name, *_ in checker.probe.frames(stack)]
+        expected = [entry.f_code.co_name for entry, _ in traceback.walk_stack(frame)][::-1]
+        checker.expect(found == expected, f"{found} while the GIL is held elsewhere")
+    checker.expect(results == [True] * 5, f"{results}: the walk waited for the GIL")
+
+
+def ids(checker: Checker, seed: int) -> None:
+    """Equal stacks have one id, and a stack that is known defines nothing."""
+    first = [checker.walk() for _ in range(5)]
+    checker.expect(len(set(first)) == 1 and first[0] != 0, f"{first} for one stack")
+    counts = []
+    for _ in range(3):
+        stacks = [checker.walk() for _ in range(2)]
+        counts.append((stacks[0], checker.probe.frame_count()))
+    checker.expect(len(set(counts)) == 1, f"{counts}: known stacks were defined again")
+    checker.expect(len({checker.walk(), checker.walk()}) == 2, "two calls on one line are one stack")
+
+
+def sessions(checker: Checker, seed: int, mode: str) -> None:
+    """What a thread remembers of one session is void in the next."""
+    for _ in range(50):
+        checker.probe.start(mode)
+        checker.check_fast()
+        checker.check_fast()
+
+
+def deaths(checker: Checker, seed: int) -> None:
+    """Only the death of a code object that stands in a stack of the trace costs the threads what they remember."""
+    probe = checker.probe
+    if not probe.watches_deaths():
+        return checker.expect(sys.version_info < (3, 12), "deaths are not watched")
+
+    def generations(call: bool) -> int:
+        namespace: dict[str, Any] = {}
+        exec("def function(walk):\n    return walk()\n", namespace)
+        before = probe.generation()
+        if call:
+            namespace["function"](checker.walk)
+        namespace.clear()
+        return probe.generation() - before
+
+    checker.expect(generations(call=False) == 0, "the death of an unknown code object was taken for that of a known one")
+    checker.expect(generations(call=True) == 1, "the death of a known code object went unseen")
+
+
+def fork(checker: Checker, seed: int, mode: str) -> None:
+    """In a forked child code objects die in peace, and a new session records it."""
+    checker.check_fast()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            exec("def function(walk):\n    return walk()\n", {})
+            gc.collect()
+            in_child = Checker(checker.probe, mode)
+            reused_addresses(in_child, seed)
+            print(in_child.differences[:3], file=sys.stderr)
+            status = 0 if in_child.compared and not in_child.differences else 1
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 60
+    finished, status = os.waitpid(child, os.WNOHANG)
+    while finished == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        finished, status = os.waitpid(child, os.WNOHANG)
+    if finished == 0:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    checker.expect(finished == child and status == 0, f"the child ended with {status}, finished: {finished == child}")
+
+
+def exit_with_walking_threads(checker: Checker, seed: int) -> None:
+    """The interpreter ends while daemon threads walk; the caller looks at the exit status."""
+    started = threading.Barrier(5)
+
+    def walk_for_ever() -> None:
+        started.wait()
+        while True:
+            checker.walk()
+
+    for _ in range(4):
+        threading.Thread(target=walk_for_ever, daemon=True).start()
+    started.wait()
+    checker.expect(checker.walk() != 0, "no stack")
+
+
+def times(probe: Probe) -> dict[str, dict[int, float]]:
+    """Nanoseconds for a walk by depth: of a stack that the thread has seen, and of one that only the table knows."""
+    result: dict[str, dict[int, float]] = {"known": {}, "new to the thread": {}}
+
+    def descend(depth: int, measure: Callable[[int], float], count: int) -> float:
+        if depth > 1:
+            return descend(depth - 1, measure, count)
+        return min(measure(count) for _ in (0, 1, 2, 3, 4))
+
+    outside = len(list(traceback.walk_stack(sys._getframe())))
+    for depth in (12, 34, 64):
+        result["known"][depth] = descend(depth - outside - 2, probe.nanoseconds_per_walk, 200_000)
+        result["new to the thread"][depth] = descend(depth - outside - 2, probe.nanoseconds_per_new_stack, 2_000)
+    return result
+
+
+SCENARIOS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (
+        each_construct,
+        random_programs,
+        reused_addresses,
+        deep_recursion,
+        threads,
+        native_thread,
+        gil_held_elsewhere,
+        ids,
+        sessions,
+        deaths,
+        fork,
+        exit_with_walking_threads,
+    )
+}
+
+
+def main() -> None:
+    folder, scenario, mode, seed = sys.argv[1:]
+    sys.path.insert(0, folder)
+    probe: Probe = importlib.import_module("frame_walk_probe")  # type: ignore[assignment]
+    checker = Checker(probe, mode)
+    if scenario == "times":
+        print(json.dumps(times(probe)))
+        return
+    arguments = (mode,) if scenario in ("sessions", "fork") else ()
+    SCENARIOS[scenario](checker, int(seed), *arguments)
+    print(json.dumps({"compared": checker.compared, "differences": checker.differences[:3]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""SIGKILL in the middle of recording: every event whose hook has returned is in what the reader returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import pytorch_alloctrace as alloctrace
+
+KILLS = 50
+
+# One process imports torch once and forks the victims; each starts a recording of its own (which a forked child may).
+PROGRAM = """
+import json, mmap, os, random, signal, sys, threading, time, torch
+import pytorch_alloctrace as alloctrace
+from alloctrace_victim import allocate_for_ever
+random.seed(int(sys.argv[2]))
+results = []
+for number in range(int(sys.argv[1])):
+    witness = mmap.mmap(-1, 4096)
+    child = os.fork()
+    if child == 0:
+        alloctrace.enable(f"kill-{number}.alloctrace")
+        witness[0:8] = (1).to_bytes(8, "little")
+        threads = [threading.Thread(target=allocate_for_ever, args=(witness, 64 * (1 + i)), name=f"victim-{i}") for i in range(2)]
+        for thread in threads: thread.start()
+        signal.pause()
+    while witness[0:8] == bytes(8):
+        assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
+        time.sleep(0.001)
+    # Sometimes in the first milliseconds, sometimes in the middle of a block's being written.
+    time.sleep(random.choice([0.0, 0.003, 0.02, 0.2, 1.1]) * random.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    results.append([int.from_bytes(witness[64 * (1 + i):64 * (1 + i) + 8], "little") for i in range(2)])
+json.dump(results, open("witness.json", "w"))
+"""
+
+# In a module of its own, so that the stacks have a file name to be recognised by.
+VICTIM = """
+import struct, torch
+def allocate_for_ever(witness, offset):
+    count = 0
+    while True:
+        one_of(count % 5)
+        count += 1
+        # Written after the hook has returned: what is counted here must be in the trace.
+        struct.pack_into("<Q", witness, offset, count)
+def one_of(kind):
+    return torch.empty(100 + kind)
+"""
+
+
+def test_nothing_committed_is_lost_at_fifty_random_instants(run_program, tmp_path: Path) -> None:
+    (tmp_path / "alloctrace_victim.py").write_text(VICTIM)
+    run_program(PROGRAM, str(KILLS), "20261121", timeout=300)
+    recovered = 0
+    for number, witnesses in enumerate(json.loads((tmp_path / "witness.json").read_text())):
+        trace = alloctrace.load(tmp_path / f"kill-{number}.alloctrace")
+        integrity = trace.integrity
+        assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, integrity
+        assert not integrity.ended and integrity.spool_read
+        recovered += integrity.recovered
+        events = trace.events()
+        allocs = events[events["kind"] == "alloc"]
+        frees = events[events["kind"] == "free_completed"]
+        # Each counted call has made and freed one block, and is there with its stack and names.
+        per_thread = sorted(allocs["thread"].value_counts().tolist())
+        for counted, found in zip(sorted(witnesses), per_thread, strict=False):
+            assert counted <= found <= counted + 1, f"kill {number}: {witnesses} counted, {per_thread} in the trace"
+        assert len(frees) >= sum(witnesses) and trace.missed_frees == 0
+        for stack in set(allocs["stack"]):
+            frames = [(frame.function, os.path.basename(frame.filename), frame.line) for frame in trace.frames(stack)]
+            assert frames[:2] == [("one_of", "alloctrace_victim.py", 11), ("allocate_for_ever", "alloctrace_victim.py", 6)]
+    assert recovered > 0, "no kill came while events were in the spool: the test shows nothing"
+
+
+def test_a_crash_is_as_good_as_a_kill(run_program, tmp_path: Path) -> None:
+    done = run_program(
+        """
+        import os, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(10) for _ in range(1000)]
+        os.abort()
+        """,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGABRT
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert len(trace.live()) == 1000 and trace.integrity.state == "complete"
+    # Without its spool the same trace tells that it is not whole.
+    (tmp_path / "t.alloctrace.spool").unlink()
+    assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "truncated"
+
+
+def test_a_moved_spool_is_found_by_name(run_program, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    run_program(
+        """
+        import os, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace", spool_dir="elsewhere")
+        held = [torch.empty(10) for _ in range(100)]
+        os._exit(0)
+        """
+    )
+    assert len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 100
+    (spool,) = (tmp_path / "elsewhere").iterdir()
+    moved = spool.rename(tmp_path / "moved.spool")
+    assert len(alloctrace.load(tmp_path / "t.alloctrace", spool=moved).live()) == 100
+
+
+@pytest.mark.parametrize("how", ["fork", "loader", "subprocess"])
+def test_children_never_write_into_their_parents_trace(run_program, tmp_path: Path, how: str) -> None:
+    run_program(
+        """
+        import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
+        session = alloctrace.enable("t.alloctrace")
+        held = [torch.empty(10) for _ in range(100)]
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, index): return torch.empty(12345)
+        if sys.argv[1] == "fork":
+            for _ in range(5):
+                child = os.fork()
+                if child == 0:
+                    assert not alloctrace.is_enabled() and not session.is_recording
+                    other = [torch.empty(54321) for _ in range(100)]
+                    held.clear()
+                    alloctrace.step(); alloctrace.mark("child")
+                    sys.exit(0)          # runs the child's atexit handlers
+                assert os.waitpid(child, 0)[1] == 0
+        elif sys.argv[1] == "loader":
+            for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2): pass
+        else:
+            subprocess.run([sys.executable, "-c", "import torch; torch.empty(54321)"], check=True)
+        assert alloctrace.is_enabled()
+        after = torch.empty(11)
+        alloctrace.disable()
+        """,
+        how,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
+    assert trace.events()["size"].isin([54321 * 4, 12345 * 4]).sum() == 0
+    assert (trace.live()["size"] == 40).sum() == 100 and (trace.live()["size"] == 44).sum() == 1
+    assert trace.marks().empty
+    assert not (tmp_path / "t.alloctrace.spool").exists()
+
+
+def test_a_forked_child_may_record_for_itself(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import os, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("parent.alloctrace")
+        first = torch.empty(1)
+        child = os.fork()
+        if child == 0:
+            alloctrace.enable("child.alloctrace")
+            mine = torch.empty(2)
+            alloctrace.disable()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        second = torch.empty(3)
+        alloctrace.disable()
+        """
+    )
+    assert list(alloctrace.load(tmp_path / "parent.alloctrace").live()["size"]) == [4, 12]
+    assert list(alloctrace.load(tmp_path / "child.alloctrace").live()["size"]) == [8]

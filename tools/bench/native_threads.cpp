@@ -1,0 +1,44 @@
+// Allocations by threads that have no Python, for tools/bench/record.py and the tests: called through ctypes.
+#include <c10/core/Allocator.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace {
+
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+// Makes and frees `blocks` blocks on each of `threads` new threads and returns when they have ended. Called with the GIL held
+// (ctypes.PyDLL) this hangs for ever if an allocation needs the GIL. Returns the longest alloc+free pair in ns; `total_ns` gets
+// the time that one thread took for all.
+extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns) {
+  std::vector<std::thread> running;
+  std::vector<double> longest(static_cast<std::size_t>(threads)), total(longest);
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([=, &longest, &total] {
+      c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CPU);
+      const double begin = now();
+      double before = begin, worst = 0;
+      for (int block = 0; block < blocks; ++block) {
+        allocator->allocate(4000);
+        const double after = now();
+        worst = std::max(worst, after - before);
+        before = after;
+      }
+      longest[static_cast<std::size_t>(i)] = worst * 1e9;
+      total[static_cast<std::size_t>(i)] = (before - begin) * 1e9;
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  *total_ns = *std::max_element(total.begin(), total.end());
+  return *std::max_element(longest.begin(), longest.end());
+}

@@ -1,0 +1,197 @@
+"""What recording costs, against the plain program and against the tools that people use today, all in one run.
+
+The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate round by round, so that
+a machine that gets slower gets slower for all; a round's added time is its own minus the plain round beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+DEPTH = 20
+Make = Callable[[], AbstractContextManager[Any]]
+
+
+def pairs(count: int) -> float:
+    """Nanoseconds per pair at the present depth."""
+    empty = torch.empty
+    begin = time.perf_counter()
+    for _ in range(count):
+        empty(1000)
+    return (time.perf_counter() - begin) / count * 1e9
+
+
+def at_depth(depth: int, count: int) -> float:
+    return pairs(count) if depth <= 1 else at_depth(depth - 1, count)
+
+
+def memray_tracker(path: Path) -> AbstractContextManager[Any] | None:
+    try:
+        import memray
+    except ImportError:
+        return None
+    return memray.Tracker(path, native_traces=False)  # type: ignore[no-any-return]
+
+
+def torch_profiler() -> AbstractContextManager[Any]:
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True)
+
+
+def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
+    """Added ns per pair of each variant, medians over the rounds."""
+    numbers = iter(range(10**9))
+    variants: dict[str, tuple[Make, int]] = {
+        "plain": (nullcontext, count),
+        "alloctrace": (lambda: alloctrace.enable(folder / f"{next(numbers)}.alloctrace"), count),
+        "alloctrace, stacks='none'": (lambda: alloctrace.enable(folder / f"{next(numbers)}.alloctrace", stacks="none"), count),
+        "torch.profiler": (torch_profiler, count // 20),
+    }
+    if memray_tracker(folder / "probe.bin") is not None:
+        variants["memray"] = (lambda: memray_tracker(folder / f"{next(numbers)}.bin") or nullcontext(), count // 4)
+    at_depth(DEPTH, count)
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, (make, pairs_of_it) in variants.items():
+            gc.collect()
+            with make():
+                at_depth(DEPTH, 1000)  # what happens once (new stacks, first files) is not a cost per pair
+                times[name].append(at_depth(DEPTH, pairs_of_it))
+    plain = times["plain"]
+    return {
+        name: {
+            "ns_per_pair": round(statistics.median(values), 1),
+            "added_ns_per_pair": round(statistics.median(value - base for value, base in zip(values, plain, strict=True)), 1),
+            "rounds": [round(value, 1) for value in values],
+        }
+        for name, values in times.items()
+    }
+
+
+def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, float]:
+    """Added ns per pair at several depths, with and without stacks: the slope is the frame walk, the rest is the event."""
+    added: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for depth in (1, 20, 60):
+            plain = at_depth(depth, count)
+            for stacks in ("none", "python"):
+                with alloctrace.enable(folder / f"depth-{number}-{depth}-{stacks}.alloctrace", stacks=stacks):
+                    at_depth(depth, 1000)
+                    added.setdefault(f"depth {depth}, stacks={stacks}", []).append(at_depth(depth, count) - plain)
+    return {name: round(statistics.median(values), 1) for name, values in added.items()}
+
+
+def bytes_per_event(folder: Path) -> dict[str, Any]:
+    """A real training run: a small transformer with AdamW."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    path = folder / "training.alloctrace"
+
+    def train(steps: int) -> float:
+        begin = time.process_time()
+        for _ in range(steps):
+            loss = model(torch.randn(4, 16, 64)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return time.process_time() - begin
+
+    train(20)
+    plain = train(100)
+    with alloctrace.enable(path):
+        traced = train(100)
+        train(300)
+    trace = alloctrace.load(path)
+    return {
+        "events": trace.integrity.events,
+        "lost": trace.integrity.lost,
+        "file_bytes": trace.file_bytes,
+        "bytes_per_event": round(trace.file_bytes / trace.integrity.events, 2),
+        "added_cpu_percent": round(100 * (traced - plain) / plain, 1),
+    }
+
+
+def build_native(folder: Path) -> Path:
+    torch_folder = Path(torch.__file__).parent
+    library = folder / "native_threads.so"
+    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", str(Path(__file__).with_name("native_threads.cpp")), "-o", str(library)]
+    command += [f"-I{torch_folder}/include", f"-L{torch_folder}/lib", "-lc10", f"-Wl,-rpath,{torch_folder}/lib"]
+    subprocess.run(command, check=True)
+    return library
+
+
+def while_the_gil_is_held(folder: Path) -> dict[str, Any]:
+    """One thread holds the GIL through a long C call, others allocate without it: an allocator hook that needed the GIL would wait
+    for the whole call (here: for ever)."""
+    library = build_native(folder)
+    held, released = ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
+    for calls in (held, released):
+        calls.allocate_in_threads.restype = ctypes.c_double
+    blocks = 300_000
+    total = ctypes.c_double()
+    result: dict[str, Any] = {"blocks": blocks}
+    for name, calls, traced in (
+        ("plain, GIL free", released, False),
+        ("plain, GIL held", held, False),
+        ("traced, GIL free", released, True),
+        ("traced, GIL held", held, True),
+    ):
+        with alloctrace.enable(folder / f"{name}.alloctrace") if traced else nullcontext():
+            longest = calls.allocate_in_threads(1, blocks, ctypes.byref(total))
+        result[name] = {"ns_per_pair": round(total.value / blocks, 1), "longest_us": round(longest / 1000, 1)}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output's last line)")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
+    options = parser.parse_args()
+    rounds, count = (3, 20_000) if options.quick else (15, 100_000)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = {
+            "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "pair": f"torch.empty(1000) made and freed, {DEPTH} Python frames deep",
+            "compare": compare(folder, rounds, count),
+            "where_the_time_goes": where_the_time_goes(folder, rounds, count),
+            "training": bytes_per_event(folder),
+            "gil": while_the_gil_is_held(folder),
+        }
+    for variant, numbers in result["compare"].items():
+        print(f"{variant:28} {numbers['ns_per_pair']:10,.0f} ns a pair   added {numbers['added_ns_per_pair']:10,.0f}", file=sys.stderr)
+    for name, added in result["where_the_time_goes"].items():
+        print(f"{name:28} added {added:10,.0f} ns a pair", file=sys.stderr)
+    print(f"training: {result['training']}\nGIL: {result['gil']}", file=sys.stderr)
+    text = json.dumps(result, indent=1)
+    if options.out:
+        options.out.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
