@@ -1,12 +1,13 @@
 """Builds the two extension modules: _replay, which reads traces, and _record, which needs torch and Linux.
 
-Environment: ALLOCTRACE_READER_ONLY=1 builds the reading half only; ALLOCTRACE_WERROR=1 turns warnings of this project's own
-code into errors; MAX_JOBS bounds the compilers that run at once (with ninja).
+Environment: ALLOCTRACE_READER_ONLY=1 builds the reading half only; ALLOCTRACE_WERROR=1 turns warnings of this project's
+own code into errors; MAX_JOBS bounds the compilers that run at once (with ninja).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -33,13 +34,14 @@ RECORDER_CORE = {
 # The one file of csrc/python that belongs to the reading half.
 REPLAY_MODULE = "replay_module.cpp"
 
-# Commands that compile nothing. They must not import torch (seconds, for each of pip's three calls), and must work where a
-# build is refused: a source distribution is made in an isolated environment.
+# Commands that compile nothing. They must not import torch (seconds, for each of pip's three calls), and must work
+# where a build is refused: a source distribution is made in an isolated environment.
 METADATA_COMMANDS = {"egg_info", "dist_info", "sdist", "clean"}
 
 HIDDEN_TORCH = (
     "pytorch_alloctrace: this isolated build cannot see the torch that the recorder has to be compiled for; "
-    "run `pip install --no-build-isolation .` instead (or set ALLOCTRACE_READER_ONLY=1 for a build that only reads traces)"
+    "run `pip install --no-build-isolation .` instead "
+    "(or set ALLOCTRACE_READER_ONLY=1 for a build that only reads traces)"
 )
 
 
@@ -58,11 +60,14 @@ def is_importable(module: str) -> bool:
 def target_has_torch() -> bool:
     """Whether the interpreter that runs this build finds torch when it is started without pip's isolation.
 
-    pip isolates through PYTHONPATH and a sitecustomize in it; the interpreter is the one of the target environment. Asking it,
-    rather than looking for a folder, finds torch in user folders, in inherited site-packages and behind .pth files too.
+    pip isolates through PYTHONPATH and a sitecustomize in it; the interpreter is the one of the target environment.
+    Asking it, rather than looking for a folder, finds torch in user folders, in inherited site-packages and behind .pth
+    files too.
     """
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
     }
     question = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec('torch') else 3)"
     # From the root: a folder that happens to be named torch in the working directory is not an installed torch.
@@ -77,7 +82,10 @@ def target_is_hidden() -> bool:
 
 
 def reason_for_no_recorder() -> str:
-    """Empty when the recorder is to be built, else why it is not. Ends the build where leaving it out would be a surprise."""
+    """Empty when the recorder is to be built, else why it is not.
+
+    Ends the build where leaving it out would be a surprise.
+    """
     if os.environ.get("ALLOCTRACE_READER_ONLY") == "1":
         return "ALLOCTRACE_READER_ONLY=1 was set"
     if not sys.platform.startswith("linux"):
@@ -102,12 +110,14 @@ def reason_for_no_recorder() -> str:
 
 def sources(folder: str, leave_out: Set[str] = frozenset()) -> list[str]:
     return sorted(
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc" / folder).glob("*.cpp") if path.name not in leave_out
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "csrc" / folder).glob("*.cpp")
+        if path.name not in leave_out
     )
 
 
 def find_ninja() -> None:
-    """Puts the ninja of this Python's packages where torch looks for it: a Python that is called by its path has no PATH."""
+    """Puts this environment's ninja on PATH, where torch looks for it: the environment need not be activated."""
     if is_importable("ninja"):
         import ninja
 
@@ -129,7 +139,7 @@ def compile_arguments(system_includes: list[str]) -> list[str]:
 
 
 def pybind11_include() -> str:
-    """pybind11's own headers, or the copy that torch brings: without build isolation pip installs no build requirements."""
+    """pybind11's own headers, or torch's copy: without build isolation pip installs no build requirements."""
     if is_importable("pybind11"):
         import pybind11
 
@@ -172,18 +182,19 @@ def record_extension() -> Extension:
 
 def build_info(no_recorder: str) -> str:
     """The text of _build_info.py, which enable() compares with what it runs under."""
-    torch_version = cuda_version = None
+    torch_version, cuda_version = "", None
     if not no_recorder:
         import torch
 
         torch_version, cuda_version = str(torch.__version__), torch.version.cuda
+    # json, for the quotes that the formatter wants.
     return (
         '"""What this package was built for. Written by setup.py."""\n\n'
-        f"TORCH_VERSION: str | None = {torch_version!r}\n"
-        f"CUDA_VERSION: str | None = {cuda_version!r}\n"
-        f"PYTHON_ABI: str = {sysconfig.get_config_var('SOABI')!r}\n"
+        f"TORCH_VERSION: str = {json.dumps(torch_version)}\n"
+        f"CUDA_VERSION: str | None = {json.dumps(cuda_version) if cuda_version else None}\n"
+        f"PYTHON_ABI: str = {json.dumps(sysconfig.get_config_var('SOABI'))}\n"
         f"RECORDER: bool = {not no_recorder}\n"
-        f"NO_RECORDER_REASON: str = {no_recorder!r}\n"
+        f"NO_RECORDER_REASON: str = {json.dumps(no_recorder)}\n"
     )
 
 

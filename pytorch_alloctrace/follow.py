@@ -1,8 +1,9 @@
 """Recording the children of a recorded program: what ``run --follow`` sets up.
 
-A child that is a Python process of its own (subprocess, multiprocessing's spawn and forkserver, torchrun's workers) finds the
-sitecustomize.py in _follow through PYTHONPATH; it starts recording once torch has been imported. A forked child (multiprocessing's
-fork, DataLoader workers) starts a recording of its own as soon as it exists. Each writes to a file of its own.
+A child that is a Python process of its own (subprocess, multiprocessing's spawn and forkserver, torchrun's workers)
+finds the sitecustomize.py in _follow through PYTHONPATH; it starts recording once torch has been imported. A forked
+child (multiprocessing's fork, DataLoader workers) starts a recording of its own as soon as it exists. Each writes to a
+file of its own.
 
 Children that ignore the environment (python -E or -I, an env= without it) are not followed.
 """
@@ -60,7 +61,10 @@ def forget_parent() -> None:
 
 
 def enable_here() -> None:
-    """Starts recording in a child, as VARIABLE says. Never raises: a child that cannot be recorded runs on, and says so once."""
+    """Starts recording in a child, as VARIABLE says.
+
+    Never raises: a child that cannot be recorded runs on, and says so once.
+    """
     text = os.environ.get(VARIABLE)
     if not text or session.is_enabled() or _is_enabling(sys._getframe()):
         return

@@ -1,11 +1,11 @@
 """``python -m pytorch_alloctrace run``: records a program that knows nothing of it.
 
-The program finds what it would find under plain ``python``: a ``__main__`` module of its own in sys.modules (which pickling and
-multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. Not runpy.run_path: that clears the program's
-globals when it returns, so tensors that live until the exit would be seen to die before it.
+The program finds what it would find under plain ``python``: a ``__main__`` module of its own in sys.modules (which
+pickling and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. Not runpy.run_path: that
+clears the program's globals when it returns, so tensors that live until the exit would be seen to die before it.
 
-Recording starts before the program does, so torch is imported first: environment variables that torch reads when it is imported
-(OMP_NUM_THREADS, ...) have to be set for the process, not by the program.
+Recording starts before the program does, so torch is imported first: environment variables that torch reads when it is
+imported (OMP_NUM_THREADS, ...) have to be set for the process, not by the program.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _NoProgramError(Exception):
 def run(arguments: list[str]) -> int:
     """Runs the program named by the arguments under recording.
 
-    Returns 2 where it could not be started (one line on stderr says why), else 0. What the program raises goes through, so that
-    the interpreter ends as it would have without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
+    Returns 2 where it could not be started (one line on stderr says why), else 0. What the program raises goes through,
+    so that the interpreter ends as it would have without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
     """
     options = _parse(arguments)
     main = _new_main(sys.modules["__main__"])
@@ -74,7 +74,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the trace file if it exists")
     parser.add_argument(
-        "--follow", action="store_true", help="record child processes too, each to a file of its own, with -{pid} in its name"
+        "--follow",
+        action="store_true",
+        help="record child processes too, each to a file of its own, with -{pid} in its name",
     )
     parser.add_argument(
         "--devices",
@@ -86,7 +88,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stacks", choices=session.STACKS, default="python", help="python (default) or none")
     parser.add_argument("--no-sources", action="store_true", help="store no lines of source in the trace")
     parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: beside the trace)")
-    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does")
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.module is not None:
@@ -116,8 +120,8 @@ def _new_main(outer_main: ModuleType) -> ModuleType:
 
 def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
     """Makes `main` the program's main module, starts recording and returns what is to be executed."""
-    # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot be: finding
-    # it imports the packages around it, which is part of the program.
+    # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot
+    # be: finding it imports the packages around it, which is part of the program.
     if options.module is None:
         code = _load_script(options.script, options.arguments, main)
     else:
@@ -137,7 +141,7 @@ def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
 
 
 def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeType:
-    """Reads a script, or a folder or zip archive with a __main__.py, and sets up what it will find. Runs nothing of it."""
+    """Reads a script (or a folder or zip archive with a __main__.py), and sets up what it finds. Runs nothing of it."""
     path = os.path.join(os.getcwd(), script)  # not normalised: Python does not either
     if not os.path.exists(path):
         raise _NoProgramError(f"no such file: {script}")
@@ -266,7 +270,10 @@ class _ClosingLine:
             return
         children = f"; its children's: {self.children}" if self.children else ""
         command = f"{_python_command()} -m pytorch_alloctrace.analyze {shlex.quote(_shortest(self.trace))}"
-        print(f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; to read it: {command}", file=sys.stderr)
+        print(
+            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; to read it: {command}",
+            file=sys.stderr,
+        )
 
 
 def _shortest(path: Path) -> str:
@@ -285,8 +292,8 @@ def _python_command() -> str:
 def _hide_our_frames(error: BaseException) -> None:
     """Makes the traceback that the interpreter is about to print begin with the program's first frame.
 
-    The error goes on through our frames, which adds them again: so they are taken off where it is printed. That leaves the way
-    the interpreter ends, a program's own sys.excepthook and KeyboardInterrupt's signal as they are.
+    The error goes on through our frames, which adds them again: so they are taken off where it is printed. That leaves
+    the way the interpreter ends, a program's own sys.excepthook and KeyboardInterrupt's signal as they are.
     """
     traceback = error.__traceback__
     while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
@@ -302,6 +309,6 @@ def _hide_our_frames(error: BaseException) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether code between the interpreter's start and the program's is in that file: ours, or Python's import system."""
+    """Whether the file is of what runs between the interpreter and the program: ours, or Python's import system."""
     ours = (__file__, os.path.join(os.path.dirname(__file__), "__main__.py"), importlib.util.__file__, runpy.__file__)
     return filename.startswith("<frozen ") or filename in ours

@@ -7,6 +7,7 @@ Stacks that differ only inside libraries are one site. Where a stack has no user
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,8 @@ class Frame:
 
 def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()) -> bool:
     """Whether code of this file is the user's own; `user_paths` are folders or files that are in any case."""
-    if any(filename.startswith(path) for path in user_paths):
+    # A folder means what is in it, not its namesakes: lib is no prefix of library.
+    if any(filename == path or filename.startswith(path.rstrip(os.sep) + os.sep) for path in user_paths):
         return True
     if not filename or filename.startswith("<frozen "):
         return False

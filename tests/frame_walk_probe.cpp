@@ -1,5 +1,5 @@
-// The stack walker and the tables behind it as a Python module of their own, without torch and without pybind11, so that
-// the tests can build them for every interpreter at hand.
+// The stack walker and the tables behind it as a Python module of their own, without torch and without pybind11, so
+// that the tests can build them for every interpreter at hand.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -56,27 +56,33 @@ PyObject* check_layout(PyObject*, PyObject*) {
   return PyUnicode_FromString(problem.c_str());
 }
 
-// start(mode): a new session; mode is "as checked", "fingerprint" or "public API".
+#if PY_VERSION_HEX >= 0x030C0000
+void take_all_code_watchers() {
+  while (PyCode_AddWatcher([](PyCodeEvent, PyCodeObject*) { return 0; }) >= 0) {
+  }
+  PyErr_Clear();
+}
+#else
+void take_all_code_watchers() {}  // there are none to take
+#endif
+
+// start(mode): a new session; mode is "as checked", "no watcher left" (in the first session of the process) or "public
+// API".
 PyObject* start(PyObject*, PyObject* argument) {
   const char* const text = PyUnicode_AsUTF8(argument);
   if (!text) return nullptr;
   const std::string_view mode = text;
   session.reset();
+  if (mode == "no watcher left") take_all_code_watchers();
   const std::string problem = alloctrace::python::check_layout();
   if (!problem.empty()) return PyErr_Format(PyExc_RuntimeError, "%s", problem.c_str());
-  if (mode == "fingerprint") {
-    alloctrace::python::stop_trusting_watches();
-  } else if (mode == "public API") {
+  if (mode == "public API") {
     alloctrace::python::use_public_api();
-  } else if (mode != "as checked") {
+  } else if (mode != "as checked" && mode != "no watcher left") {
     return PyErr_Format(PyExc_ValueError, "unknown mode %s", text);
   }
   session = std::make_unique<Session>();
   Py_RETURN_NONE;
-}
-
-PyObject* watches_deaths(PyObject*, PyObject*) {
-  return PyBool_FromLong(alloctrace::python::code_identity() == alloctrace::python::CodeIdentity::kWatched);
 }
 
 PyObject* generation(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(alloctrace::python::generation()); }
@@ -126,8 +132,8 @@ PyObject* stack_while_gil_is_held(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLong(stack);
 }
 
-// call_on_native_thread(function): on a C++ thread, the stack before it has Python state, the stack with state but without
-// Python code, the result of function(), and the stack after the state is gone.
+// call_on_native_thread(function): on a C++ thread, the stack before it has Python state, the stack with state but
+// without Python code, the result of function(), and the stack after the state is gone.
 PyObject* call_on_native_thread(PyObject*, PyObject* function) {
   std::uint32_t before = 1, without_code = 1, after = 1;
   PyObject* result = nullptr;
@@ -146,7 +152,8 @@ PyObject* call_on_native_thread(PyObject*, PyObject* function) {
   return Py_BuildValue("(IINI)", before, without_code, result, after);
 }
 
-// frames(stack): (name, qualified name, file name, line) of each frame, outermost first, as a reader of a trace has them.
+// frames(stack): (name, qualified name, file name, line) of each frame, outermost first, as a reader of a trace has
+// them.
 PyObject* frames(PyObject*, PyObject* argument) {
   const unsigned long stack = PyLong_AsUnsignedLong(argument);
   if (PyErr_Occurred()) return nullptr;
@@ -204,7 +211,6 @@ PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
 PyMethodDef methods[] = {
     {"check_layout", check_layout, METH_NOARGS, nullptr},
     {"start", start, METH_O, nullptr},
-    {"watches_deaths", watches_deaths, METH_NOARGS, nullptr},
     {"generation", generation, METH_NOARGS, nullptr},
     {"current_stack", stack_without_gil, METH_NOARGS, nullptr},
     {"current_stack_with_gil", stack_with_gil, METH_NOARGS, nullptr},

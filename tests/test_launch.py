@@ -40,9 +40,7 @@ print(json.dumps(seen, indent=1))
 """
 
 
-def python(
-    arguments: Sequence[str], folder: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def python(arguments: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -272,7 +270,9 @@ def test_what_cannot_be_run_is_refused_before_it_runs(case: str, tmp_path: Path)
 
 
 def test_children_find_the_environment_of_their_parent(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", "import os, subprocess\nprint(dict(os.environ), flush=True)\nsubprocess.run(['env'])\n")
+    write(
+        tmp_path, "program.py", "import os, subprocess\nprint(dict(os.environ), flush=True)\nsubprocess.run(['env'])\n"
+    )
     plain, ours = python(["program.py"], tmp_path), recorded(["program.py"], tmp_path)
     # torch sets some of its own when it is imported, which plain python has not done here.
     lines = {line for line in ours.stdout.splitlines() if "ALLOCTRACE" in line or line.startswith("PYTHON")}
@@ -281,13 +281,14 @@ def test_children_find_the_environment_of_their_parent(tmp_path: Path) -> None:
 
 SUBPROCESSES = """
 import subprocess, sys
-plain = "import sys; print('torch' in sys.modules, 'pytorch_alloctrace' in sys.modules, sys.path, sys.modules['sitecustomize'])"
+plain = "import sys; m = sys.modules; print('torch' in m, 'pytorch_alloctrace' in m, sys.path, m['sitecustomize'])"
 with_torch = "import torch\\ndef allocate_in_child(): return torch.ones(10)\\nkept = allocate_in_child()"
 records_itself = "import pytorch_alloctrace as a; a.enable('own.alloctrace')"
 for code in (plain, with_torch, records_itself):
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=lambda: None)
 subprocess.run([sys.executable, "-c", with_torch], check=True, cwd="elsewhere")
-subprocess.run([sys.executable, "-m", "pytorch_alloctrace", "run", "--out", "nested.alloctrace", "child.py"], check=True)
+nested = ["-m", "pytorch_alloctrace", "run", "--out", "nested.alloctrace", "child.py"]
+subprocess.run([sys.executable, *nested], check=True)
 """
 
 
@@ -302,7 +303,9 @@ def test_follow_records_only_processes_that_import_torch(tmp_path: Path) -> None
     assert ours.stderr.count("shadowed") == 6, "the sitecustomize behind ours runs in each process"
     assert "not recorded" not in ours.stderr
     first = ours.stdout.splitlines()[0]
-    assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first, "a child without torch finds nothing changed"
+    assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first, (
+        "a child without torch finds nothing changed"
+    )
     assert "site/sitecustomize.py" in first
     followed = traces(tmp_path)
     assert len(followed) == 2, "the two children that import torch and do not record by themselves"

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 import pytorch_alloctrace as alloctrace
-
-LOAD = """
-import sys, pytorch_alloctrace as alloctrace
-"""
-
 
 def assert_every_free_matches(events) -> None:
     """Replays alloc and free by address: no alloc at a live address, no free of a dead one."""
@@ -206,6 +202,32 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
     assert_every_free_matches(events)
     assert (events["stack"] == 0).all()
     assert trace.integrity.state == "complete" and events["thread"].nunique() == 40
+
+
+def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, tmp_path: Path) -> None:
+    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. An allocator hook
+    that took the GIL would hang for ever: the program's time limit is the watchdog."""
+    import torch
+
+    folder = Path(torch.__file__).parent
+    subprocess.run(
+        ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(ROOT / "tools/bench/native_threads.cpp"), "-o", str(tmp_path / "native.so"),
+         f"-I{folder}/include", f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"],
+        check=True,
+    )
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.PyDLL("./native.so")      # PyDLL: the GIL stays held during the call
+        native.allocate_in_threads.restype = ctypes.c_double
+        alloctrace.enable("t.alloctrace")
+        native.allocate_in_threads(4, 100_000, ctypes.byref(ctypes.c_double()))
+        alloctrace.disable()
+        """,
+        timeout=60,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.kind_counts == {"alloc": 400_000, "free_completed": 400_000} and trace.integrity.lost == 0
 
 
 def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) -> None:

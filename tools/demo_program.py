@@ -71,7 +71,7 @@ def train(steps: int) -> list[torch.Tensor]:
         loss = loss_of(model, batch_of_sequences(generator))
         loss.backward()
         optimizer.step()
-        # The leak: outside torch.no_grad() each loss keeps its graph alive, with all the activations of the validation batch.
+        # The leak: outside torch.no_grad() each loss keeps its graph, and with it all activations, alive.
         curve.append(loss_of(model, validation))
         if step % 10 == 0:
             print(f"step {step}: loss {loss.item():.3f}, validation {curve[-1].item():.3f}")

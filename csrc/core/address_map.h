@@ -36,6 +36,11 @@ class AddressMap {
     }
   }
 
+  void clear() {
+    slots_.assign(slots_.size(), Slot{});
+    size_ = 0;
+  }
+
   // Removes an entry that find() or insert() gave; pointers to other entries are no longer good.
   void erase(std::uint64_t address) {
     std::size_t hole = home(address);

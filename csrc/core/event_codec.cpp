@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <unordered_map>
 
 namespace alloctrace {
 namespace {
@@ -83,9 +84,9 @@ void EventEncoder::encode_run(std::span<const Event> events, CodecState& state) 
     put_varint(columns_[kTime], zigzag_delta(event.time, state.time));
     state.time = event.time;
 
-    const auto [known, is_new] =
-        address_indices_.try_emplace(event.address, static_cast<std::uint32_t>(address_indices_.size()));
-    const std::uint32_t index = known->second;
+    const auto [known, is_new] = address_indices_.insert(event.address);
+    if (is_new) *known = static_cast<std::uint32_t>(address_indices_.size() - 1);
+    const std::uint32_t index = *known;
     std::uint32_t& expected_index = state.address_prediction(kind);
     if (is_new || index != expected_index) {
       tag |= kAddressEntry;

@@ -28,9 +28,9 @@
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "address_map.h"
 #include "event.h"
 #include "varint.h"
 
@@ -49,7 +49,7 @@ class EventEncoder {
   void encode_run(std::span<const Event> events, CodecState& state);
   Bytes columns_[7];
   Bytes payload_;
-  std::unordered_map<std::uint64_t, std::uint32_t> address_indices_;
+  AddressMap<std::uint32_t> address_indices_;
 };
 
 // Decodes `count` events of one block into `out` (resized). Throws DecodeError where the bytes make no sense.

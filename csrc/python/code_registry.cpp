@@ -2,8 +2,10 @@
 // Python.h comes first.
 #include <pthread.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "code_registry.h"
 
@@ -11,25 +13,37 @@ namespace alloctrace::python {
 namespace {
 
 std::atomic<std::uint64_t> current_generation{1};
-std::atomic<CodeIdentity> identity{CodeIdentity::kFingerprint};
 
-// The interpreter's reports come on any thread that holds the GIL, and registries come and go without it. A report counts itself in
-// before it looks for the registry; a registry takes itself away before it looks who is in.
+// The interpreter's reports come on any thread that holds the GIL, and registries come and go without it. A report
+// counts itself in before it looks for the registry; a registry takes itself away before it looks who is in.
 std::atomic<CodeRegistry*> watching_registry{nullptr};
 std::atomic<int> reports_running{0};
 
-#if PY_VERSION_HEX >= 0x030C0000 && ALLOCTRACE_KNOWN_LAYOUT
-int report_code_event(PyCodeEvent event, PyCodeObject* code) {
-  if (event != PY_CODE_EVENT_DESTROY) return 0;
+void report_death(const PyCodeObject* code) noexcept {
   reports_running.fetch_add(1);
   if (CodeRegistry* const registry = watching_registry.load()) registry->forget(code);
   reports_running.fetch_sub(1);
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+int report_code_event(PyCodeEvent event, PyCodeObject* code) {
+  if (event == PY_CODE_EVENT_DESTROY) report_death(code);
   return 0;
 }
 #endif
 
-// The parent's session does not live on in a forked child, and another thread of the parent may have held its lock: without this
-// the first code object that dies in the child could wait for ever.
+// Where the interpreter has no watchers for code objects (3.10, 3.11) or none to spare. Telling code objects apart by
+// what they consist of is not enough: where a program makes one function after another, their names, constants and line
+// tables come back at the same addresses too, and now and then one stack was taken for another that way.
+destructor dealloc_of_code = nullptr;
+
+void report_and_dealloc(PyObject* code) {
+  report_death(reinterpret_cast<PyCodeObject*>(code));
+  dealloc_of_code(code);
+}
+
+// The parent's session does not live on in a forked child, and another thread of the parent may have held its lock:
+// without this the first code object that dies in the child could wait for ever.
 void abandon_registry_in_child() {
   watching_registry.store(nullptr);
   reports_running.store(0);
@@ -80,33 +94,25 @@ std::string read_text(PyObject* text) {
 
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
 
-std::uint64_t hash_text(std::uint64_t hash, std::string_view text) {
-  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3u;
-  return (hash ^ text.size()) * 0x9E3779B97F4A7C15u;  // so that no text can be moved from one field to the next
-}
-
 }  // namespace
-
-CodeIdentity code_identity() noexcept { return identity.load(std::memory_order_relaxed); }
-void stop_trusting_watches() noexcept { identity.store(CodeIdentity::kFingerprint, std::memory_order_relaxed); }
 
 std::uint64_t generation() noexcept { return current_generation.load(std::memory_order_acquire); }
 std::uint64_t next_generation() noexcept { return current_generation.fetch_add(1, std::memory_order_acq_rel) + 1; }
 
 void watch_code_deaths() {
-  static const bool fork_handler_registered = pthread_atfork(nullptr, nullptr, abandon_registry_in_child) == 0;
-  (void)fork_handler_registered;
-#if PY_VERSION_HEX >= 0x030C0000 && ALLOCTRACE_KNOWN_LAYOUT
-  // Each interpreter has watchers of its own; stacks are taken in the main one.
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return;
-  static int watcher = -1;
-  if (watcher < 0) watcher = PyCode_AddWatcher(report_code_event);
-  if (watcher < 0) {  // all eight are taken
-    PyErr_Clear();
-    return;
+  static bool watching = false;
+  if (watching) return;
+  watching = true;
+  pthread_atfork(nullptr, nullptr, abandon_registry_in_child);
+#if PY_VERSION_HEX >= 0x030C0000
+  // A watcher sees the interpreter that it was added in, and stacks are taken in the main one.
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+    if (PyCode_AddWatcher(report_code_event) >= 0) return;
+    PyErr_Clear();  // all eight are taken
   }
-  identity.store(CodeIdentity::kWatched, std::memory_order_relaxed);
 #endif
+  dealloc_of_code = PyCode_Type.tp_dealloc;
+  PyCode_Type.tp_dealloc = report_and_dealloc;
 }
 
 CodeRegistry::CodeRegistry(StackTable& table) : table_(table) {
@@ -122,10 +128,8 @@ CodeRegistry::~CodeRegistry() {
 
 std::uint32_t CodeRegistry::code_id(PyCodeObject* code) {
 #if ALLOCTRACE_KNOWN_LAYOUT
-  const std::uint64_t key =
-      code_identity() == CodeIdentity::kWatched ? reinterpret_cast<std::uint64_t>(code) : fingerprint(code);
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (const auto known = ids_.find(key); known != ids_.end()) return known->second;
+  if (const auto known = ids_.find(code); known != ids_.end()) return known->second;
 
   const std::string name = read_text(code->co_name);
   const std::string qualified = read_text(qualified_name(code));
@@ -135,12 +139,11 @@ std::uint32_t CodeRegistry::code_id(PyCodeObject* code) {
   description.qualified_name = qualified;
   description.filename = filename;
   description.first_line = code->co_firstlineno;
-  description.line_table_kind =
-      PY_VERSION_HEX >= 0x030B0000 ? LineTableKind::kPython311 : LineTableKind::kPython310;
+  description.line_table_kind = PY_VERSION_HEX >= 0x030B0000 ? LineTableKind::kPython311 : LineTableKind::kPython310;
   description.line_table = {PyBytes_AS_STRING(code->co_linetable),
                             static_cast<std::size_t>(PyBytes_GET_SIZE(code->co_linetable))};
   const std::uint32_t id = table_.add_code(description);
-  if (id != 0) ids_.emplace(key, id);
+  if (id != 0) ids_.emplace(code, id);
   return id;
 #else
   (void)code;
@@ -149,20 +152,22 @@ std::uint32_t CodeRegistry::code_id(PyCodeObject* code) {
 }
 
 std::uint32_t CodeRegistry::code_id(const CodeDescription& description) {
-  std::uint64_t key = hash_text(0xCBF29CE484222325u, description.filename);
-  key = hash_text(key, description.name);
-  key = hash_text(key, description.qualified_name);
-  key = hash_text(key ^ static_cast<std::uint32_t>(description.first_line), description.line_table);
+  std::string contents = std::to_string(description.first_line);
+  for (const std::string_view field :
+       {description.filename, description.name, description.qualified_name, description.line_table}) {
+    contents += ' ' + std::to_string(field.size()) + ' ';  // so that nothing can move from one field to the next
+    contents += field;
+  }
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (const auto known = ids_.find(key); known != ids_.end()) return known->second;
+  if (const auto known = ids_by_contents_.find(contents); known != ids_by_contents_.end()) return known->second;
   const std::uint32_t id = table_.add_code(description);
-  if (id != 0) ids_.emplace(key, id);
+  if (id != 0) ids_by_contents_.emplace(std::move(contents), id);
   return id;
 }
 
 void CodeRegistry::forget(const PyCodeObject* code) noexcept {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (ids_.erase(reinterpret_cast<std::uint64_t>(code)) != 0) next_generation();
+  if (ids_.erase(code) != 0) next_generation();
 }
 
 }  // namespace alloctrace::python

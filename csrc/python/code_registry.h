@@ -1,9 +1,9 @@
 // From live code objects to the code ids of a trace, although code objects die and others are born at their addresses.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "../core/stack_table.h"
@@ -12,27 +12,17 @@ struct PyCodeObject;
 
 namespace alloctrace::python {
 
-// How a code object is told from a later one at the same address.
-enum class CodeIdentity : std::uint8_t {
-  kFingerprint,  // by what it consists of: 3.10, 3.11, and wherever deaths cannot be watched
-  kWatched,      // by its address: the interpreter reports each death (3.12 and later)
-};
-CodeIdentity code_identity() noexcept;
-
-// Called at import, with the GIL: asks the interpreter to report deaths of code objects. Where it cannot, code objects are
-// told apart by fingerprint. May be called again; raises nothing.
+// Called at import, with the GIL: from then on every death of a code object is seen. May be called again; raises
+// nothing.
 void watch_code_deaths();
 
-// Goes back to fingerprints, between sessions: so that tests can run them under every version.
-void stop_trusting_watches() noexcept;
-
-// What was remembered of stacks under an older generation is void. It changes when a session starts and when a code object
-// that a session knows has died.
+// What was remembered of stacks under an older generation is void. It changes when a session starts and when a code
+// object that a session knows has died.
 std::uint64_t generation() noexcept;
 std::uint64_t next_generation() noexcept;
 
-// One for each recording session, one at a time; thread-safe. Its lock is held for a lookup, or while one code object is defined in the
-// StackTable, and nobody holds it while waiting for the GIL.
+// One for each recording session, one at a time; thread-safe. Its lock is held for a lookup, or while one code object
+// is defined in the StackTable, and nobody holds it while waiting for the GIL.
 class CodeRegistry {
  public:
   explicit CodeRegistry(StackTable& table);
@@ -40,8 +30,8 @@ class CodeRegistry {
   CodeRegistry(const CodeRegistry&) = delete;
   CodeRegistry& operator=(const CodeRegistry&) = delete;
 
-  // Id of a code object that is alive, as those on the calling thread's stack are; the GIL is not needed. 0 when its definition
-  // could not be stored. Throws std::bad_alloc.
+  // Id of a code object that is alive, as those on the calling thread's stack are; the GIL is not needed. 0 when its
+  // definition could not be stored. Throws std::bad_alloc.
   std::uint32_t code_id(PyCodeObject* code);
 
   // The same for one that is known by its contents only. A session uses this or the other, never both.
@@ -55,7 +45,8 @@ class CodeRegistry {
  private:
   StackTable& table_;
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, std::uint32_t> ids_;  // by address, by fingerprint, or by hash of the contents
+  std::unordered_map<const PyCodeObject*, std::uint32_t> ids_;      // of code objects that are alive
+  std::unordered_map<std::string, std::uint32_t> ids_by_contents_;  // of those known by their contents
 };
 
 }  // namespace alloctrace::python

@@ -1,8 +1,8 @@
 // Where CPython keeps a thread's frames, for each version that this module reads without the public API.
 //
-// The only place with differences between versions. The frame structs are declared here and not taken from CPython's internal
-// headers, which are C and do not always compile as C++; layout_check.cpp compares all of it with the running interpreter
-// before any of it is trusted.
+// The only place with differences between versions. The frame structs are declared here and not taken from CPython's
+// internal headers, which are C and do not always compile as C++; layout_check.cpp compares all of it with the running
+// interpreter before any of it is trusted.
 //
 // 3.10 to 3.13 are run by the tests. 3.14 has only been read (its Include/internal/pycore_interpframe_structs.h and
 // pycore_debug_offsets.h), never run.
@@ -12,7 +12,6 @@
 #include <Python.h>
 #include <frameobject.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,7 +19,8 @@
 #error "Python 3.10 or later is needed"
 #endif
 
-// Free-threaded builds run per-thread copies of the bytecode and change frames without a lock: nothing here holds for them.
+// Free-threaded builds run per-thread copies of the bytecode and change frames without a lock: nothing here holds for
+// them.
 #if PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
 #define ALLOCTRACE_KNOWN_LAYOUT 1
 #else
@@ -118,8 +118,8 @@ inline const Frame* caller(const Frame* frame) noexcept {
 #endif
 }
 
-// A number that no two (live code object, instruction) share. From 3.11 on the bytecode lies inside the code object, so the
-// instruction's address says both.
+// A number that no two (live code object, instruction) share. From 3.11 on the bytecode lies inside the code object, so
+// the instruction's address says both.
 inline std::uint64_t position(const Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return reinterpret_cast<std::uint64_t>(frame->instruction);
@@ -129,8 +129,8 @@ inline std::uint64_t position(const Frame* frame) noexcept {
 #endif
 }
 
-// Code object of a frame that tracebacks show. nullptr for the others: entries from C code into the interpreter, frames without
-// a code object, and frames that have not reached their first traceable instruction.
+// Code object of a frame that tracebacks show. nullptr for the others: entries from C code into the interpreter, frames
+// without a code object, and frames that have not reached their first traceable instruction.
 inline PyCodeObject* visible_code(const Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   constexpr char kOwnedByGenerator = 1;
@@ -171,22 +171,6 @@ inline PyObject* qualified_name(const PyCodeObject* code) noexcept {
   (void)code;
   return nullptr;
 #endif
-}
-
-// Tells a code object from a later one at the same address, where deaths are not reported. Pointers alone could all come
-// back, since what dies together is often replaced in the same order; so the name counts with the hash of its text, which
-// the interpreter has already computed for every interned string.
-inline std::uint64_t fingerprint(const PyCodeObject* code) noexcept {
-  const auto bits = [](const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); };
-  const auto* name = reinterpret_cast<const PyASCIIObject*>(code->co_name);
-  const auto* line_table = reinterpret_cast<const PyVarObject*>(code->co_linetable);
-  return (bits(code) ^ static_cast<std::uint64_t>(name->hash)) * 0x9E3779B97F4A7C15u +
-         std::rotl(bits(code->co_name), 8) * 0xC2B2AE3D27D4EB4Fu + bits(code->co_filename) * 0x165667B19E3779F9u +
-         std::rotl(bits(code->co_linetable), 16) * 0xD6E8FEB86659FD93u + bits(code->co_consts) * 0xA0761D6478BD642Fu +
-         std::rotl(bits(qualified_name(code)), 24) * 0xE7037ED1A0B428DBu +
-         (static_cast<std::uint64_t>(static_cast<std::uint32_t>(code->co_firstlineno)) << 32 ^
-          static_cast<std::uint64_t>(line_table->ob_size)) *
-             0x8EBC6AF09C88C6E3u;
 }
 
 #if PY_VERSION_HEX >= 0x030D0000

@@ -35,25 +35,20 @@ struct StackHash {
   std::uint32_t frames;
 };
 
-// The whole fast path: two loads a frame where deaths are watched. Fingerprints need eight more.
-template <CodeIdentity kIdentity>
+// The whole fast path: two loads a frame (three in 3.10).
 StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
   constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15u;
   std::uint64_t hash = mix(generation ^ 0xD6E8FEB86659FD93u, kFactor);
   std::uint32_t frames = 0;
   for (; frame != nullptr && frames < kMaxFrames; frame = caller(frame), ++frames) {
-    std::uint64_t key = position(frame);
-    if constexpr (kIdentity == CodeIdentity::kFingerprint) {
-      if (const PyCodeObject* const code = visible_code(frame)) key += fingerprint(code);
-    }
-    hash = mix(hash ^ key, kFactor);
+    hash = mix(hash ^ position(frame), kFactor);
   }
   return {hash, frames};
 }
 
-// The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is taken
-// in parts from the outer end: a buffer for all of it would not fit on the stack of a small thread, and a hook must not fail
-// for lack of memory.
+// The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
+// taken in parts from the outer end: a buffer for all of it would not fit on the stack of a small thread, and a hook
+// must not fail for lack of memory.
 std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
   struct Call {
     PyCodeObject* code;
@@ -103,14 +98,13 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
   const Frame* const innermost = innermost_frame(thread);
   if (innermost == nullptr) return 0;
 
-  const StackHash seen = code_identity() == CodeIdentity::kWatched
-                             ? hash_stack<CodeIdentity::kWatched>(innermost, generation())
-                             : hash_stack<CodeIdentity::kFingerprint>(innermost, generation());
+  const StackHash seen = hash_stack(innermost, generation());
   StackCache::Entry(&set)[StackCache::kWays] = cache.entries[seen.hash % StackCache::kSets];
   for (const StackCache::Entry& entry : set) {
     if (entry.hash == seen.hash && entry.frames == seen.frames) return entry.stack;
   }
-  // Code of subinterpreters dies unwatched; since their stacks never enter the cache, the check costs the others nothing.
+  // Code of subinterpreters dies unwatched; since their stacks never enter the cache, the check costs the others
+  // nothing.
   if (thread->interp != PyInterpreterState_Main()) return 0;
   try {
     const std::uint32_t stack = define_stack(innermost, registry);

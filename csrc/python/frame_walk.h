@@ -1,8 +1,8 @@
 // The Python stack of the calling thread, without the GIL.
 //
-// A thread's own chain of frames cannot change while the thread is in an allocator's hook, so it can be read without any lock.
-// The chain is reduced to a 64-bit hash, two loads a frame; only a stack that its thread has not seen before goes to
-// the shared table.
+// A thread's own chain of frames cannot change while the thread is in an allocator's hook, so it can be read without
+// any lock. The chain is reduced to a 64-bit hash, two loads a frame; only a stack that its thread has not seen before
+// goes to the shared table.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace alloctrace::python {
 
-// Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty. The
-// hash includes the generation, so entries of older generations never match and need not be cleared.
+// Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty.
+// The hash includes the generation, so entries of older generations never match and need not be cleared.
 struct alignas(64) StackCache {
   struct Entry {
     std::uint64_t hash;
@@ -28,19 +28,19 @@ struct alignas(64) StackCache {
 // Frames deeper than this are cut off at the outer end: the innermost ones stand under the root.
 inline constexpr std::uint32_t kMaxDepth = 4096;
 
-// Called at import, with the GIL: compares the compiled-in layout of frames with the public API (from 3.13 on also with what
-// the interpreter says of itself), and begins to watch code objects. Returns an empty string when all fits, else a sentence
-// that says what does not and what follows. Until it has been called, and where the layout does not fit, only the public
-// API is used, on threads that hold the GIL. Raises nothing.
+// Called at import, with the GIL: compares the compiled-in layout of frames with the public API (from 3.13 on also with
+// what the interpreter says of itself), and begins to watch code objects. Returns an empty string when all fits, else a
+// sentence that says what does not and what follows. Until it has been called, and where the layout does not fit, only
+// the public API is used, on threads that hold the GIL. Raises nothing.
 std::string check_layout();
 
 // As if the layout had not fitted.
 void use_public_api() noexcept;
 
-// Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no Python state
-// or runs no Python code, when the interpreter is shutting down, in subinterpreters, and when the stack could not be stored.
-// Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing but the locks of registry and table.
-// (With the public API: see check_layout.)
+// Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
+// Python state or runs no Python code, when the interpreter is shutting down, in subinterpreters, and when the stack
+// could not be stored. Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing but the
+// locks of registry and table. (With the public API: see check_layout.)
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
 
 }  // namespace alloctrace::python

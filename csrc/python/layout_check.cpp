@@ -20,14 +20,17 @@ namespace {
 
 std::string compare_versions() {
   const std::string built_for = std::to_string(PY_MAJOR_VERSION) + "." + std::to_string(PY_MINOR_VERSION) + ".";
-  return std::string_view(Py_GetVersion()).substr(0, built_for.size()) == built_for ? "" : "it was built for Python " + built_for + "x";
+  return std::string_view(Py_GetVersion()).substr(0, built_for.size()) == built_for
+             ? ""
+             : "it was built for Python " + built_for + "x";
 }
 
 // Before any frame is touched with offsets that may be wrong.
 std::string compare_debug_offsets() {
 #if PY_VERSION_HEX >= 0x030D0000
   const DebugOffsets& said = _PyRuntime;
-  if (std::memcmp(said.cookie, "xdebugpy", sizeof said.cookie) != 0) return "the interpreter's own offsets are not found";
+  if (std::memcmp(said.cookie, "xdebugpy", sizeof said.cookie) != 0)
+    return "the interpreter's own offsets are not found";
   if (said.version >> 16 != PY_VERSION_HEX >> 16 || said.free_threaded != 0) return "another kind of interpreter runs";
   const struct {
     const char* field;
@@ -66,12 +69,11 @@ bool attribute_is(PyObject* object, const char* name, long expected) {
 
 std::string compare_code(PyCodeObject* code) {
   PyObject* const object = reinterpret_cast<PyObject*>(code);
-  const bool same = attribute_is(object, "co_name", code->co_name) &&
-                    attribute_is(object, "co_filename", code->co_filename) &&
-                    attribute_is(object, "co_linetable", code->co_linetable) &&
-                    attribute_is(object, "co_consts", code->co_consts) &&
-                    attribute_is(object, "co_firstlineno", static_cast<long>(code->co_firstlineno)) &&
-                    (qualified_name(code) == nullptr || attribute_is(object, "co_qualname", qualified_name(code)));
+  const bool same =
+      attribute_is(object, "co_name", code->co_name) && attribute_is(object, "co_filename", code->co_filename) &&
+      attribute_is(object, "co_linetable", code->co_linetable) && attribute_is(object, "co_consts", code->co_consts) &&
+      attribute_is(object, "co_firstlineno", static_cast<long>(code->co_firstlineno)) &&
+      (qualified_name(code) == nullptr || attribute_is(object, "co_qualname", qualified_name(code)));
   return same ? "" : "the fields of code objects";
 }
 

@@ -76,8 +76,7 @@ std::uint32_t define_code(PyObject* code, CodeRegistry& registry) {
   if (qualified_name) description.qualified_name = *qualified_name;
   description.filename = *filename;
   description.first_line = static_cast<std::int32_t>(*first_line);
-  description.line_table_kind =
-      PY_VERSION_HEX >= 0x030B0000 ? LineTableKind::kPython311 : LineTableKind::kPython310;
+  description.line_table_kind = PY_VERSION_HEX >= 0x030B0000 ? LineTableKind::kPython311 : LineTableKind::kPython310;
   description.line_table = {PyBytes_AS_STRING(line_table.get()),
                             static_cast<std::size_t>(PyBytes_GET_SIZE(line_table.get()))};
   return registry.code_id(description);

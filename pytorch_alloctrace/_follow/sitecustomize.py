@@ -5,6 +5,7 @@ Costs a process that never imports torch one small object: the package itself is
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class EnableAfterTorch:
             del loader.exec_module  # type: ignore[union-attr]  # the method of the class shows again
             original(module)
             if self in sys.meta_path:
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.meta_path.remove(self)
             enable()
 
         # On the object, not a loader of our own around it: torch asks its loader for more than this one method.
@@ -79,7 +80,7 @@ def run_shadowed() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        importlib.import_module("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -89,5 +90,5 @@ def run_shadowed() -> None:
 
 
 if os.environ.get("ALLOCTRACE_FOLLOW") and sys.version_info >= (3, 10):
-    sys.meta_path.insert(0, EnableAfterTorch())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, EnableAfterTorch())
 run_shadowed()

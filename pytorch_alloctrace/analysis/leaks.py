@@ -16,8 +16,6 @@ alone flags what is no leak: a cache that fills up, a curriculum of longer input
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,14 +24,13 @@ import pandas as pd
 
 from ..sites import Frame
 from ..trace import Trace
+from .paths import common_path
 from .places import Site
 from .windows import Windows
 
 LEAST_COVERAGE = 0.8
 SAME_BIRTHS = 0.9
 """Share of steps that two sites must have in common (of those of either) to be one finding."""
-NEARLY_ALL = 0.95
-"""Share of a leak's bytes that must be made under a frame to name it."""
 BALANCED = 0.5
 """Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
 _DOUBT = 0.8
@@ -80,8 +77,7 @@ class Leak:
     sites: tuple[LeakingSite, ...]
     """The line that keeps the most bytes first."""
     path: tuple[Frame, ...]
-    """The frames of user code under which nearly all its bytes are made, innermost first; the first site itself is left out.
-    A frame's line is 0 where they are made under several lines of its function."""
+    """The frames of user code under which nearly all its bytes are made (see `common_path`), but the first site."""
     path_share: float
     """Of the bytes: how many are made under that path."""
 
@@ -229,8 +225,7 @@ def _leak(
     total = int(survivors.sizes[rows].sum())
     hits, confidence = _confidence(survivors, first)
     sites = tuple(_leaking_site(survivors, candidate, length) for candidate in group)
-    bytes_by_stack = survivors.blocks.iloc[rows].groupby("stack")["size"].sum()
-    path, path_share = _path(trace, {int(stack): int(size) for stack, size in bytes_by_stack.items()})
+    path, path_share = common_path(trace, _bytes_by_stack(survivors, rows))
     if path and (path[0].filename, path[0].line) == (sites[0].site.filename, sites[0].site.line):
         path = path[1:]
     return Leak(
@@ -271,52 +266,14 @@ def _confidence(survivors: _Survivors, candidate: _Candidate) -> tuple[int, floa
 
 
 def _leaking_site(survivors: _Survivors, candidate: _Candidate, length: float) -> LeakingSite:
-    rows = survivors.blocks.iloc[candidate.rows]
-    stack = int(rows.groupby("stack")["size"].sum().idxmax())
+    by_stack = _bytes_by_stack(survivors, candidate.rows)
+    stack = max(by_stack, key=by_stack.__getitem__)
     site = Site.of_stack(survivors.trace.stacks, stack)
-    return LeakingSite(site, stack, candidate.bytes / length if length else 0.0, candidate.bytes, len(rows))
+    return LeakingSite(site, stack, candidate.bytes / length if length else 0.0, candidate.bytes, len(candidate.rows))
 
 
-def _chain(trace: Trace, stack: int) -> list[tuple[bool, Frame]]:
-    """The frames of a stack, outermost first, each with whether it is the user's."""
-    nodes = []
-    while stack:
-        nodes.append(stack)
-        stack = int(trace.stacks.parent[stack])
-    return [(bool(trace.stacks.is_user[node]), trace.stacks.frame(node)) for node in reversed(nodes)]
-
-
-def _path(trace: Trace, bytes_by_stack: dict[int, int]) -> tuple[tuple[Frame, ...], float]:
-    """The frames of user code, innermost first, under which nearly all bytes are made, and the share that is.
-
-    Nearly all: one small tensor that the same reference keeps, made elsewhere, must not hide where the rest is made.
-    """
-    total = max(sum(bytes_by_stack.values()), 1)
-    kept = [(_chain(trace, stack), weight) for stack, weight in bytes_by_stack.items()]
-    path: list[Frame] = []
-    share, level, same_line = 0.0, 0, True
-    while same_line:
-        kept = [(chain, weight) for chain, weight in kept if len(chain) > level]
-        by_line: collections.Counter[tuple[str, str, int]] = collections.Counter()
-        by_function: collections.Counter[tuple[str, str]] = collections.Counter()
-        for chain, weight in kept:
-            frame = chain[level][1]
-            by_line[frame.filename, frame.function, frame.line] += weight
-            by_function[frame.filename, frame.function] += weight
-        if not kept or by_function.most_common(1)[0][1] < NEARLY_ALL * total:
-            break
-        line, bytes_of_line = by_line.most_common(1)[0]
-        # What one function calls from several lines is different calls: nothing deeper is common to them.
-        same_line = bytes_of_line >= NEARLY_ALL * total
-        wanted = len(line) if same_line else len(line) - 1
-        kept = [
-            (c, w)
-            for c, w in kept
-            if (c[level][1].filename, c[level][1].function, c[level][1].line)[:wanted] == line[:wanted]
-        ]
-        user, frame = kept[0][0][level]
-        if user:
-            path.append(frame if same_line else dataclasses.replace(frame, line=0, source=None))
-            share = sum(weight for _, weight in kept) / total
-        level += 1
-    return tuple(reversed(path)), share
+def _bytes_by_stack(survivors: _Survivors, rows: npt.NDArray[np.int64]) -> dict[int, int]:
+    stacks, of_row = np.unique(survivors.blocks["stack"].to_numpy(np.int64)[rows], return_inverse=True)
+    totals = np.zeros(len(stacks), dtype=np.int64)
+    np.add.at(totals, of_row, survivors.sizes[rows])
+    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -43,12 +45,11 @@ class SiteBytes:
 def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:
     """The first rows of a table made by `Trace.sites`, those that hold nothing left out."""
     holding = sites[sites["live_bytes"] > 0].head(top)
-    return tuple(
-        SiteBytes(
-            Site(str(row.filename), int(row.line), str(row.function), row.source or None, bool(row.user)),
-            int(row.live_bytes),
-            int(row.live_blocks),
-            int(row.stack),
-        )
-        for row in holding.itertuples(index=False)
-    )
+    return tuple(_site_bytes(row) for row in holding.to_dict("records"))
+
+
+def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
+    # A column of text has NaN, not None, where there is none.
+    source = row["source"] if isinstance(row["source"], str) else None
+    site = Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
+    return SiteBytes(site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack"]))

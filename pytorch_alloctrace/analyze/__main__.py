@@ -65,7 +65,9 @@ def _count(text: str) -> int:
 def analyze(options: argparse.Namespace) -> str:
     """What is to be printed. Raises AlloctraceError for bad input."""
     with SlowProgress(Console(stderr=True)) as progress:
-        trace = load(options.trace, spool=options.spool, user_paths=options.user_path, progress=progress)
+        # Relative to here if it is here; a path of the machine where the trace was made is taken as it is.
+        user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
+        trace = load(options.trace, spool=options.spool, user_paths=user_paths, progress=progress)
         unknown = [device for device in options.device if device not in trace.devices]
         if unknown:
             raise TraceError(f"the trace has no device {unknown[0]!r}: it has {', '.join(trace.devices) or 'none'}")

@@ -73,7 +73,7 @@ def _leak(leak: Leak, summary: Summary, names: PlaceNames) -> Finding:
         site=first.site,
         stack=first.stack,
         sentences=tuple(_leak_sentences(leak, summary)),
-        path_title=f"{units.share(leak.path_share, 1)} of it is made under" if len(leak.sites) > 1 else "Called from",
+        path_title=_path_title(leak),
         path=leak.path,
         leak=leak,
     )
@@ -102,6 +102,12 @@ def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
     if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
+
+
+def _path_title(leak: Leak) -> str:
+    if len(leak.sites) == 1:
+        return "Called from"
+    return "All of it is made under" if leak.path_share == 1 else "Nearly all of it is made under"
 
 
 def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:

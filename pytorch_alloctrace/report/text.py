@@ -117,9 +117,9 @@ def _entry(screen: Screen, indent: int, amount: str, place: str, source: str | N
 def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: PlaceNames) -> None:
     when = f"at {units.duration(device.peak.seconds)}"
     if device.peak.step is not None:
-        when += f", in step {device.peak.step}"
+        when += f" in step {device.peak.step}"
     _holding("PEAK", device.peak, when, device, summary, screen, names)
-    _holding("AT THE END", device.end, "live when the trace ends", device, summary, screen, names)
+    _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
     _growth(device, screen, names)
 
 
@@ -133,8 +133,9 @@ def _holding(
     names: PlaceNames,
 ) -> None:
     screen.blank()
-    amount = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}" if holding.blocks else "nothing"
-    screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount}, {when}"), hanging=len(label) + 2)
+    held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
+    amount = held if holding.blocks else "nothing is live"
+    screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
     if holding.sites and not any(site.site.filename for site in holding.sites):
         reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
         screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)

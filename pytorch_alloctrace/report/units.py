@@ -83,6 +83,6 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
     picked = [max(values[i * len(values) // columns : (i + 1) * len(values) // columns]) for i in range(columns)]
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     highest = max(picked, default=0)
-    lowest = min(min(picked, default=0), highest - highest // 10)
+    lowest = min(min(picked, default=0), highest - max(highest // 10, 1)) if highest else 0
     span = max(highest - lowest, 1)
     return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in picked)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,16 +30,27 @@ DEPTH = 20
 Make = Callable[[], AbstractContextManager[Any]]
 
 
-def pairs(count: int) -> float:
-    """Nanoseconds per pair at the present depth."""
+class Cost(NamedTuple):
+    """Nanoseconds per pair."""
+
+    wall: float
+    own_cpu: float
+    """Processor time of the thread that allocates."""
+    other_cpu: float
+    """Processor time of all other threads of the process: writers, above all."""
+
+
+def pairs(count: int) -> Cost:
     empty = torch.empty
-    begin = time.perf_counter()
+    wall, own, process = time.perf_counter(), time.thread_time(), time.process_time()
     for _ in range(count):
         empty(1000)
-    return (time.perf_counter() - begin) / count * 1e9
+    own, process = time.thread_time() - own, time.process_time() - process
+    wall = time.perf_counter() - wall
+    return Cost(wall / count * 1e9, own / count * 1e9, (process - own) / count * 1e9)
 
 
-def at_depth(depth: int, count: int) -> float:
+def at_depth(depth: int, count: int) -> Cost:
     return pairs(count) if depth <= 1 else at_depth(depth - 1, count)
 
 
@@ -69,40 +80,49 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
     if memray_tracker(folder / "probe.bin") is not None:
         variants["memray"] = (lambda: memray_tracker(folder / f"{next(numbers)}.bin") or nullcontext(), count // 4)
     at_depth(DEPTH, count)
-    times: dict[str, list[float]] = {name: [] for name in variants}
+    costs: dict[str, list[Cost]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, (make, pairs_of_it) in variants.items():
             gc.collect()
             with make():
                 at_depth(DEPTH, 1000)  # what happens once (new stacks, first files) is not a cost per pair
-                times[name].append(at_depth(DEPTH, pairs_of_it))
-    plain = times["plain"]
+                costs[name].append(at_depth(DEPTH, pairs_of_it))
+    plain = costs["plain"]
+
+    def added(values: list[Cost], field: str) -> float:
+        differences = (getattr(value, field) - getattr(base, field) for value, base in zip(values, plain, strict=True))
+        return round(statistics.median(differences), 1)
+
     return {
         name: {
-            "ns_per_pair": round(statistics.median(values), 1),
-            "added_ns_per_pair": round(statistics.median(value - base for value, base in zip(values, plain, strict=True)), 1),
-            "rounds": [round(value, 1) for value in values],
+            "ns_per_pair": round(statistics.median(value.wall for value in values), 1),
+            "added_ns_per_pair": added(values, "wall"),
+            "added_own_cpu_ns": added(values, "own_cpu"),
+            "added_other_cpu_ns": added(values, "other_cpu"),
+            "rounds_ns": [round(value.wall, 1) for value in values],
         }
-        for name, values in times.items()
+        for name, values in costs.items()
     }
 
 
 def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, float]:
-    """Added ns per pair at several depths, with and without stacks: the slope is the frame walk, the rest is the event."""
+    """Added processor ns per pair of the allocating thread, at several depths, with and without stacks: the slope is the frame walk, the rest is the event."""
     added: dict[str, list[float]] = {}
     for number in range(rounds):
         for depth in (1, 20, 60):
-            plain = at_depth(depth, count)
+            plain = at_depth(depth, count).own_cpu
             for stacks in ("none", "python"):
                 with alloctrace.enable(folder / f"depth-{number}-{depth}-{stacks}.alloctrace", stacks=stacks):
                     at_depth(depth, 1000)
-                    added.setdefault(f"depth {depth}, stacks={stacks}", []).append(at_depth(depth, count) - plain)
+                    added.setdefault(f"depth {depth}, stacks={stacks}", []).append(at_depth(depth, count).own_cpu - plain)
     return {name: round(statistics.median(values), 1) for name, values in added.items()}
 
 
 def bytes_per_event(folder: Path) -> dict[str, Any]:
-    """A real training run: a small transformer with AdamW."""
+    """A real training run on one thread: a small transformer with AdamW."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # waiting threads of a pool burn processor time that would pass for ours
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 8))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -118,17 +138,23 @@ def bytes_per_event(folder: Path) -> dict[str, Any]:
         return time.process_time() - begin
 
     train(20)
-    plain = train(100)
-    with alloctrace.enable(path):
-        traced = train(100)
-        train(300)
+    added = []
+    for _ in range(5):
+        plain = train(60)
+        with alloctrace.enable(path, overwrite=True):
+            train(10)
+            traced = train(60)
+            train(130)
+        added.append(100 * (traced - plain) / plain)
+    torch.set_num_threads(threads)
     trace = alloctrace.load(path)
     return {
         "events": trace.integrity.events,
         "lost": trace.integrity.lost,
         "file_bytes": trace.file_bytes,
         "bytes_per_event": round(trace.file_bytes / trace.integrity.events, 2),
-        "added_cpu_percent": round(100 * (traced - plain) / plain, 1),
+        "events_per_step": round(trace.integrity.events / 200),
+        "added_processor_percent": round(statistics.median(added), 1),
     }
 
 
@@ -182,7 +208,11 @@ def main() -> None:
             "gil": while_the_gil_is_held(folder),
         }
     for variant, numbers in result["compare"].items():
-        print(f"{variant:28} {numbers['ns_per_pair']:10,.0f} ns a pair   added {numbers['added_ns_per_pair']:10,.0f}", file=sys.stderr)
+        print(
+            f"{variant:28} {numbers['ns_per_pair']:8,.0f} ns a pair, added {numbers['added_ns_per_pair']:8,.0f} "
+            f"(processor: own thread {numbers['added_own_cpu_ns']:,.0f}, others {numbers['added_other_cpu_ns']:,.0f})",
+            file=sys.stderr,
+        )
     for name, added in result["where_the_time_goes"].items():
         print(f"{name:28} added {added:10,.0f} ns a pair", file=sys.stderr)
     print(f"training: {result['training']}\nGIL: {result['gil']}", file=sys.stderr)

@@ -1,0 +1,109 @@
+"""Steps found from torch's optimizers, when the program does not tell them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+
+@pytest.fixture
+def session(tmp_path: Path):
+    with alloctrace.enable(tmp_path / "t.alloctrace") as session:
+        yield session
+
+
+def make(optimizer: type[torch.optim.Optimizer] = torch.optim.SGD, **options: float) -> torch.optim.Optimizer:
+    weight = torch.ones(4, requires_grad=True)
+    weight.grad = torch.ones(4)
+    return optimizer([weight], lr=0.1, **options)
+
+
+def steps(session: alloctrace.Session) -> list[int]:
+    alloctrace.disable()
+    return list(session.load().steps()["step"])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_one_optimizer(session: alloctrace.Session, kind: type[torch.optim.Optimizer]) -> None:
+    optimizer = make(kind)
+    for _ in range(5):
+        optimizer.step()
+    assert steps(session) == [0, 1, 2, 3, 4]
+
+
+def test_lbfgs_calls_its_closure_many_times_but_ends_one_step(session: alloctrace.Session) -> None:
+    optimizer = make(torch.optim.LBFGS)
+    for _ in range(3):
+        optimizer.step(lambda: torch.tensor(1.0, requires_grad=True))
+    assert steps(session) == [0, 1, 2]
+
+
+def test_the_two_optimizers_of_a_gan_make_one_step_an_iteration(session: alloctrace.Session) -> None:
+    generator, critic = make(), make()
+    for _ in range(4):
+        for _ in range(5):
+            critic.step()
+        generator.step()
+    # The critic stepped first: each of its steps ends one; the generator's end none.
+    assert len(steps(session)) == 20
+
+
+def test_the_first_optimizer_leads_even_when_the_other_steps_more_often(session: alloctrace.Session) -> None:
+    generator, critic = make(), make()
+    for _ in range(4):
+        generator.step()
+        for _ in range(5):
+            critic.step()
+    assert steps(session) == [0, 1, 2, 3]
+
+
+def test_an_optimizer_for_each_parameter_is_one_step(session: alloctrace.Session) -> None:
+    optimizers = [make() for _ in range(30)]
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.step()
+    assert steps(session) == [0, 1, 2]
+
+
+def test_the_next_phase_has_steps_too(session: alloctrace.Session) -> None:
+    pretraining = make()
+    for _ in range(3):
+        pretraining.step()
+    finetuning = make()
+    for _ in range(40):
+        finetuning.step()
+    assert len(steps(session)) > 20
+    # Gone for good is taken at once: nothing to wait for.
+
+
+def test_a_deleted_leader_is_succeeded_at_once(session: alloctrace.Session) -> None:
+    optimizer = make()
+    optimizer.step()
+    del optimizer
+    other = make()
+    for _ in range(3):
+        other.step()
+    assert steps(session) == [0, 1, 2, 3]
+
+
+def test_the_first_step_call_switches_guessing_off(session: alloctrace.Session) -> None:
+    optimizer = make()
+    optimizer.step()
+    alloctrace.step()
+    for _ in range(10):
+        optimizer.step()
+    alloctrace.step(100)
+    assert steps(session) == [0, 1, 100]
+
+
+def test_nothing_stays_hooked(tmp_path: Path) -> None:
+    from torch.optim import optimizer as module
+
+    before = len(module._global_optimizer_post_hooks)
+    with alloctrace.enable(tmp_path / "a.alloctrace"):
+        assert len(module._global_optimizer_post_hooks) == before + 1
+    assert len(module._global_optimizer_post_hooks) == before
