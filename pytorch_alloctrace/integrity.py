@@ -11,7 +11,8 @@ class Integrity:
     """How whole a trace is. Counts are events unless the name says otherwise."""
 
     state: str
-    """"complete", "truncated" (ends before the recording did), "gaps" (events lost while recording, or blocks absent) or
+    """"complete", "truncated" (ends before the recording did), "gaps" (events lost while recording, or blocks absent)
+    or
     "corrupt" (bytes of the file are damaged); the worst that applies."""
     events: int
     """Readable events."""
@@ -49,7 +50,9 @@ class Integrity:
         if self.missing_events:
             notes.append(f"{self.missing_events:,} events missing")
         if self.lost:
-            causes = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in self.lost_by_cause.items() if count)
+            causes = ", ".join(
+                f"{name.replace('_', ' ')}: {count:,}" for name, count in self.lost_by_cause.items() if count
+            )
             notes.append(f"{self.lost:,} events lost while recording ({causes})")
         if self.truncated_bytes:
             notes.append(f"{self.truncated_bytes:,} bytes of an unfinished block")

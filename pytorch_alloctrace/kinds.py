@@ -28,7 +28,8 @@ KINDS = (
     "latency",
     "empty_cache",
 )
-"""Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as csrc/core/event.h."""
+"""Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
+csrc/core/event.h."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 

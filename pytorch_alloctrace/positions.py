@@ -23,13 +23,18 @@ class PositionTable:
 
     def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
         # A damaged trace may have any number: none that the arithmetic on 64 signed bits cannot hold.
-        self._steps = [(kind, seq, time, min(number, _LARGEST_STEP), live) for kind, seq, time, number, live in rows if kind == STEP]
+        self._steps = [
+            (kind, seq, time, min(number, _LARGEST_STEP), live)
+            for kind, seq, time, number, live in rows
+            if kind == STEP
+        ]
         self._marks = [row for row in rows if row[0] != STEP]
         self._ends = np.array([row[1] for row in self._steps], dtype=np.uint64)
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
 
     def step_of(self, seq: npt.NDArray[np.uint64]) -> Any:
-        """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step was told."""
+        """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step
+        was told."""
         if not len(self._ends):
             return pd.array([pd.NA] * len(seq), dtype="Int64")
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
@@ -37,7 +42,12 @@ class PositionTable:
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
         rows = [
-            {"step": number, "seq": seq, "time_ns": time_ns, "live_bytes": sum(live[index] for index in devices if index < len(live))}
+            {
+                "step": number,
+                "seq": seq,
+                "time_ns": time_ns,
+                "live_bytes": sum(live[index] for index in devices if index < len(live)),
+            }
             for _, seq, time_ns, number, live in self._steps
         ]
         return pd.DataFrame(rows, columns=["step", "seq", "time_ns", "live_bytes"])

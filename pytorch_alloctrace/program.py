@@ -46,14 +46,21 @@ def load_recorder() -> ModuleType:
     except ImportError:
         raise RecorderUnavailableError(f"pytorch_alloctrace is not built: run `{REBUILD}`") from None
     if not built.RECORDER:
-        raise RecorderUnavailableError(f"this build of pytorch_alloctrace only reads traces ({built.NO_RECORDER_REASON}): to record, run `{REBUILD}` where torch is installed")
+        raise RecorderUnavailableError(
+            f"this build of pytorch_alloctrace only reads traces ({built.NO_RECORDER_REASON}): "
+            f"to record, run `{REBUILD}` where torch is installed"
+        )
     abi = sysconfig.get_config_var("SOABI")
     if abi != built.PYTHON_ABI:
-        raise RecorderUnavailableError(f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, this is {abi}: run `{REBUILD}`")
+        raise RecorderUnavailableError(
+            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, this is {abi}: run `{REBUILD}`"
+        )
     try:
         import torch
     except ImportError as error:
-        raise RecorderUnavailableError(f"torch cannot be imported ({error}): recording observes torch, so install it first") from None
+        raise RecorderUnavailableError(
+            f"torch cannot be imported ({error}): recording observes torch, so install it first"
+        ) from None
     if torch.__version__ != built.TORCH_VERSION or torch.version.cuda != built.CUDA_VERSION:
         raise RecorderUnavailableError(
             f"pytorch_alloctrace was built for torch {_with_cuda(built.TORCH_VERSION, built.CUDA_VERSION)}, "
@@ -119,6 +126,6 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], **options: Any)
 
 def _main_script(main: ModuleType | None) -> str:
     path = getattr(main, "__file__", None)
-    if path:
+    if isinstance(path, str):
         return os.path.abspath(path)
     return sys.argv[0] if sys.argv and sys.argv[0] else "interactive"

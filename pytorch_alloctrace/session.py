@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from . import program
-from .errors import RecorderUnavailableError, SessionError
+from .errors import SessionError
 from .steps import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class Session:
             self._add_sources_known_to_python()
             recorder, path = self._recorder, self.path
         if not recorder.flush():
-            raise SessionError(f"{path} cannot be written (disk full?): free some room; what was recorded is kept in its spool")
+            raise SessionError(
+                f"{path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
+            )
 
     def load(self) -> Trace:
         """The trace so far (flushes first while recording)."""
@@ -133,7 +135,8 @@ def enable(
         ``alloctrace-{rank}-{pid}.alloctrace`` in the working directory.
     devices: which allocators to record, of "cuda" and "cpu"; those that torch does not have are left out.
     stacks: "python", or "none" for no stacks.
-    on_full: what an event does when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full: "wait", at
+    on_full: what an event does when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
+    "wait", at
         most 100 ms, or "drop". What is lost is counted and told in its place in the trace.
     spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
         Default: beside the trace. Choose a local folder (such as /dev/shm) when the trace is on a network file system.

@@ -1,7 +1,9 @@
 """From stacks to places in the user's code.
 
-A site is the innermost frame of the user's own code: not torch, not an installed package, not the standard library, not frozen modules.
-Stacks that differ only inside libraries are one site. Where a stack has no user frame its innermost frame stands in, and
+A site is the innermost frame of the user's own code: not torch, not an installed package, not the standard library,
+not frozen modules.
+Stacks that differ only inside libraries are one site. Where a stack has no user frame its innermost frame stands in,
+and
 `user` is False.
 """
 
@@ -19,11 +21,16 @@ import pandas as pd
 from . import _replay
 
 BY = ("line", "stack", "function", "file")
+SITE_COLUMNS = (
+    *("site", "filename", "line", "function", "source", "user"),
+    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "stack"),
+)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stack. `function` is the name that traceback prints; `source` is the text of the line, None where the
+    """One frame of a stack. `function` is the name that traceback prints; `source` is the text of the line, None
+    where the
     trace does not have it."""
 
     function: str
@@ -48,7 +55,9 @@ def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Seq
 class StackIndex:
     """The stacks of a trace: their frames, and for each the site it belongs to. Stack 0 is "no stack known"."""
 
-    def __init__(self, reader: _replay.TraceReader, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()) -> None:
+    def __init__(
+        self, reader: _replay.TraceReader, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()
+    ) -> None:
         self._reader = reader
         table: dict[str, npt.NDArray[Any]] = reader.stack_table()
         self.parent = table["parent"]
@@ -68,7 +77,8 @@ class StackIndex:
         return len(self.parent)
 
     def _sites(self) -> npt.NDArray[np.uint32]:
-        """For each stack its innermost user frame, 0 where there is none. Callers have lower ids: one pass is enough."""
+        """For each stack its innermost user frame, 0 where there is none. Callers have lower ids: one pass is
+        enough."""
         site = np.where(self.is_user, np.arange(len(self.parent), dtype=np.uint32), np.uint32(0))
         pending = np.flatnonzero(~self.is_user)
         for stack in pending:
@@ -84,10 +94,13 @@ class StackIndex:
     def frame(self, stack: int) -> Frame:
         """The innermost frame of a stack."""
         filename, line = int(self._filename[stack]), int(self._line[stack])
-        return Frame(self._string(int(self._name[stack])), self._string(filename), line, self._reader.source(filename, line))
+        return Frame(
+            self._string(int(self._name[stack])), self._string(filename), line, self._reader.source(filename, line)
+        )
 
     def frames(self, stack: int) -> list[Frame]:
-        """All frames, innermost first; empty for stack 0. Raises IndexError for a stack that the trace does not have."""
+        """All frames, innermost first; empty for stack 0. Raises IndexError for a stack that the trace does not
+        have."""
         if not 0 <= stack < len(self):
             raise IndexError(f"the trace has no stack {stack}: stacks count from 1 to {len(self) - 1}")
         found = []
@@ -115,11 +128,20 @@ class StackIndex:
     def describe(self, stack: int, by: str) -> dict[str, Any]:
         """The columns that name a group: site, filename, line, function, source, user."""
         if stack == 0:
-            return {"site": "(no Python stack)", "filename": "", "line": 0, "function": "", "source": None, "user": False}
+            return {
+                "site": "(no Python stack)",
+                "filename": "",
+                "line": 0,
+                "function": "",
+                "source": None,
+                "user": False,
+            }
         representative = self.representative(stack)
         frame = self.frame(representative)
         line = frame.line if by in ("line", "stack") else 0
-        site = {"function": f"{frame.function} ({frame.filename})", "file": frame.filename}.get(by, f"{frame.filename}:{line}")
+        site = {"function": f"{frame.function} ({frame.filename})", "file": frame.filename}.get(
+            by, f"{frame.filename}:{line}"
+        )
         return {
             "site": site,
             "filename": frame.filename,
@@ -133,16 +155,17 @@ class StackIndex:
 def group_stacks(index: StackIndex, totals: pd.DataFrame, by: str) -> pd.DataFrame:
     """Totals by stack (columns stack, allocations, bytes, live_bytes, live_blocks, largest) summed by site.
 
-    Each row's `stack` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes, then bytes.
+    Each row's `stack` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes,
+    then bytes.
     """
     if by not in BY:
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
-    columns = ["site", "filename", "line", "function", "source", "user", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "stack"]
     if totals.empty:
-        return pd.DataFrame(columns=columns)
-    keyed = totals.assign(_key=[index.key(int(stack), by) for stack in totals["stack"]])
-    keyed = keyed.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
-    groups = keyed.groupby("_key", sort=False).agg(
+        return pd.DataFrame(columns=list(SITE_COLUMNS))
+    numbers: dict[tuple[Any, ...], int] = {}
+    group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack"]])
+    keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
+    groups = keyed.groupby("group", sort=False).agg(
         allocations=("allocations", "sum"),
         bytes=("bytes", "sum"),
         live_bytes=("live_bytes", "sum"),
@@ -151,5 +174,6 @@ def group_stacks(index: StackIndex, totals: pd.DataFrame, by: str) -> pd.DataFra
         stack=("stack", "first"),
     )
     names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack"]], index=groups.index)
-    result = pd.concat([names, groups], axis=1)[columns]
+    result = pd.concat([names, groups], axis=1)[list(SITE_COLUMNS)]
+    result["source"] = result["source"].astype(object).where(result["source"].notna(), None)
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)

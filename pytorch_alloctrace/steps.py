@@ -1,6 +1,7 @@
 """Finding steps in programs that do not call step(): from torch's optimizers.
 
-Definition: a step ends when the optimizer that ended the last one steps again. So the two optimizers of a GAN, or one optimizer for
+Definition: a step ends when the optimizer that ended the last one steps again. So the two optimizers of a GAN, or one
+optimizer for
 each parameter, make one step an iteration, not two or hundreds.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 TAKE_OVER_AFTER = 16
-"""An optimizer that has stepped so often since the leading one last did becomes the leading one: the program has moved on to
+"""An optimizer that has stepped so often since the leading one last did becomes the leading one: the program has
+moved on to
 another phase. More than the critic's steps for one of the generator's in use."""
 
 

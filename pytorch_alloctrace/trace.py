@@ -21,7 +21,8 @@ from .sites import Frame, StackIndex, group_stacks
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
 """The default columns of `Trace.events`."""
 AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type")
-"""More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward) its number, the
+"""More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
+its number, the
 thread that made it, and its type."""
 
 Progress = Callable[[float], None]
@@ -37,7 +38,8 @@ def load(
 ) -> Trace:
     """Opens a trace, whole or damaged, together with the spool of a recording that was killed or still runs.
 
-    spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as the
+    spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as
+    the
     user's own although installed. progress: called now and then with a share from 0 to 1.
 
     Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: see
@@ -133,8 +135,10 @@ class Trace:
     def positions(self) -> PositionTable:
         """Steps, marks and regions."""
         return PositionTable(
-            [(kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
-             for kind, seq, time_ns, value, live in self._account["positions"]]
+            [
+                (kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
+                for kind, seq, time_ns, value, live in self._account["positions"]
+            ]
         )
 
     @property
@@ -187,13 +191,16 @@ class Trace:
     ) -> Iterator[pd.DataFrame]:
         """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
 
-        since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not included
+        since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not
+        included
         when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS.
         """
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
         for name in wanted:
             if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
-                raise ValueError(f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}")
+                raise ValueError(
+                    f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}"
+                )
         first = self.positions.since(since) if since is not None else 0
         end = self.positions.until(until, None, number_included=False) if until is not None else None
         stream = self._reader.stream(first, _ALL if end is None else end)
@@ -215,8 +222,10 @@ class Trace:
     ) -> pd.DataFrame:
         """All events, or those from `since` on and before `until` (see `iter_events`), as one DataFrame.
 
-        Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu", "cuda:0";
-        "" for positions), address, size (bytes requested; of a free: those of its alloc, 0 where unknown; of a step its number), stream,
+        Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu",
+        "cuda:0";
+        "" for positions), address, size (bytes requested; of a free: those of its alloc, 0 where unknown; of a step
+        its number), stream,
         pool, thread (see `threads`), stack (see `frames`; 0: none), step (None where the trace has none).
         """
         frames = list(self.iter_events(since=since, until=until, columns=columns))
@@ -232,7 +241,7 @@ class Trace:
         for name in columns:
             if name == "kind":
                 names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
-                made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=names)
+                made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=pd.Index(names))
             elif name == "device":
                 devices = places["device"].fillna("").astype(str)
                 codes, known = pd.factorize(devices)
@@ -257,24 +266,30 @@ class Trace:
         return self.stacks.frames(int(stack))
 
     def stack_totals(self, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
-        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest; up to a moment, on one device or all."""
+        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest; up to a moment, on one device
+        or all."""
         tables = [
-            pd.DataFrame(entry["stacks"]) for entry in self._account_at(at, device)["devices"] if device in (None, entry["device"])
+            pd.DataFrame(entry["stacks"])
+            for entry in self._account_at(at, device)["devices"]
+            if device in (None, entry["device"])
         ]
         columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest"]
         if not tables:
             return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
         if len(tables) == 1:
             return tables[0][columns]
-        sums = pd.concat(tables).groupby("stack", as_index=False).agg(
-            {"allocations": "sum", "bytes": "sum", "live_bytes": "sum", "live_blocks": "sum", "largest": "max"}
+        sums = (
+            pd.concat(tables)
+            .groupby("stack", as_index=False)
+            .agg({"allocations": "sum", "bytes": "sum", "live_bytes": "sum", "live_blocks": "sum", "largest": "max"})
         )
         return sums[columns]
 
     def sites(self, by: str = "line", *, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
         """What each place in the code has allocated; bytes are requested bytes.
 
-        by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line, function, source,
+        by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
+        function, source,
         user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
         largest, stack (the one with most live bytes). at: as in `live`.
         """
@@ -283,7 +298,8 @@ class Trace:
     def live(self, at: int | str = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks that are live at a moment, oldest first.
 
-        at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at its end), "mark:NAME".
+        at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
+        its end), "mark:NAME".
         Columns: address, size, device, stack, thread, birth_seq, birth_ns, step (of birth).
         """
         account = self._account_at(at, device)
@@ -305,7 +321,8 @@ class Trace:
     def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
         """Requested bytes that are live, over time, in `points` intervals of equal length.
 
-        Columns: device, time_ns (beginning of the interval), requested (at its end), requested_min and requested_max (within it, so that no
+        Columns: device, time_ns (beginning of the interval), requested (at its end), requested_min and requested_max
+        (within it, so that no
         peak is lost), blocks (live at its end), seq (of the event that reached the maximum).
         """
         if points < 1:

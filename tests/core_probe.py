@@ -19,10 +19,21 @@ import numpy.typing as npt
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
-READING = ["account", "crc32", "definitions", "event_codec", "input_file", "ledger", "line_table", "spool_reader", "trace_reader"]
+READING = [
+    "account",
+    "crc32",
+    "definitions",
+    "event_codec",
+    "input_file",
+    "ledger",
+    "line_table",
+    "spool_reader",
+    "trace_reader",
+]
 """The files of csrc/core that read a trace."""
 RECORDING = [
-    "crc32", "definition_log", "definitions", "event_codec", "line_table", "recorder", "source_lines", "spool_writer", "stack_table",
+    "crc32", "definition_log", "definitions", "event_codec", "line_table", "recorder", "source_lines", "spool_writer",
+    "stack_table",
     "trace_file", "writer",
 ]  # fmt: skip
 """Those that write one."""
@@ -52,7 +63,8 @@ Events = npt.NDArray[np.void]
 
 
 def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
-    """Compiles tests/`probe` with the named files of csrc/core; what was made is kept under build/ until its sources change."""
+    """Compiles tests/`probe` with the named files of csrc/core; what was made is kept under build/ until its sources
+    change."""
     headers = "".join(path.read_text() for path in sorted(CORE.glob("*.h")))
 
     def compile_one(source: Path) -> Path:
@@ -66,7 +78,8 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
 
 
 def _made(name: str, sources: str, arguments: list[str]) -> Path:
-    """The file that the compiler makes with these arguments, made anew if they or the sources are not those of the last time."""
+    """The file that the compiler makes with these arguments, made anew if they or the sources are not those of the
+    last time."""
     compiler = os.environ.get("CXX", "c++")
     digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
     made = BUILT / f"{name}-{digest}"
@@ -160,7 +173,13 @@ class Recorder:
         self.spool = spool or path.with_name(path.name + ".spool")
         header = _json({"spool": str(self.spool)})
         self._handle = library().recorder_open(
-            os.fsencode(path), os.fsencode(self.spool), secrets.token_bytes(16), ring_events, definitions_bytes, wait_ns, header
+            os.fsencode(path),
+            os.fsencode(self.spool),
+            secrets.token_bytes(16),
+            ring_events,
+            definitions_bytes,
+            wait_ns,
+            header,
         )
         assert self._handle, library().probe_last_error()
 

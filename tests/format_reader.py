@@ -252,7 +252,19 @@ def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]
             node_thread, node_type = contexts.varint(), contexts.varint()
         last_of_thread[thread] = (place, sequence, node_sequence, node_thread, node_type)
         found.append(
-            Event(kind, time, addresses[number], size, stack, thread, place, sequence, node_sequence, node_thread, node_type)
+            Event(
+                kind,
+                time,
+                addresses[number],
+                size,
+                stack,
+                thread,
+                place,
+                sequence,
+                node_sequence,
+                node_thread,
+                node_type,
+            )
         )
     return found
 
@@ -270,7 +282,8 @@ class Block:
 
 
 class TraceFile:
-    """A whole trace file, with the spool beside it if there is one. Raises Damage for anything that is not as documented."""
+    """A whole trace file, with the spool beside it if there is one. Raises Damage for anything that is not as
+    documented."""
 
     def __init__(self, path: Path, spool: Path | None = None) -> None:
         data = path.read_bytes()
@@ -282,7 +295,7 @@ class TraceFile:
         self.runs: list[Run] = []
         self.header: dict[str, Any] = {}
         self.end: dict[str, Any] | None = None
-        self.counters = (0,) * 6
+        self.counters: tuple[int, ...] = (0,) * 6
         self.uncommitted = 0
         offset, next_event, previous_end = FILE_HEADER, 0, None
         while offset < len(data):
@@ -313,7 +326,9 @@ class TraceFile:
 
     def read_spool(self, data: bytes, next_event: int) -> None:
         """A spool that nobody writes to any more."""
-        magic, version, event_bytes, session, ring, capacity, log, log_capacity, _ = struct.unpack_from("<8sII16s5Q", data)
+        magic, version, event_bytes, session, ring, capacity, log, log_capacity, _ = struct.unpack_from(
+            "<8sII16s5Q", data
+        )
         if (magic, version, event_bytes, session) != (b"ALLOCSPL", 1, 64, self.session):
             return
         valid = struct.unpack_from("<I", data, 120)[0] & 1
@@ -329,15 +344,14 @@ class TraceFile:
         self.latest = end
         for position in range(max(tail, next_event), head):
             at = ring + position % capacity * 64
-            commit, stack, time, address, size, thread, place, sequence, node_sequence, node_thread, node_type, kind = (
-                struct.unpack_from("<IIQQQIIQQIHB", data, at)
-            )
+            commit, stack, time, address, size, thread, *context, kind = struct.unpack_from("<IIQQQIIQQIHB", data, at)
             if commit != (position + 1) & 0xFFFFFFFF:
                 self.uncommitted += 1
                 continue
-            event = Event(kind, time, address, size, stack, thread, place, sequence, node_sequence, node_thread, node_type)
-            if self.runs and self.runs[-1].begin is begin and self.runs[-1].first + len(self.runs[-1].events) == position:
-                self.runs[-1].events.append(event)
+            event = Event(kind, time, address, size, stack, thread, *context)
+            last = self.runs[-1] if self.runs else None
+            if last and last.begin is begin and last.first + len(last.events) == position:
+                last.events.append(event)
             else:
                 self.runs.append(Run(position, [event], begin, end))
 
@@ -368,5 +382,12 @@ def read_block(data: bytes, offset: int) -> Block:
         raise Damage("a checksum does not match")
     anchors = struct.unpack_from("<6Q", header, 40)
     return Block(
-        offset, kind, first, count, Anchor(*anchors[:3]), Anchor(*anchors[3:]), struct.unpack_from("<6Q", header, 88), payload
+        offset,
+        kind,
+        first,
+        count,
+        Anchor(*anchors[:3]),
+        Anchor(*anchors[3:]),
+        struct.unpack_from("<6Q", header, 88),
+        payload,
     )

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
-Inner = Callable[[], None]
+Inner = Callable[[], object]
 CONSTRUCTS: dict[str, Callable[[Inner, int], object]] = {}
 
 
@@ -33,27 +33,27 @@ def construct(function: Callable[[Inner, int], object]) -> Callable[[Inner, int]
     return function
 
 
-def call(function: Inner, *arguments: object, **more: object) -> None:
-    function()
+def call(function: Inner, *arguments: object, **more: object) -> object:
+    return function()
 
 
 # Calls
 
 
 @construct
-def recursion(inner: Inner, number: int) -> None:
+def recursion(inner: Inner, number: int) -> object:
     if number % 13 == 0:
         return inner()
-    recursion(inner, number % 13 - 1)
+    return recursion(inner, number % 13 - 1)
 
 
 @construct
 def mutual_recursion(inner: Inner, number: int) -> None:
-    def even(depth: int) -> None:
+    def even(depth: int) -> object:
         return inner() if depth == 0 else odd(depth - 1)
 
-    def odd(depth: int) -> None:
-        even(depth - 1)
+    def odd(depth: int) -> object:
+        return even(depth - 1)
 
     even(2 * (number % 5))
 
@@ -87,9 +87,31 @@ def multi_line_argument(inner: Inner, number: int) -> object:
     )
 
 
+# Layouts that no formatter leaves alone.
+LAYOUTS = (
+    "call(inner); call(lambda: None); call(inner)\n",
+    "call(\n  inner\n)\n",
+    "value = (1 +\n  (call(inner) or 1)\n  + 2)\n",
+    "value = [\n 1, call\\\n  (inner), 2\n]\n",
+    "if (1 and\n  not call(\n   inner)):\n pass\n",
+    "for item in (\n  call(inner),\n):\n  call(inner)\n",
+    "@(lambda function: (inner(), function)[1])\n@(\n lambda function: function\n)\ndef function(): pass\n",
+    "def function(argument=\n call(inner)\n): return call(inner)\nfunction(\n)\n",
+    "with suppress(\n KeyError\n), suppress(\n ValueError): call(\ninner)\n",
+    "assert not call(\n inner), (\n 1)\n",
+    "try: raise KeyError\nexcept (\n ValueError, inner() or KeyError\n): call(\n inner)\nfinally: call(inner)\n",
+    "while not (call(inner) or\n 1): pass\nelse: call(inner)\n",
+    "text = f'{call(inner)}' \\\n  f'{call(inner)}'\n",
+    "del [\n call(inner), 2\n][0]\n",
+    "name = {}; name[\n call(inner)\n] = (\n call(inner))\n",
+    "(lambda:\n\n call(\n inner))(\n)\n",
+)
+
+
 @construct
-def several_on_one_line(inner: Inner, number: int) -> None:
-    call(inner); call(lambda: None); call(inner) if number % 2 else None  # noqa: E702
+def laid_out(inner: Inner, number: int) -> None:
+    source = "\n" * (number // len(LAYOUTS) % 300) + LAYOUTS[number % len(LAYOUTS)]
+    exec(compile(source, "<laid out>", "exec"), {"inner": inner, "call": call, "suppress": contextlib.suppress})
 
 
 @construct
@@ -112,7 +134,7 @@ def decorated(inner: Inner, number: int) -> None:
     def decorate(argument: int) -> Callable[[Inner], Inner]:
         def decorator(function: Inner) -> Inner:
             @functools.wraps(function)
-            def wrapper(*arguments: Any, **more: Any) -> None:
+            def wrapper(*arguments: Any, **more: Any) -> object:
                 return function(*arguments, **more)
 
             return wrapper
@@ -150,7 +172,7 @@ def partial(inner: Inner, number: int) -> None:
 
 @construct
 def cached_function(inner: Inner, number: int) -> None:
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def cached(argument: int) -> None:
         inner()
 
@@ -206,7 +228,7 @@ def generator_expression(inner: Inner, number: int) -> object:
 
 @construct
 def generator(inner: Inner, number: int) -> None:
-    def generate() -> Iterator[None]:
+    def generate() -> Iterator[object]:
         yield None
         yield inner()
         inner()
@@ -217,7 +239,7 @@ def generator(inner: Inner, number: int) -> None:
 
 @construct
 def delegated_generator(inner: Inner, number: int) -> None:
-    def generate(depth: int) -> Iterator[None]:
+    def generate(depth: int) -> Iterator[object]:
         if depth:
             yield from generate(depth - 1)
         else:
@@ -301,7 +323,7 @@ class Awaited:
     def __init__(self, inner: Inner) -> None:
         self.inner = inner
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None, None, None]:
         self.inner()
         yield
         self.inner()
@@ -423,8 +445,9 @@ def replaced_code(inner: Inner, number: int) -> None:
 
 @construct
 def type_parameters(inner: Inner, number: int) -> None:
-    if sys.version_info < (3, 12):
-        return inner()
+    if sys.hexversion < 0x030C0000:
+        inner()
+        return
     source = (
         "type Alias = [\n    inner()\n]\n"
         "def function[T: (\n    inner(),\n)](argument: T) -> T:\n    return argument\n"
@@ -570,7 +593,7 @@ def special_methods(inner: Inner, number: int) -> object:
         lambda: 1 + special,
         lambda: sum([special]),
         lambda: special < special,
-        lambda: [object()].index(special),  # type: ignore[arg-type]
+        lambda: [object()].index(special),
         lambda: {special: 1},
         lambda: 1 if special else 2,
         lambda: len(special),
@@ -644,7 +667,7 @@ def properties(inner: Inner, number: int) -> None:
     elif choice == 2:
         _ = owner.described
     else:
-        owner.described = None  # type: ignore[assignment]
+        owner.described = None
 
 
 @construct
@@ -663,7 +686,7 @@ def class_body(inner: Inner, number: int) -> None:
     class Body(metaclass=Meta):
         inner()
         named = Named()
-        values = [call(inner) for _ in range(1)]
+        values = tuple(call(inner) for _ in range(1))
 
         class Nested:
             inner()
@@ -681,7 +704,7 @@ def subclassing(inner: Inner, number: int) -> None:
     class Derived(Base):
         pass
 
-    _ = Base[0]  # type: ignore[misc]
+    Base.__class_getitem__(0)
 
 
 @construct
@@ -783,13 +806,8 @@ def exception_handling(inner: Inner, number: int) -> None:
         finally:
             if number % 2:
                 inner()
-    except (
-        ValueError,
-        *((inner(),) if False else ()),  # type: ignore[misc]
-    ):
-        call(
-            inner
-        )  # fmt: skip
+    except ValueError:
+        call(inner)
     else:
         raise AssertionError
 
@@ -833,9 +851,7 @@ def matched(inner: Inner, number: int) -> None:
     match [number % 3, call(inner)]:
         case [0, None]:
             inner()
-        case [1, _] if (
-            call(inner) or True
-        ):
+        case [1, _] if call(inner) or True:
             pass
         case _:
             inner()
@@ -844,17 +860,7 @@ def matched(inner: Inner, number: int) -> None:
 @construct
 def assertion(inner: Inner, number: int) -> None:
     assert (value := call(inner)) is None, value
-    _ = (
-        number
-        + (inner() or 1)
-        - len(
-            f"""{
-                inner()
-            }"""
-            if sys.version_info >= (3, 12)
-            else "a"
-        )
-    )
+    _ = number + len(f"{inner()}") - len([inner()])
 
 
 # Hooks of the interpreter
@@ -912,7 +918,8 @@ def profiled(inner: Inner, number: int) -> None:
 @construct
 def signalled(inner: Inner, number: int) -> None:
     if threading.current_thread() is not threading.main_thread():
-        return inner()
+        inner()
+        return
     before = signal.signal(signal.SIGUSR1, lambda *_: inner())
     try:
         signal.raise_signal(signal.SIGUSR1)

@@ -293,6 +293,16 @@ def test_growing_sites_and_growth_per_step_agree_with_what_was_kept(record: Call
     assert (site.before, site.after, site.bytes, site.rate) == (10 * SIZE, 50 * SIZE, 40 * SIZE, SIZE)
 
 
+def test_a_leak_that_hardly_matters_is_called_small(record: Callable[..., alloctrace.Trace]) -> None:
+    kept = []
+    trace = record(every_step, 50, lambda number: kept.append(block(1)))
+    assert any(sentence.startswith("Small: ") for sentence in findings(summarize(trace))[0].sentences)
+    trace = record(append_every_step, 50, overwrite=True)
+    sentences = findings(summarize(trace))[0].sentences
+    assert any("1 GiB more after" in sentence for sentence in sentences)
+    assert not any(sentence.startswith("Small: ") for sentence in sentences)
+
+
 def test_without_stacks_the_leak_is_still_told(record: Callable[..., alloctrace.Trace]) -> None:
     leak = only_leak(record(append_every_step, 60, stacks="none"))
     assert leak.rate == SIZE and leak.sites[0].site.filename == "" and leak.path == ()

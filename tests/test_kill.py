@@ -26,8 +26,8 @@ for number in range(int(sys.argv[1])):
     if child == 0:
         alloctrace.enable(f"kill-{number}.alloctrace")
         witness[0:8] = (1).to_bytes(8, "little")
-        threads = [threading.Thread(target=allocate_for_ever, args=(witness, 64 * (1 + i)), name=f"victim-{i}") for i in range(2)]
-        for thread in threads: thread.start()
+        for i in range(2):
+            threading.Thread(target=allocate_for_ever, args=(witness, 64 * (1 + i)), name=f"victim-{i}").start()
         signal.pause()
     while witness[0:8] == bytes(8):
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
@@ -71,11 +71,17 @@ def test_nothing_committed_is_lost_at_fifty_random_instants(run_program, tmp_pat
         # Each counted call has made and freed one block, and is there with its stack and names.
         per_thread = sorted(allocs["thread"].value_counts().tolist())
         for counted, found in zip(sorted(witnesses), per_thread, strict=False):
-            assert counted <= found <= counted + 1, f"kill {number}: {witnesses} counted, {per_thread} in the trace"
+            times = allocs.groupby("thread", observed=True)["time_ns"].agg(["min", "max", "count"]).to_dict()
+            assert counted <= found <= counted + 1, (
+                f"kill {number}: {witnesses} counted, in the trace {times}; {integrity}"
+            )
         assert len(frees) >= sum(witnesses) and trace.missed_frees == 0
         for stack in set(allocs["stack"]):
             frames = [(frame.function, os.path.basename(frame.filename), frame.line) for frame in trace.frames(stack)]
-            assert frames[:2] == [("one_of", "alloctrace_victim.py", 11), ("allocate_for_ever", "alloctrace_victim.py", 6)]
+            assert frames[:2] == [
+                ("one_of", "alloctrace_victim.py", 11),
+                ("allocate_for_ever", "alloctrace_victim.py", 6),
+            ]
     assert recovered > 0, "no kill came while events were in the spool: the test shows nothing"
 
 

@@ -13,6 +13,7 @@ from conftest import ROOT
 
 import pytorch_alloctrace as alloctrace
 
+
 def assert_every_free_matches(events) -> None:
     """Replays alloc and free by address: no alloc at a live address, no free of a dead one."""
     live: dict[int, int] = {}
@@ -69,7 +70,8 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
         """
         import json, torch, pytorch_alloctrace as alloctrace
         from torch.profiler import profile, ProfilerActivity
-        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 8))
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128),
+        torch.nn.Linear(128, 8))
         optimizer = torch.optim.AdamW(model.parameters())
         def train(steps):
             for _ in range(steps):
@@ -183,8 +185,21 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
     )
     folder = Path(torch.__file__).parent
     subprocess.run(
-        ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(source), "-o", str(tmp_path / "native.so"), f"-I{folder}/include",
-         f"-I{sysconfig.get_paths()['include']}", f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"],
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(source),
+            "-o",
+            str(tmp_path / "native.so"),
+            f"-I{folder}/include",
+            f"-I{sysconfig.get_paths()['include']}",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
         check=True,
     )
     run_program(
@@ -205,14 +220,27 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
 
 
 def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, tmp_path: Path) -> None:
-    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. An allocator hook
+    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. An allocator
+    hook
     that took the GIL would hang for ever: the program's time limit is the watchdog."""
     import torch
 
     folder = Path(torch.__file__).parent
     subprocess.run(
-        ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(ROOT / "tools/bench/native_threads.cpp"), "-o", str(tmp_path / "native.so"),
-         f"-I{folder}/include", f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"],
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(ROOT / "tools/bench/native_threads.cpp"),
+            "-o",
+            str(tmp_path / "native.so"),
+            f"-I{folder}/include",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
         check=True,
     )
     run_program(
@@ -250,16 +278,21 @@ def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) ->
         """
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events = trace.events(columns=["seq", "kind", "size", "stack", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"])
+    events = trace.events(
+        columns=["seq", "kind", "size", "stack", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"]
+    )
     backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")]
     types = set(backward["node_type"])
     assert {"torch::autograd::generated::MmBackward0", "TwiceBackward"} <= types
-    # The allocation of backward carries the number of its node; the op of forward that made that node allocated with the
+    # The allocation of backward carries the number of its node; the op of forward that made that node allocated with
+    # the
     # next number on the thread that the node names.
     threads = trace.threads.set_index("autograd_id")["thread"]
     row = backward[backward["node_type"].str.contains("MmBackward0")].iloc[0]
     made = events[
-        (events["kind"] == "alloc") & (events["node_type"] == "") & (events["autograd_seq"] == row["node_seq"] + 1)
+        (events["kind"] == "alloc")
+        & (events["node_type"] == "")
+        & (events["autograd_seq"] == row["node_seq"] + 1)
         & (events["thread"] == threads[row["node_thread"]])
     ].iloc[0]
     frame = next(frame for frame in trace.frames(made["stack"]) if frame.filename.endswith("program.py"))
@@ -276,11 +309,14 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
         with alloctrace.enable("full.alloctrace"): plain()
         exec(compile("def cell():\\n    return torch.empty(20)  # in a cell", "<cell 1>", "exec"))
         import linecache
-        linecache.cache["<cell 1>"] = (1, None, ["def cell():\\n", "    return torch.empty(20)  # in a cell\\n"], "<cell 1>")
+        linecache.cache["<cell 1>"] = (1, None, ["def cell():\\n", "    return torch.empty(20)  # in a cell\\n"],
+        "<cell 1>")
         with alloctrace.enable("cell.alloctrace"): cell()
         """
     )
-    none, quiet, full, cell = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("none", "quiet", "full", "cell"))
+    none, quiet, full, cell = (
+        alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("none", "quiet", "full", "cell")
+    )
     assert (none.events()["stack"] == 0).all()
     frame = quiet.frames(quiet.events()["stack"].iloc[0])[0]
     assert (frame.function, frame.source) == ("plain", None)
@@ -308,14 +344,27 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
         };
         static Foreign foreign;
         extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
-        extern "C" void put_in_front() { foreign.upstream = c10::GetAllocator(c10::kCPU); c10::SetCPUAllocator(&foreign, 255); }
+        extern "C" void put_in_front() { foreign.upstream = c10::GetAllocator(c10::kCPU);
+        c10::SetCPUAllocator(&foreign, 255); }
         extern "C" long calls() { return foreign.calls; }
         """
     )
     folder = Path(torch.__file__).parent
     subprocess.run(
-        ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(source), "-o", str(tmp_path / "foreign.so"), f"-I{folder}/include",
-         f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"],
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(source),
+            "-o",
+            str(tmp_path / "foreign.so"),
+            f"-I{folder}/include",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
         check=True,
     )
     run_program(

@@ -61,7 +61,7 @@ def test_default_path_and_placeholders(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_enable_twice_names_the_running_file(tmp_path: Path) -> None:
     alloctrace.enable(tmp_path / "first.alloctrace")
-    with pytest.raises(alloctrace.SessionError, match="first.alloctrace"):
+    with pytest.raises(alloctrace.SessionError, match=r"first\.alloctrace"):
         alloctrace.enable(tmp_path / "second.alloctrace")
     assert not (tmp_path / "second.alloctrace").exists()
 
@@ -163,7 +163,9 @@ def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
     assert [live[tensor.data_ptr()] for tensor in (zero, one, two, late)] == [0, 1, 41, 42]
     assert list(trace.live(at="step:1")["address"]) == [zero.data_ptr(), one.data_ptr()]
     assert list(trace.live(at="mark:half way")["address"]) == [zero.data_ptr(), one.data_ptr()]
-    assert list(trace.events(since="step:1", until="step:1", columns=["kind", "size"]).query("kind == 'alloc'")["size"]) == [80]
+    assert list(
+        trace.events(since="step:1", until="step:1", columns=["kind", "size"]).query("kind == 'alloc'")["size"]
+    ) == [80]
     assert list(trace.events(since="step:42")["size"]) == [160]
     for wrong in ("step:7", "mark:none", "soon"):
         with pytest.raises(alloctrace.PositionError):

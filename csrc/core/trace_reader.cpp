@@ -13,6 +13,7 @@ namespace alloctrace {
 namespace {
 
 constexpr std::size_t kScanWindow = std::size_t{1} << 20;
+constexpr std::uint64_t kBeginningBytes = std::uint64_t{16} << 20;
 
 // The four hexadecimal digits at `at`, or 0.
 std::uint32_t hex_unit(const std::string& json, std::size_t at) {
@@ -137,10 +138,9 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
                       "): upgrade pytorch_alloctrace");
   }
   if (magic_fits && sound) return;
-  BlockHeader block;
-  if (!read_block_header(first_block, block) && !(magic_fits && find_next_block(first_block) < file_.size())) {
-    throw FormatError(path_ + " is not an alloctrace trace");
-  }
+  // A trace whose first page was lost is still one. But a large file of another kind is told apart without reading all of it.
+  const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
+  if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
   ++integrity_.corrupt_blocks;
   integrity_.corrupt_bytes += sizeof header;
 }
@@ -154,12 +154,12 @@ bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) c
          header.payload_bytes <= kMaxPayloadBytes;
 }
 
-// Offset of the next sound block header at or after `offset`; the file's size when there is none.
-std::uint64_t TraceReader::find_next_block(std::uint64_t offset) const {
+// Offset of the next sound block header from `offset` on; `end` when there is none before that.
+std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t end) const {
   Bytes window;
-  for (; offset < file_.size(); offset += kScanWindow) {
+  for (; offset < end; offset += kScanWindow) {
     // Windows overlap by the magic's length less one, so that none is missed at a border.
-    window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, file_.size() - offset));
+    window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, end - offset));
     if (!file_.read(window.data(), window.size(), offset)) break;
     for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
       BlockHeader header;
@@ -169,7 +169,7 @@ std::uint64_t TraceReader::find_next_block(std::uint64_t offset) const {
       }
     }
   }
-  return file_.size();
+  return end;
 }
 
 void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
@@ -178,7 +178,7 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
     BlockHeader header;
     if (!read_block_header(offset, header)) {
-      const std::uint64_t next = find_next_block(offset + 1);
+      const std::uint64_t next = find_next_block(offset + 1, file_.size());
       // Nothing sound behind it: the file was cut here if no more than the beginning of a header is left.
       note_damage(offset, next, next == file_.size() && is_cut_header(offset));
       offset = next;
@@ -193,7 +193,7 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
         crc32(payload.data(), payload.size()) != header.payload_crc) {
       // Where bytes are missing in the middle, the next block begins before this payload should end: look for it.
-      const std::uint64_t next = find_next_block(payload_offset);
+      const std::uint64_t next = find_next_block(payload_offset, file_.size());
       note_damage(offset, next, next == file_.size() && !is_whole);
       if (header.type == BlockType::kEvents && is_whole) {
         damaged_end_ = std::max(damaged_end_, header.first_sequence + header.event_count);

@@ -82,7 +82,7 @@ class TraceReader {
   void read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block);
   void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
   bool read_block_header(std::uint64_t offset, BlockHeader& header) const;
-  std::uint64_t find_next_block(std::uint64_t offset) const;
+  std::uint64_t find_next_block(std::uint64_t offset, std::uint64_t end) const;
   bool is_cut_header(std::uint64_t offset) const;
   void note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut);
   void take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);

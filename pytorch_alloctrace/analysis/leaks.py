@@ -31,6 +31,8 @@ from .windows import Windows
 LEAST_COVERAGE = 0.8
 SAME_BIRTHS = 0.9
 """Share of steps that two sites must have in common (of those of either) to be one finding."""
+MOST = 0.8
+"""Share of a leak's bytes from which on the one line that makes them is the line to look at."""
 BALANCED = 0.5
 """Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
 _DOUBT = 0.8
@@ -80,6 +82,25 @@ class Leak:
     """The frames of user code under which nearly all its bytes are made (see `common_path`), but the first site."""
     path_share: float
     """Of the bytes: how many are made under that path."""
+
+    @property
+    def line(self) -> Site:
+        """The line to look at: the site that makes most of it; where none does, the innermost line that calls all.
+
+        A loss kept with its graph keeps tensors that are made at many lines of the model. None of these is wrong; the
+        call that they share is where the reference is kept, or one step away from it.
+        """
+        shared = next((frame for frame in self.path if frame.line), None)
+        if shared is None or self.sites[0].bytes >= MOST * self.bytes:
+            return self.sites[0].site
+        return Site(shared.filename, shared.line, shared.function, shared.source, user=True)
+
+    @property
+    def callers(self) -> tuple[Frame, ...]:
+        """The frames of the path outside of `line`, innermost first."""
+        named = [(frame.filename, frame.line) for frame in self.path]
+        here = (self.line.filename, self.line.line)
+        return self.path[named.index(here) + 1 :] if here in named else self.path
 
 
 @dataclass(frozen=True)

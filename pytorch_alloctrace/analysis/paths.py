@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ..sites import Frame
 from ..trace import Trace
 
-NEARLY_ALL = 0.95
+NEARLY_ALL = 0.99
 """Share of the bytes that must be made under a frame for it to be common. One small tensor that is made elsewhere, and
 kept by the same reference, must not hide where all the rest comes from."""
 

@@ -18,6 +18,8 @@ from .places import PlaceNames
 _CONFIDENCE = ((0.9, "almost certain"), (0.7, "likely"), (0.0, "possible"))
 """From which confidence on which word is used."""
 _FORECAST_BYTES = 1 << 30
+_SMALL = 1000
+"""A leak is called small when so many of it are less than the peak."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class Finding:
     """What it is about; 0 where nothing is wrong."""
     confidence: float | None
     site: Site | None
+    """The line to look at."""
     stack: int
+    """Of the stacks behind it the one with the most bytes."""
     sentences: tuple[str, ...]
     path_title: str = ""
     """What `path` is, as a beginning of a sentence."""
@@ -66,15 +70,15 @@ def _leak(leak: Leak, summary: Summary, names: PlaceNames) -> Finding:
     device = f" on {leak.device}" if len(summary.devices) > 1 else ""
     return Finding(
         kind="leak",
-        title=f"{names.place(first.site)}: {units.rate(leak.rate, leak.unit)}{device}",
+        title=f"{names.place(leak.line)}: {units.rate(leak.rate, leak.unit)}{device}",
         device=leak.device,
         bytes=leak.bytes,
         confidence=leak.confidence,
-        site=first.site,
+        site=leak.line,
         stack=first.stack,
         sentences=tuple(_leak_sentences(leak, summary)),
-        path_title=_path_title(leak),
-        path=leak.path,
+        path_title="Called from",
+        path=leak.callers,
         leak=leak,
     )
 
@@ -91,7 +95,10 @@ def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
         f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): blocks of "
         f"{leak.windows_with_survivors} of {leak.windows_judged} stretches of the run survived."
     )
-    if leak.rate >= 1:
+    peak = max((device.peak.bytes for device in summary.devices if device.device == leak.device), default=0)
+    if leak.bytes * _SMALL < peak:
+        sentences.append("Small: in the whole run it came to less than a thousandth of the peak.")
+    elif leak.rate >= 1:
         needed = _FORECAST_BYTES / leak.rate
         soon = units.duration(needed * leak.seconds_per_unit)
         steps = f"{units.counted(max(round(needed), 1), 'step')}, about {soon}" if leak.unit == "step" else soon
@@ -102,12 +109,6 @@ def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
     if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
-
-
-def _path_title(leak: Leak) -> str:
-    if len(leak.sites) == 1:
-        return "Called from"
-    return "All of it is made under" if leak.path_share == 1 else "Nearly all of it is made under"
 
 
 def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:

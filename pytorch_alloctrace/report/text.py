@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from ..analysis.leaks import Leak
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from . import units
 from .findings import Finding, findings
@@ -13,8 +14,8 @@ from .places import PlaceNames
 from .screen import Screen
 
 _LABEL_STYLES = {"leak": ("LEAK", "bold red"), "no_leak": ("OK", "bold green"), "not_judged": ("NOTE", "bold yellow")}
-_OTHER_SITES = 5
-"""Further lines of one leak that are shown."""
+_LEAKING_SITES = 5
+"""Lines of one leak that are shown."""
 _GROWING_SITES = 5
 _PATH_FRAMES = 3
 """Callers that are shown."""
@@ -89,21 +90,25 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
         quoted = names.source(frame)
         if quoted:
             screen.source(quoted, indent + 4)
-    leak = finding.leak
-    if leak is None:
+    if finding.leak is not None:
+        _leaking_sites(finding.leak, indent, screen, names)
+        if explain and finding.site is not None and finding.site.filename:
+            keepers = "a list, an attribute, a closure, an autograd graph"
+            made = "makes the blocks" if finding.site == finding.leak.sites[0].site else "calls what makes the blocks"
+            screen.text(f"This line {made}; what keeps them is a reference: {keepers}.", indent, style="dim")
+
+
+def _leaking_sites(leak: Leak, indent: int, screen: Screen, names: PlaceNames) -> None:
+    """Where the blocks of a leak of several lines are made, by bytes."""
+    if len(leak.sites) == 1:
         return
-    if len(leak.sites) > 1:
-        screen.text("Kept in the same steps, probably by the same reference:", indent)
-        for other in leak.sites[1 : _OTHER_SITES + 1]:
-            rate = units.rate(other.rate, leak.unit)
-            _entry(screen, indent, rate, names.place(other.site), names.source(other.site), 20)
-        more = leak.sites[_OTHER_SITES + 1 :]
-        if more:
-            rate = units.rate(sum(site.rate for site in more), leak.unit)
-            screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
-    if explain and finding.site is not None and finding.site.filename:
-        keepers = "a list, an attribute, a closure, an autograd graph"
-        screen.text(f"This line makes the blocks; what keeps them is a reference: {keepers}.", indent, style="dim")
+    screen.text("Made at these lines, in the same steps, and probably kept by one reference:", indent)
+    for site in leak.sites[:_LEAKING_SITES]:
+        _entry(screen, indent, units.rate(site.rate, leak.unit), names.place(site.site), names.source(site.site), 20)
+    more = leak.sites[_LEAKING_SITES:]
+    if more:
+        rate = units.rate(sum(site.rate for site in more), leak.unit)
+        screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
 
 
 def _entry(screen: Screen, indent: int, amount: str, place: str, source: str | None, column: int) -> None:

@@ -1,6 +1,7 @@
 """What recording costs, against the plain program and against the tools that people use today, all in one run.
 
-The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate round by round, so that
+The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate round by
+round, so that
 a machine that gets slower gets slower for all; a round's added time is its own minus the plain round beside it.
 """
 
@@ -74,7 +75,10 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
     variants: dict[str, tuple[Make, int]] = {
         "plain": (nullcontext, count),
         "alloctrace": (lambda: alloctrace.enable(folder / f"{next(numbers)}.alloctrace"), count),
-        "alloctrace, stacks='none'": (lambda: alloctrace.enable(folder / f"{next(numbers)}.alloctrace", stacks="none"), count),
+        "alloctrace, stacks='none'": (
+            lambda: alloctrace.enable(folder / f"{next(numbers)}.alloctrace", stacks="none"),
+            count,
+        ),
         "torch.profiler": (torch_profiler, count // 20),
     }
     if memray_tracker(folder / "probe.bin") is not None:
@@ -106,7 +110,8 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
 
 
 def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, float]:
-    """Added processor ns per pair of the allocating thread, at several depths, with and without stacks: the slope is the frame walk, the rest is the event."""
+    """Added processor ns per pair of the allocating thread, at several depths, with and without stacks: the slope is
+    the frame walk, the rest is the event."""
     added: dict[str, list[float]] = {}
     for number in range(rounds):
         for depth in (1, 20, 60):
@@ -114,7 +119,9 @@ def where_the_time_goes(folder: Path, rounds: int, count: int) -> dict[str, floa
             for stacks in ("none", "python"):
                 with alloctrace.enable(folder / f"depth-{number}-{depth}-{stacks}.alloctrace", stacks=stacks):
                     at_depth(depth, 1000)
-                    added.setdefault(f"depth {depth}, stacks={stacks}", []).append(at_depth(depth, count).own_cpu - plain)
+                    added.setdefault(f"depth {depth}, stacks={stacks}", []).append(
+                        at_depth(depth, count).own_cpu - plain
+                    )
     return {name: round(statistics.median(values), 1) for name, values in added.items()}
 
 
@@ -124,7 +131,9 @@ def bytes_per_event(folder: Path) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # waiting threads of a pool burn processor time that would pass for ours
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 8))
+    model = torch.nn.Sequential(
+        torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 8)
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     path = folder / "training.alloctrace"
 
@@ -161,14 +170,24 @@ def bytes_per_event(folder: Path) -> dict[str, Any]:
 def build_native(folder: Path) -> Path:
     torch_folder = Path(torch.__file__).parent
     library = folder / "native_threads.so"
-    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", str(Path(__file__).with_name("native_threads.cpp")), "-o", str(library)]
+    command = [
+        "g++",
+        "-std=c++20",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        str(Path(__file__).with_name("native_threads.cpp")),
+        "-o",
+        str(library),
+    ]
     command += [f"-I{torch_folder}/include", f"-L{torch_folder}/lib", "-lc10", f"-Wl,-rpath,{torch_folder}/lib"]
     subprocess.run(command, check=True)
     return library
 
 
 def while_the_gil_is_held(folder: Path) -> dict[str, Any]:
-    """One thread holds the GIL through a long C call, others allocate without it: an allocator hook that needed the GIL would wait
+    """One thread holds the GIL through a long C call, others allocate without it: an allocator hook that needed the
+    GIL would wait
     for the whole call (here: for ever)."""
     library = build_native(folder)
     held, released = ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
