@@ -638,6 +638,18 @@ def initialisation(inner: Inner, number: int) -> None:
     Derived()
 
 
+class Initialised:
+    def __init__(self, inner: Inner) -> None:
+        inner()
+
+
+@construct
+def specialised_initialisation(inner: Inner, number: int) -> None:
+    """The interpreter puts a frame of its own under an __init__ that one place has often called."""
+    for _ in range(24):
+        Initialised(inner if _ > 21 else int)
+
+
 @construct
 def properties(inner: Inner, number: int) -> None:
     class Descriptor:
@@ -885,6 +897,35 @@ def traced(inner: Inner, number: int) -> None:
     sys.settrace(trace)
     try:
         target()
+    finally:
+        sys.settrace(before)
+    if not done:
+        inner()
+
+
+@construct
+def traced_generator(inner: Inner, number: int) -> None:
+    """Thrown into or closed before it has started, a generator is shown although it has run no instruction."""
+    done = False
+
+    def generate() -> Generator[None, None, None]:
+        yield
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal done
+        if not done and frame.f_code is generate.__code__:
+            done = True
+            inner()
+        return trace
+
+    running = generate()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        if number % 2:
+            running.close()
+        with contextlib.suppress(KeyError):
+            running.throw(KeyError("thrown"))
     finally:
         sys.settrace(before)
     if not done:

@@ -199,12 +199,14 @@ PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
   const long count = PyLong_AsLong(argument);
   if (PyErr_Occurred()) return nullptr;
   std::chrono::duration<double, std::nano> elapsed{};
+  Py_BEGIN_ALLOW_THREADS;
   for (long i = 0; i < count; ++i) {
     alloctrace::python::next_generation();
     const auto start_time = std::chrono::steady_clock::now();
     current_stack(cache, session->registry);
     elapsed += std::chrono::steady_clock::now() - start_time;
   }
+  Py_END_ALLOW_THREADS;
   return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
 }
 

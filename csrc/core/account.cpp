@@ -50,8 +50,8 @@ void Account::note_timeline(const TraceReader& trace, std::uint64_t sequence, st
   const auto since_begin =
       static_cast<std::int64_t>(static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin));
   const double share = static_cast<double>(since_begin) / static_cast<double>(span);
-  const auto interval = static_cast<std::size_t>(
-      std::clamp(share * static_cast<double>(points), 0.0, static_cast<double>(points - 1)));
+  const auto interval =
+      static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, static_cast<double>(points - 1)));
   for (std::size_t index = 0; index < ledger_.devices().size(); ++index) {
     if (index == timelines_.size()) timelines_.emplace_back(points);
     const DeviceLedger& device = ledger_.devices()[index];

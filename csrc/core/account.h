@@ -1,5 +1,6 @@
-// One pass over a trace: what is live at its end (or at any earlier event), the peaks, the totals by stack, the positions that the
-// program set, and a timeline. Streams through the chunks; memory in proportion to live blocks and stacks.
+// One pass over a trace: what is live at its end (or at any earlier event), the peaks, the totals by stack, the
+// positions that the program set, and a timeline. Streams through the chunks; memory in proportion to live blocks and
+// stacks.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,12 @@ struct Position {
   EventKind kind;
   std::uint64_t sequence;
   std::int64_t time_ns;
-  std::uint64_t value;  // number of the step, or string id of the name
+  std::uint64_t value;                    // number of the step, or string id of the name
   std::vector<std::uint64_t> live_bytes;  // per device, in the order of Account::devices()
 };
 
-// Live bytes of one device during one interval of the timeline. The lowest and the highest are kept, so that no peak is lost.
+// Live bytes of one device during one interval of the timeline. The lowest and the highest are kept, so that no peak is
+// lost.
 struct TimelineInterval {
   std::uint64_t lowest = 0, highest = 0, last = 0;
   std::uint64_t highest_sequence = 0;
@@ -30,8 +32,8 @@ struct TimelineInterval {
 
 class Account {
  public:
-  // Applies all events with a sequence number below `until`. `points` intervals of equal time make the timeline (0: none).
-  // `progress` is told a share from 0 to 1 after each chunk. Throws OpenError when the file went away meanwhile.
+  // Applies all events with a sequence number below `until`. `points` intervals of equal time make the timeline (0:
+  // none). `progress` is told a share from 0 to 1 after each chunk. Throws OpenError when the file went away meanwhile.
   Account(const TraceReader& trace, std::uint64_t until, std::size_t points,
           const std::function<void(double)>& progress = {});
 

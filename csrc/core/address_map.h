@@ -1,5 +1,5 @@
-// A hash map from addresses to small values: open addressing with linear probing, no tombstones, no allocation per entry.
-// Live blocks come and go with every event, which is where std::unordered_map spends most of a replay.
+// A hash map from addresses to small values: open addressing with linear probing, no tombstones, no allocation per
+// entry. Live blocks come and go with every event, which is where std::unordered_map spends most of a replay.
 #pragma once
 
 #include <cstdint>

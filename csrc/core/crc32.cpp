@@ -35,8 +35,8 @@ std::uint32_t crc32(const void* data, std::size_t size, std::uint32_t seed) {
   for (; size >= 8; size -= 8, at += 8) {
     const std::uint32_t low =
         value ^ (at[0] | std::uint32_t{at[1]} << 8 | std::uint32_t{at[2]} << 16 | std::uint32_t{at[3]} << 24);
-    value = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^
-            kTables[3][at[4]] ^ kTables[2][at[5]] ^ kTables[1][at[6]] ^ kTables[0][at[7]];
+    value = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^
+            kTables[4][low >> 24] ^ kTables[3][at[4]] ^ kTables[2][at[5]] ^ kTables[1][at[6]] ^ kTables[0][at[7]];
   }
   for (; size > 0; --size, ++at) value = (value >> 8) ^ kTables[0][(value ^ *at) & 0xff];
   return ~value;

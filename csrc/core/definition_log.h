@@ -1,5 +1,5 @@
-// Definition records on their way from the hook to the writer: a byte ring that lives in the spool, so that what an event
-// names survives a killed process together with the event.
+// Definition records on their way from the hook to the writer: a byte ring that lives in the spool, so that what an
+// event names survives a killed process together with the event.
 #pragma once
 
 #include <atomic>

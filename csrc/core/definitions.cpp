@@ -5,8 +5,8 @@
 namespace alloctrace {
 namespace {
 
-// Ids are given out one after the other, so only lost definitions make one run ahead of those known. A wild id (definitions in
-// the spool have no checksum) must not make us reserve gigabytes.
+// Ids are given out one after the other, so only lost definitions make one run ahead of those known. A wild id
+// (definitions in the spool have no checksum) must not make us reserve gigabytes.
 constexpr std::size_t kMaxIdsSkipped = std::size_t{1} << 20;
 
 template <typename T>

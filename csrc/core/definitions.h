@@ -1,7 +1,7 @@
 // What the ids in events stand for: strings, code objects, frames, threads, places, node types, source lines.
 //
-// Each is defined once, by a record `varint byte count | type | fields`, before the first event that names it. Records are
-// idempotent: reading one twice changes nothing, so a trace can repeat all of them.
+// Each is defined once, by a record `varint byte count | type | fields`, before the first event that names it. Records
+// are idempotent: reading one twice changes nothing, so a trace can repeat all of them.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace alloctrace {
 
 // Fields are varints in the order written here; `text` is a varint byte count and UTF-8 bytes.
 enum class DefinitionType : std::uint8_t {
-  kString = 1,      // id, text
-  kCode = 2,        // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
-  kFrame = 3,       // id, parent frame (0: outermost), code, instruction byte offset
-  kThread = 4,      // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
+  kString = 1,  // id, text
+  kCode = 2,    // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
+  kFrame = 3,   // id, parent frame (0: outermost), code, instruction byte offset
+  kThread = 4,  // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
   kThreadName = 5,  // thread id, name text as Python has it
   kPlace = 6,       // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
   kNodeType = 7,    // id, 1 if the name is a mangled C++ type name, name text
@@ -44,9 +44,9 @@ struct ThreadRecord {
   std::string python_name;  // threading.Thread.name where known
 };
 struct Place {
-  std::int32_t device_type = 0;   // c10::DeviceType: 0 cpu, 1 cuda
-  std::int32_t device_index = 0;  // 0 for devices that have no index
-  std::uint64_t stream = 0;       // as torch tells it: 0 is the default stream
+  std::int32_t device_type = 0;                   // c10::DeviceType: 0 cpu, 1 cuda
+  std::int32_t device_index = 0;                  // 0 for devices that have no index
+  std::uint64_t stream = 0;                       // as torch tells it: 0 is the default stream
   std::uint64_t pool_first = 0, pool_second = 0;  // MempoolId_t; (0, 0) is the default pool
   bool operator==(const Place&) const = default;
 };
@@ -65,8 +65,8 @@ void put_place(Bytes& out, std::uint32_t id, const Place& place);
 void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
 void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
 
-// All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to damage,
-// is an empty record.
+// All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to
+// damage, is an empty record.
 class Definitions {
  public:
   // Takes in a run of whole records. Throws DecodeError at the first that makes no sense, keeping those before it.

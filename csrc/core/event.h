@@ -41,17 +41,17 @@ constexpr std::size_t kEventKindCount = 24;
 
 // Why an event is missing from the trace. Numbers are part of the file format.
 enum class LossCause : std::uint8_t {
-  kRingFull = 0,    // the ring stayed full for longer than the hook may wait
-  kWriteFailed = 1, // the trace file could not be written (disk full, file system gone)
-  kFault = 2,       // our own code failed in the hook
+  kRingFull = 0,     // the ring stayed full for longer than the hook may wait
+  kWriteFailed = 1,  // the trace file could not be written (disk full, file system gone)
+  kFault = 2,        // our own code failed in the hook
 };
 constexpr std::size_t kLossCauseCount = 3;
 
 // Field meanings above are for allocation events; other kinds reuse `address` and `size` as EventKind says.
 struct Event {
-  std::uint32_t commit;         // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
-  std::uint32_t stack;          // id of the innermost frame in the stack table, 0: none known
-  std::uint64_t time;           // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
+  std::uint32_t commit;  // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
+  std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known
+  std::uint64_t time;    // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
   std::uint64_t address;
   std::uint64_t size;           // bytes that the program asked for; of a segment: its size; 0 in a free: not told
   std::uint32_t thread;         // id in the thread table

@@ -9,21 +9,22 @@
 //   bit  7        6        5     4        3..0
 //       context  address  size  stack    kind (15: the kind column has it)
 //
-// A set bit means "an entry follows in that column", a clear one "as predicted". Programs that train repeat themselves, so
-// the prediction is that what followed last time follows again: each prediction is a table of 4096 entries, indexed by a
-// hash of what came before (hash_slot below), that writer and reader fill alike while they go. State starts
-// empty in each block.
+// A set bit means "an entry follows in that column", a clear one "as predicted". Programs that train repeat themselves,
+// so the prediction is that what followed last time follows again: each prediction is a table of 4096 entries, indexed
+// by a hash of what came before (hash_slot below), that writer and reader fill alike while they go. State starts empty
+// in each block.
 //
 //   time      always an entry: zigzag difference to the time of the event before (of the first: to BlockHeader.begin).
-//   address   key (index of the last address, kind) -> index of the next. An entry is 0 for an address that is new in the
+//   address   key (index of the last address, kind) -> index of the next. An entry is 0 for an address that is new in
+//   the
 //             block, followed by its zigzag difference to the last new one, else 1 + zigzag(index - last index).
 //             Addresses are numbered in the order of their first appearance.
 //   size      key (stack, last size of an alloc, kind) -> size. Entry: the size.
 //   stack     key (last stack, kind) -> stack. Entry: zigzag difference to the last stack.
 //   context   thread, place, autograd fields. Entry: a byte of bits (1 thread, 2 place, 4 sequence, 8 node), then for
 //             each set bit: thread id; place id; zigzag difference of sequence; zigzag difference of
-//             node_sequence, node_thread, node_type. Predicted: the same as in the last event of the same thread (and the
-//             thread: that of the event before).
+//             node_sequence, node_thread, node_type. Predicted: the same as in the last event of the same thread (and
+//             the thread: that of the event before).
 #pragma once
 
 #include <cstdint>

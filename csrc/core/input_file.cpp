@@ -11,7 +11,7 @@ namespace alloctrace {
 InputFile::InputFile(const std::string& path) {
   // O_NONBLOCK: the opening of a named pipe would wait for somebody to write into it.
   file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct stat status {};
+  struct stat status{};
   if (file_ < 0 || fstat(file_, &status) != 0) {
     error_ = errno;
     return;
@@ -30,7 +30,7 @@ InputFile::~InputFile() {
 }
 
 void InputFile::refresh_size() {
-  struct stat status {};
+  struct stat status{};
   if (fstat(file_, &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
 }
 

@@ -1,4 +1,5 @@
-// A file that is read at given places. Not mapped: a file that another program cuts short must give an error, not SIGBUS.
+// A file that is read at given places. Not mapped: a file that another program cuts short must give an error, not
+// SIGBUS.
 #pragma once
 
 #include <cstddef>

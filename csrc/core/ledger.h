@@ -1,5 +1,5 @@
-// Which blocks are live, and what each stack has allocated: the account that follows from alloc and free events alone, for every
-// device. Bytes are requested bytes, the sizes that the program asked for.
+// Which blocks are live, and what each stack has allocated: the account that follows from alloc and free events alone,
+// for every device. Bytes are requested bytes, the sizes that the program asked for.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct DeviceLedger {
   std::int32_t device_type = 0, device_index = 0;
   AddressMap<LiveBlock> live;
   AddressMap<std::uint64_t> pending_frees;  // requested but not yet completed: their sizes
-  std::vector<StackTotals> stacks;  // by stack id
+  std::vector<StackTotals> stacks;          // by stack id
   std::uint64_t live_bytes = 0;
   std::uint64_t peak_bytes = 0, peak_sequence = 0;  // highest live_bytes, and the first event that reached it
   std::int64_t peak_ns = 0;

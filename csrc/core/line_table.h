@@ -10,6 +10,7 @@ namespace alloctrace {
 
 // Line of the instruction at byte offset `instruction`; 0 where the table gives it no line (artificial instructions).
 // A damaged table gives first_line, never an error: one wrong line must not cost the stack.
-std::int32_t decode_line(LineTableKind kind, std::string_view table, std::int32_t first_line, std::uint32_t instruction);
+std::int32_t decode_line(LineTableKind kind, std::string_view table, std::int32_t first_line,
+                         std::uint32_t instruction);
 
 }  // namespace alloctrace

@@ -1,5 +1,5 @@
-// One recording: from the first event to the closed trace file. No torch, no Python: whoever observes an allocator fills an Event and
-// pushes it here.
+// One recording: from the first event to the closed trace file. No torch, no Python: whoever observes an allocator
+// fills an Event and pushes it here.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // Creates spool and trace file and starts the writer. Throws SpoolError or TraceFileError; nothing is left behind then.
+  // Creates spool and trace file and starts the writer. Throws SpoolError or TraceFileError; nothing is left behind
+  // then.
   explicit Recorder(const RecorderOptions& options);
   // Stops the writer if stop() was not called.
   ~Recorder();
@@ -50,8 +51,8 @@ class Recorder {
   // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
   void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
 
-  // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace could not be
-  // written to its end; the spool stays and the reader reads both.
+  // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace
+  // could not be written to its end; the spool stays and the reader reads both.
   bool stop(const std::string& end_json);
 
   const std::string& path() const { return file_->path(); }

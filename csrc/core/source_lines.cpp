@@ -25,8 +25,7 @@ const SourceLines::Lines& SourceLines::file(const std::string& filename) {
   if (known != files_.end()) return known->second;
   if (files_.size() >= kMaxFilesHeld) files_.clear();
   Lines& lines = files_[filename];
-  const std::string path =
-      filename.starts_with('/') ? filename : policy_.working_directory + "/" + filename;
+  const std::string path = filename.starts_with('/') ? filename : policy_.working_directory + "/" + filename;
   std::ifstream input(filename.starts_with('<') ? std::string() : path, std::ios::binary);
   std::size_t bytes = 0;
   for (std::string line; bytes < kMaxFileBytes && std::getline(input, line); bytes += line.size() + 1) {

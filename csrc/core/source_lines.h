@@ -1,5 +1,5 @@
-// The user's source lines that occur in stacks, read while the program runs, so that a verdict can quote them on a machine that
-// does not have the files, or after they have changed.
+// The user's source lines that occur in stacks, read while the program runs, so that a verdict can quote them on a
+// machine that does not have the files, or after they have changed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace alloctrace {
 
-// Which files hold user code: those under no library prefix (DESIGN: not torch, not installed packages, not the standard library).
+// Which files hold user code: those under no library prefix (DESIGN: not torch, not installed packages, not the
+// standard library).
 struct SourcePolicy {
   bool enabled = true;
   std::vector<std::string> library_prefixes;

@@ -1,8 +1,9 @@
-// The spool: a preallocated file, mapped shared, through which events and definitions travel from the hooks to the writer.
+// The spool: a preallocated file, mapped shared, through which events and definitions travel from the hooks to the
+// writer.
 //
 // A store into it is in the kernel's hands at once: what was committed survives SIGKILL, a crash, or os._exit, and the
-// reader takes it from there (spool_reader.h). The file is preallocated because a store into a hole on a full disk would kill
-// the program with SIGBUS.
+// reader takes it from there (spool_reader.h). The file is preallocated because a store into a hole on a full disk
+// would kill the program with SIGBUS.
 //
 //   SpoolHeader (one page) | ring of events | ring of definition bytes
 #pragma once
@@ -25,7 +26,7 @@ struct SpoolHeader {
   std::uint32_t format_version;
   std::uint32_t event_bytes;  // sizeof(Event)
   std::uint8_t session_id[16];
-  std::uint64_t ring_offset, ring_capacity;              // capacity in events, a power of two
+  std::uint64_t ring_offset, ring_capacity;                // capacity in events, a power of two
   std::uint64_t definitions_offset, definitions_capacity;  // capacity in bytes
   std::uint64_t process_id;
 
@@ -68,8 +69,9 @@ class Spool {
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
 
-  // Stores one event at the next position. Everything that happened before the call, in any thread, has a lower position than
-  // everything that happens after it. False: the ring was full for too long; the event is counted as lost.
+  // Stores one event at the next position. Everything that happened before the call, in any thread, has a lower
+  // position than everything that happens after it. False: the ring was full for too long; the event is counted as
+  // lost.
   bool push(const Event& event) noexcept;
 
   void count_lost(LossCause cause) noexcept;
@@ -80,8 +82,8 @@ class Spool {
   const std::string& path() const { return options_.path; }
   std::uint64_t capacity() const { return options_.ring_events; }
 
-  // The writer's side: number of whole events from tail on, in their order; and the ring's memory from position `from` on,
-  // up to its wrap.
+  // The writer's side: number of whole events from tail on, in their order; and the ring's memory from position `from`
+  // on, up to its wrap.
   std::uint64_t committed_end(std::uint64_t limit) const;
   std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
   void release(std::uint64_t tail) { header_->tail.store(tail, std::memory_order_release); }

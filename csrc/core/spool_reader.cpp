@@ -28,8 +28,8 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   std::vector<Event> ring(capacity);
   if (!file.read(ring.data(), capacity * sizeof(Event), header.ring_offset)) return std::nullopt;
 
-  // Definitions after the events that name them. Each log position stays valid until tail passes it, so the copy is good
-  // from the tail that holds after copying on.
+  // Definitions after the events that name them. Each log position stays valid until tail passes it, so the copy is
+  // good from the tail that holds after copying on.
   Bytes log(header.definitions_capacity);
   const std::uint64_t definitions_offset = header.definitions_offset;
   if (!read_header()) return std::nullopt;

@@ -26,14 +26,14 @@ enum class LineTableKind : std::uint8_t {
 struct CodeDescription {
   std::string_view name;            // UTF-8: co_name, which is what traceback prints
   std::string_view qualified_name;  // UTF-8: co_qualname (3.11 and later); empty where the interpreter has none
-  std::string_view filename;    // UTF-8
+  std::string_view filename;        // UTF-8
   std::int32_t first_line = 0;
   LineTableKind line_table_kind = LineTableKind::kNone;
   std::string_view line_table;  // bytes
 };
 
-// Thread-safe. The lock inside is a leaf: nothing is called while it is held but the definition log, which waits for the
-// writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
+// Thread-safe. The lock inside is a leaf: nothing is called while it is held but the definition log, which waits for
+// the writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
 class StackTable {
  public:
   explicit StackTable(DefinitionLog& log);

@@ -12,7 +12,7 @@
 namespace alloctrace {
 
 void TraceFile::refuse_existing(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (lstat(path.c_str(), &status) == 0) {
     throw TraceFileError(path + " exists already: give another path, or overwrite=True");
   }
@@ -21,8 +21,10 @@ void TraceFile::refuse_existing(const std::string& path) {
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16])
     : path_(path), previous_end_(ClockAnchor::now()) {
   // Removed and made anew rather than emptied: another process may still be reading or writing the old one.
-  if (overwrite) unlink(path.c_str());
-  else refuse_existing(path);
+  if (overwrite)
+    unlink(path.c_str());
+  else
+    refuse_existing(path);
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   FileHeader header{};
@@ -51,8 +53,7 @@ bool TraceFile::append(BlockHeader header, std::string_view payload) {
   header.payload_crc = crc32(payload.data(), payload.size());
   header.begin = previous_end_;
   const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
-  header.header_crc =
-      crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked);
+  header.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked);
   if (!write_at(&header, sizeof header, size_) || !write_at(payload.data(), payload.size(), size_ + sizeof header)) {
     // What was written of it is cut off: a torn block in the middle would read as damage.
     const int error = errno;

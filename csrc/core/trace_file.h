@@ -27,8 +27,9 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Appends one block; header fields but type, first_sequence, event_count, end and counters are filled in here. False when it
-  // could not be written whole: the file then still ends where it did (the next block overwrites the torn part).
+  // Appends one block; header fields but type, first_sequence, event_count, end and counters are filled in here. False
+  // when it could not be written whole: the file then still ends where it did (the next block overwrites the torn
+  // part).
   bool append(BlockHeader header, const Bytes& payload);
   bool append(BlockHeader header, std::string_view payload);
 

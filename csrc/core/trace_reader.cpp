@@ -43,8 +43,9 @@ void append_utf8(std::string& out, std::uint32_t code_point) {
   }
 }
 
-// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), of which the escapes that a path can
-// have are undone. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives "".
+// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), of which the escapes that
+// a path can have are undone. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives
+// "".
 std::string json_string(const std::string& json, const std::string& key) {
   const std::string start = "\"" + key + "\": \"";
   std::size_t at = json.find(start);
@@ -124,7 +125,8 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
   first_block = sizeof header;
   const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
   if (available < sizeof header) {
-    // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no traces.
+    // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no
+    // traces.
     if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
     integrity_.truncated_bytes = available;
     return;
@@ -138,7 +140,8 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
                       "): upgrade pytorch_alloctrace");
   }
   if (magic_fits && sound) return;
-  // A trace whose first page was lost is still one. But a large file of another kind is told apart without reading all of it.
+  // A trace whose first page was lost is still one. But a large file of another kind is told apart without reading all
+  // of it.
   const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
   if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
   ++integrity_.corrupt_blocks;
@@ -350,11 +353,11 @@ std::int64_t TraceReader::wall_ns(const Chunk& chunk, std::uint64_t counter) con
   // Over less than a millisecond the anchors' own jitter would bend the slope: take the whole trace's.
   const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
   const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
-  const double slope = span_ns > 1'000'000 && counts > 0
-                           ? static_cast<double>(span_ns) / static_cast<double>(counts)
-                           : slope_;
+  const double slope =
+      span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
   const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - chunk.begin.counter)) * slope;
-  // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic clock.
+  // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic
+  // clock.
   const std::uint64_t begin = first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns);
   constexpr double kLimit = 0x1p62;  // beyond it a conversion to an integer has no meaning
   const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));

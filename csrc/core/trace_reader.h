@@ -28,16 +28,16 @@ class OpenError : public std::runtime_error {
 
 // What is there and what is missing. `state()` sums it up in one word.
 struct Integrity {
-  std::uint64_t events = 0;             // readable
-  std::uint64_t recovered = 0;          // of these, from the spool
-  std::uint64_t uncommitted = 0;        // hooks that were killed before their end: their calls had not returned
-  std::uint64_t missing_events = 0;     // in damaged or absent blocks, by the sequence numbers around them
-  std::uint64_t corrupt_blocks = 0;     // damaged stretches of the file
+  std::uint64_t events = 0;          // readable
+  std::uint64_t recovered = 0;       // of these, from the spool
+  std::uint64_t uncommitted = 0;     // hooks that were killed before their end: their calls had not returned
+  std::uint64_t missing_events = 0;  // in damaged or absent blocks, by the sequence numbers around them
+  std::uint64_t corrupt_blocks = 0;  // damaged stretches of the file
   std::uint64_t corrupt_bytes = 0;
-  std::uint64_t truncated_bytes = 0;    // of an unfinished block at the end
-  bool ended = false;                   // the recording was stopped in good order
-  bool spool_read = false;              // the spool of this session was there and was read
-  Counters counters{};                  // the latest known
+  std::uint64_t truncated_bytes = 0;  // of an unfinished block at the end
+  bool ended = false;                 // the recording was stopped in good order
+  bool spool_read = false;            // the spool of this session was there and was read
+  Counters counters{};                // the latest known
 
   std::uint64_t lost() const;
   // "corrupt": bytes of the file are damaged; "gaps": events were lost while recording, or blocks are absent;
@@ -56,8 +56,8 @@ struct Chunk {
 
 class TraceReader {
  public:
-  // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` is told a share from 0 to 1.
-  // Throws OpenError or FormatError; damage never throws.
+  // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` is told a share from 0
+  // to 1. Throws OpenError or FormatError; damage never throws.
   TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {});
 
   const std::string& path() const { return path_; }
@@ -68,8 +68,9 @@ class TraceReader {
   const std::vector<Chunk>& chunks() const { return chunks_; }
   std::uint64_t file_bytes() const { return file_.size(); }
 
-  // Events of one chunk, in order; the first has chunk.first_sequence. A stack, place or node type that has no definition
-  // (damage took it) comes out as 0. Thread-safe. Throws OpenError, or DecodeError where a faulty writer made the block.
+  // Events of one chunk, in order; the first has chunk.first_sequence. A stack, place or node type that has no
+  // definition (damage took it) comes out as 0. Thread-safe. Throws OpenError, or DecodeError where a faulty writer
+  // made the block.
   void decode(const Chunk& chunk, std::vector<Event>& out) const;
 
   // Wall clock time (ns since 1970) of a counter value in that chunk.

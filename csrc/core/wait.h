@@ -9,8 +9,8 @@
 
 namespace alloctrace {
 
-// True as soon as `condition()` holds, false when it did not within wait_ns. Sleeps in short naps: the thread that is waited for
-// may need this core (the hook must never spin against the writer on a machine with one).
+// True as soon as `condition()` holds, false when it did not within wait_ns. Sleeps in short naps: the thread that is
+// waited for may need this core (the hook must never spin against the writer on a machine with one).
 template <typename Condition>
 bool wait_until(Condition condition, std::uint64_t wait_ns) noexcept {
   if (condition()) return true;

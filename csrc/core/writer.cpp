@@ -32,7 +32,12 @@ void WakeSignal::wait_ms(std::uint64_t milliseconds) {
 }
 
 Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json)
-    : file_(file), spool_(spool), wake_(wake), sources_(sources), header_json_(header_json), last_block_ns_(clock_nanoseconds(CLOCK_MONOTONIC)) {
+    : file_(file),
+      spool_(spool),
+      wake_(wake),
+      sources_(sources),
+      header_json_(header_json),
+      last_block_ns_(clock_nanoseconds(CLOCK_MONOTONIC)) {
   if (!file_.append(block(BlockType::kHeader), header_json_)) {
     throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
   }
@@ -115,8 +120,7 @@ void Writer::run() {
 // `everything`: up to the events that are claimed now, else only blocks that are full or old.
 bool Writer::drain(bool everything) {
   // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never come together.
-  const std::uint64_t block_events =
-      std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
+  const std::uint64_t block_events = std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
     const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// The writer thread: drains the spool into the trace file. It never touches Python and runs with all signals blocked, so that
-// the program's signal handlers never run on it.
+// The writer thread: drains the spool into the trace file. It never touches Python and runs with all signals blocked,
+// so that the program's signal handlers never run on it.
 #pragma once
 
 #include <semaphore.h>
@@ -45,8 +45,8 @@ class Writer {
   // Waits until every event before now is in the file. False when the file cannot be written.
   bool flush();
 
-  // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something could not
-  // be written: the spool then still has it.
+  // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something
+  // could not be written: the spool then still has it.
   bool stop(const std::string& end_json);
 
   // Records that no hook made, to go to the file with the next definitions (source lines from the interpreter).
@@ -66,7 +66,7 @@ class Writer {
   WakeSignal& wake_;
   SourceLines& sources_;
   EventEncoder encoder_;
-  Bytes pending_;     // definitions on their way to the file
+  Bytes pending_;  // definitions on their way to the file
   std::string header_json_;
   Bytes dictionary_;  // all definitions so far
   std::uint64_t dictionary_written_at_ = 0;

@@ -34,7 +34,8 @@ py::array_t<T> to_array(std::vector<T>&& values) {
   auto owner = std::make_unique<std::vector<T>>(std::move(values));
   const T* data = owner->data();
   const auto size = static_cast<py::ssize_t>(owner->size());
-  const py::capsule keep(owner.release(), [](void* held) { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(held)); });
+  const py::capsule keep(owner.release(),
+                         [](void* held) { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(held)); });
   return py::array_t<T>(size, data, keep);
 }
 
@@ -89,7 +90,8 @@ class EventStream {
     Columns columns;
     {
       const py::gil_scoped_release unlocked;
-      while (columns.sequence.size() < wanted && chunk_ < trace_->chunks().size()) take(columns, trace_->chunks()[chunk_++]);
+      while (columns.sequence.size() < wanted && chunk_ < trace_->chunks().size())
+        take(columns, trace_->chunks()[chunk_++]);
     }
     if (columns.sequence.empty()) return py::none();
     py::dict result;
@@ -305,8 +307,8 @@ PYBIND11_MODULE(_replay, module) {
              py::list result;
              for (std::uint32_t id = 0; id < trace.definitions().thread_count(); ++id) {
                const ThreadRecord& thread = trace.definitions().thread(id);
-               result.append(py::make_tuple(thread.native_id, thread.autograd_id, text(thread.name),
-                                            text(thread.python_name)));
+               result.append(
+                   py::make_tuple(thread.native_id, thread.autograd_id, text(thread.name), text(thread.python_name)));
              }
              return result;
            })
@@ -318,15 +320,17 @@ PYBIND11_MODULE(_replay, module) {
              }
              return result;
            })
-      .def("stream",
-           [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end) {
-             return EventStream(trace, first, end);
-           },
-           py::arg("first") = 0, py::arg("end") = UINT64_MAX)
-      .def("account",
-           [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, std::size_t points,
-              const py::object& progress) { return account(trace, until, points, progress); },
-           py::arg("until") = UINT64_MAX, py::arg("points") = 0, py::arg("progress") = py::none());
+      .def(
+          "stream",
+          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end) {
+            return EventStream(trace, first, end);
+          },
+          py::arg("first") = 0, py::arg("end") = UINT64_MAX)
+      .def(
+          "account",
+          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, std::size_t points,
+             const py::object& progress) { return account(trace, until, points, progress); },
+          py::arg("until") = UINT64_MAX, py::arg("points") = 0, py::arg("progress") = py::none());
 }
 
 }  // namespace alloctrace

@@ -63,7 +63,8 @@ ThreadContext* enter_thread() noexcept {
       }
     }
     context->session = 0;
-    // A pthread key, not a thread_local destructor: tensors die in thread_local destructors too, and would find ours gone.
+    // A pthread key, not a thread_local destructor: tensors die in thread_local destructors too, and would find ours
+    // gone.
     pthread_setspecific(threads.on_thread_exit, context);
     return this_thread = context;
   } catch (...) {
@@ -71,17 +72,17 @@ ThreadContext* enter_thread() noexcept {
   }
 }
 
-// The hook says "I am in" and then looks whether a session is on; who ends the session takes it away and then looks who is in.
-// Each needs its store to be seen before its load. The kernel's barrier, called by the one who ends, spares all the
-// hooks theirs; without it each hook pays for a fence.
-bool register_barrier() {
-  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
+// The hook says "I am in" and then looks whether a session is on; who ends the session takes it away and then looks who
+// is in. Each needs its store to be seen before its load. The kernel's barrier, called by the one who ends, spares all
+// the hooks theirs; without it each hook pays for a fence.
+bool register_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
 const bool kernel_barrier = register_barrier();
 
 void hook_barrier() {
-  if (kernel_barrier) std::atomic_signal_fence(std::memory_order_seq_cst);
-  else std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (kernel_barrier)
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 void ending_barrier() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -119,8 +120,8 @@ void after_fork_in_parent() {
   unlock_thread_names();
   registry().mutex.unlock();
 }
-// The child has the parent's ring mapped, but no writer: it must never write there. Its copy of the session is left alone for
-// ever; taking it down would touch the parent's files.
+// The child has the parent's ring mapped, but no writer: it must never write there. Its copy of the session is left
+// alone for ever; taking it down would touch the parent's files.
 void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
   after_fork_in_parent();
@@ -164,8 +165,8 @@ void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
   thread_->session = session_->number;
   thread_->place_id = 0;
   thread_->node_types = {};
-  thread_->thread = session_->recorder.add_thread(
-      {static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
+  thread_->thread =
+      session_->recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
   if (thread_->thread != 0) ask_thread_name(session_->number, thread_->thread);
 }
 

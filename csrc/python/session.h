@@ -41,8 +41,8 @@ struct ThreadContext {
   std::uint32_t place_in(Session& session, const Place& where);
 };
 
-// Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a forked child.
-// While one exists, the session cannot end.
+// Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a
+// forked child. While one exists, the session cannot end.
 class HookScope {
  public:
   HookScope() noexcept;

@@ -36,8 +36,8 @@ WakeSignal& wake() {
   return *signal;
 }
 
-// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which a
-// thread that we interrupted may hold.
+// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which
+// a thread that we interrupted may hold.
 std::string name_of(PyObject* active_threads, unsigned long identifier) {
   std::string name;
   PyObject* key = PyLong_FromUnsignedLong(identifier);

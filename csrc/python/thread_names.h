@@ -1,5 +1,5 @@
-// Names of threads as Python's threading module has them. A hook must never take the GIL, and the main thread may sit in join()
-// for the whole run, so a small thread of our own asks the interpreter.
+// Names of threads as Python's threading module has them. A hook must never take the GIL, and the main thread may sit
+// in join() for the whole run, so a small thread of our own asks the interpreter.
 #pragma once
 
 #include <cstdint>

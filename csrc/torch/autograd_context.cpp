@@ -34,10 +34,9 @@ std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread,
   return entry.id;
 }
 
-// The node's type, never its name(): for a Python autograd.Function that takes the GIL, under an allocator's lock, and a second
-// thread that holds the GIL and waits for that lock then hangs the program.
-std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& session,
-                           python::ThreadContext& thread) {
+// The node's type, never its name(): for a Python autograd.Function that takes the GIL, under an allocator's lock, and
+// a second thread that holds the GIL and waits for that lock then hangs the program.
+std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& session, python::ThreadContext& thread) {
   const std::type_info& type = typeid(node);
   if (!is_python_node(type)) return cached_id(session, thread, &type, 0, true, type.name());
   // The type's name can be read without the GIL: the node owns the object, the object its type, the type its name.

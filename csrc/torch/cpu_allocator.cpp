@@ -93,8 +93,8 @@ CpuAllocator* allocator_in_front_of(c10::Allocator* upstream) {
   return allocators().back();
 }
 
-// torch takes an allocator only at the priority of the present one or above, and does not tell that priority. The lowest that is
-// taken leaves the program's own later calls as free as before.
+// torch takes an allocator only at the priority of the present one or above, and does not tell that priority. The
+// lowest that is taken leaves the program's own later calls as free as before.
 std::uint8_t set_at_lowest_priority(c10::Allocator* allocator) {
   for (int priority = 0; priority <= 255; ++priority) {
     c10::SetAllocator(c10::DeviceType::CPU, allocator, static_cast<std::uint8_t>(priority));

@@ -3,8 +3,8 @@
 
 namespace alloctrace::torch_side {
 
-// Puts ours in front of the CPU allocator that is current now. Allocations that go around it (numpy, memory maps, shared memory,
-// resize_ of tensors made before) are not seen.
+// Puts ours in front of the CPU allocator that is current now. Allocations that go around it (numpy, memory maps,
+// shared memory, resize_ of tensors made before) are not seen.
 void install_cpu_allocator();
 
 // Puts the former allocator back, if ours is still the current one; if another was put in front of ours, ours stays in

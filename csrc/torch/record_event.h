@@ -1,4 +1,5 @@
-// Composes an event from what is known in an allocator's hook (time, thread, Python stack, autograd node) and stores it.
+// Composes an event from what is known in an allocator's hook (time, thread, Python stack, autograd node) and stores
+// it.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace alloctrace::torch_side {
 
-// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL, calls no
-// torch operator. Does nothing when no session is on.
+// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL,
+// calls no torch operator. Does nothing when no session is on.
 void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept;
 
 // A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.

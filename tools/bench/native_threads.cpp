@@ -17,9 +17,9 @@ double now() {
 
 }  // namespace
 
-// Makes and frees `blocks` blocks on each of `threads` new threads and returns when they have ended. Called with the GIL held
-// (ctypes.PyDLL) this hangs for ever if an allocation needs the GIL. Returns the longest alloc+free pair in ns; `total_ns` gets
-// the time that one thread took for all.
+// Makes and frees `blocks` blocks on each of `threads` new threads and returns when they have ended. Called with the
+// GIL held (ctypes.PyDLL) this hangs for ever if an allocation needs the GIL. Returns the longest alloc+free pair in
+// ns; `total_ns` gets the time that one thread took for all.
 extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns) {
   std::vector<std::thread> running;
   std::vector<double> longest(static_cast<std::size_t>(threads)), total(longest);
