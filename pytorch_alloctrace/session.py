@@ -75,11 +75,10 @@ class Session:
         """
         with _lock:
             self._must_record()
-            self._add_sources_known_to_python()
-            recorder, path = self._recorder, self.path
-        if not recorder.flush():
+            written = self._flush()
+        if not written:
             raise SessionError(
-                f"{path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
+                f"{self.path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
             )
 
     def load(self) -> Trace:
@@ -100,16 +99,22 @@ class Session:
         self._recorder.push_step(number)
         self._next_step = number + 1
 
-    def _add_sources_known_to_python(self) -> None:
-        """Lines of notebook cells and of code compiled from strings: no file has them, but linecache may."""
-        for filename, line in self._recorder.take_unread_source_lines():
-            text = linecache.getline(filename, line)
+    def _flush(self) -> bool:
+        written: bool = self._recorder.flush()
+        # Lines of notebook cells and of code compiled from strings: no file has them, but linecache may. The writer
+        # knows which they are once it has written the stacks that name them.
+        known = [
+            (filename, line, linecache.getline(filename, line).rstrip())
+            for filename, line in self._recorder.take_unread_source_lines()
+        ]
+        for filename, line, text in known:
             if text:
-                self._recorder.add_source_line(filename, line, text.rstrip())
+                self._recorder.add_source_line(filename, line, text)
+        return bool(self._recorder.flush()) if known else written
 
     def _stop(self, reason: str) -> None:
         self._optimizer_steps.stop()
-        self._add_sources_known_to_python()
+        self._flush()
         if not self._recorder.stop(json.dumps({"reason": reason})):
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
@@ -157,6 +162,8 @@ def enable(
         target = _resolved_path(path)
         # The CUDA allocator is not observed by this version; a program that has none loses nothing.
         recorded = tuple(name for name in device_names if name == "cpu")
+        if not recorded:
+            raise SessionError(f"devices={device_names!r}: nothing to record: this version observes the cpu")
         spool = _spool_path(target, spool_dir)
         session = Session(target, recorder, recorded)
         header = program.describe(target, spool, recorded, stacks=stacks, on_full=on_full, sources=sources)

@@ -121,7 +121,7 @@ def test_stacks_equal_traceback(
     seed = str(int.from_bytes(hashlib.sha256(f"{version} {scenario}".encode()).digest()[:2], "big"))
     result = run_python(interpreter, str(TESTS / "frame_walk_programs.py"), str(folder), scenario, mode, seed)
     assert result["differences"] == []
-    assert result["compared"] > 0
+    assert result["compared"] > (scenario == "walk_at_exit")  # the second is printed by the dying interpreter
 
 
 @pytest.fixture(scope="module")
