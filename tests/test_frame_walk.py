@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frame_walk_checker import Checker, Probe
 from frame_walk_constructs import CONSTRUCTS
-from frame_walk_programs import SCENARIOS, Checker, Probe, Program, check_program
+from frame_walk_programs import SCENARIOS, Program, check_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -41,6 +41,8 @@ void use_public_api() noexcept;
 // Python state or runs no Python code, when the interpreter is shutting down, in subinterpreters, and when the stack
 // could not be stored. Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing but the
 // locks of registry and table. (With the public API: see check_layout.)
+// Sessions must end before the interpreter does: a walk that is under way on another thread when the interpreter frees
+// that thread's state cannot be stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
 
 }  // namespace alloctrace::python

@@ -1,0 +1,75 @@
+"""Compares the walker's stacks with those of the traceback module; for any Python from 3.10 on."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Probe(Protocol):
+    """The module that frame_walk_probe.cpp makes."""
+
+    def check_layout(self) -> str: ...
+    def start(self, mode: str, /) -> None: ...
+    def generation(self) -> int: ...
+    def current_stack(self) -> int: ...
+    def current_stack_with_gil(self) -> int: ...
+    def hold_gil(self) -> bool: ...
+    def stack_while_gil_is_held(self) -> int: ...
+    def call_on_native_thread(self, function: Callable[[], int], /) -> tuple[int, int, int, int]: ...
+    def frames(self, stack: int, /) -> list[tuple[str, str, str, int]]: ...
+    def frame_count(self) -> int: ...
+    def nanoseconds_per_walk(self, count: int, /) -> float: ...
+    def nanoseconds_per_new_stack(self, count: int, /) -> float: ...
+
+
+def printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+class Checker:
+    """Compares stacks and keeps the differences: many of the programs swallow exceptions, as `__del__` does."""
+
+    def __init__(self, probe: Probe, mode: str) -> None:
+        self.probe = probe
+        # Through the public API a thread has a stack only while it holds the GIL.
+        self.walk = probe.current_stack_with_gil if mode == "public API" else probe.current_stack
+        self.compared = 0
+        self.budget = 0
+        self.differences: list[str] = []
+        probe.start(mode)
+
+    def check(self) -> None:
+        """Compares the caller's stack with traceback.extract_stack, in names, files and lines."""
+        if self.budget <= 0:
+            return
+        self.budget -= 1
+        stack, summary = self.walk(), traceback.extract_stack()
+        self.compare(stack, [(frame.name, frame.filename, frame.lineno or 0) for frame in summary], sys._getframe())
+
+    def check_fast(self) -> None:
+        """The same without reading source files, which extract_stack does for every file it has not seen."""
+        stack, frame = self.walk(), sys._getframe()
+        summary = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
+        summary.reverse()
+        lines = [(entry.name, entry.filename, entry.lineno or 0) for entry in summary]
+        lines[-1] = (lines[-1][0], lines[-1][1], frame.f_code.co_firstlineno + 2)
+        self.compare(stack, lines, frame)
+
+    def compare(self, stack: int, expected: list[tuple[str, str, int]], frame: Any) -> None:
+        found = self.probe.frames(stack)
+        wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
+        self.compared += 1
+        if [(name, filename, line) for name, _, filename, line in found] != wanted:
+            self.differences.append(f"found {found[-12:]}, expected {wanted[-12:]}")
+        if sys.version_info >= (3, 11):
+            names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
+            if [name for _, name, _, _ in found] != names:
+                self.differences.append(f"qualified names {found[-12:]}, expected {names[-12:]}")
+
+    def expect(self, condition: bool, what: str) -> None:
+        self.compared += 1
+        if not condition:
+            self.differences.append(what)
