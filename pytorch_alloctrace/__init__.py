@@ -9,6 +9,7 @@ Then ``python -m pytorch_alloctrace.analyze TRACE``. Reading traces needs neithe
 from __future__ import annotations
 
 import os as _os
+import sys as _sys
 
 from .errors import AlloctraceError, PositionError, RecorderUnavailableError, SessionError, TraceError
 from .session import Session, disable, enable, is_enabled, mark, region, step
@@ -39,14 +40,21 @@ __all__ = [
 def _enable_from_environment() -> None:
     """ALLOCTRACE=path: records from the import on. A refusal is said on stderr; the program runs on without."""
     path = _os.environ.get("ALLOCTRACE")
-    if not path or is_enabled():
+    if not path or is_enabled() or _is_own_command():
         return
     try:
         enable(path)
-    except AlloctraceError as error:
-        import sys
+    except Exception as error:  # whatever it is, it must not reach a program that only imported us
+        print(f"pytorch_alloctrace: not recording: {error}", file=_sys.stderr)
 
-        print(f"pytorch_alloctrace: not recording: {error}", file=sys.stderr)
+
+def _is_own_command() -> bool:
+    """`python -m pytorch_alloctrace run` records by itself, and `analyze` is not what the user wants recorded."""
+    words = _sys.orig_argv
+    return "-m" in words and words[words.index("-m") + 1 :][:1] in (
+        ["pytorch_alloctrace"],
+        ["pytorch_alloctrace.analyze"],
+    )
 
 
 _enable_from_environment()

@@ -16,8 +16,8 @@ from typing import Any
 
 from .errors import RecorderUnavailableError
 
-REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps pytorch_alloctrace"
-"""The command that builds the recorder for the torch of this environment."""
+REBUILD = "run `pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
+"""What builds the recorder for the torch of this environment."""
 
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
@@ -44,16 +44,16 @@ def load_recorder() -> ModuleType:
     try:
         from . import _build_info as built
     except ImportError:
-        raise RecorderUnavailableError(f"pytorch_alloctrace is not built: run `{REBUILD}`") from None
+        raise RecorderUnavailableError(f"pytorch_alloctrace is not built: {REBUILD}") from None
     if not built.RECORDER:
         raise RecorderUnavailableError(
             f"this build of pytorch_alloctrace only reads traces ({built.NO_RECORDER_REASON}): "
-            f"to record, run `{REBUILD}` where torch is installed"
+            f"to record, {REBUILD}, where torch is installed"
         )
     abi = sysconfig.get_config_var("SOABI")
     if abi != built.PYTHON_ABI:
         raise RecorderUnavailableError(
-            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, this is {abi}: run `{REBUILD}`"
+            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, this is {abi}: {REBUILD}"
         )
     try:
         import torch
@@ -64,12 +64,12 @@ def load_recorder() -> ModuleType:
     if torch.__version__ != built.TORCH_VERSION or torch.version.cuda != built.CUDA_VERSION:
         raise RecorderUnavailableError(
             f"pytorch_alloctrace was built for torch {_with_cuda(built.TORCH_VERSION, built.CUDA_VERSION)}, "
-            f"this is torch {_with_cuda(torch.__version__, torch.version.cuda)}: run `{REBUILD}`"
+            f"this is torch {_with_cuda(torch.__version__, torch.version.cuda)}: {REBUILD}"
         )
     try:
         return importlib.import_module("pytorch_alloctrace._record")
     except ImportError as error:
-        raise RecorderUnavailableError(f"the recorder cannot be loaded ({error}): run `{REBUILD}`") from None
+        raise RecorderUnavailableError(f"the recorder cannot be loaded ({error}): {REBUILD}") from None
 
 
 def _with_cuda(version: str, cuda: str | None) -> str:
@@ -97,7 +97,7 @@ def library_prefixes() -> list[str]:
     return sorted(folder.rstrip(os.sep) + os.sep for folder in folders)
 
 
-def describe(trace: Path, spool: Path, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
+def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """The header of a trace: the program, its versions and folders. Strings, numbers and lists only."""
     import torch
 

@@ -106,6 +106,7 @@ class Session:
         known = [
             (filename, line, linecache.getline(filename, line).rstrip())
             for filename, line in self._recorder.take_unread_source_lines()
+            if not os.path.exists(filename)  # what the writer could not read, linecache must not open: it may be a pipe
         ]
         for filename, line, text in known:
             if text:
@@ -114,8 +115,11 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         self._optimizer_steps.stop()
-        self._flush()
-        if not self._recorder.stop(json.dumps({"reason": reason})):
+        try:
+            self._flush()
+        finally:  # a Ctrl-C in the flush must not leave the recorder on behind a session that is gone
+            written = self._recorder.stop(json.dumps({"reason": reason}))
+        if not written:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
                 f"the rest is in its spool, keep both files together",
@@ -166,29 +170,37 @@ def enable(
             raise SessionError(f"devices={device_names!r}: nothing to record: this version observes the cpu")
         spool = _spool_path(target, spool_dir)
         session = Session(target, recorder, recorded)
-        header = program.describe(target, spool, recorded, stacks=stacks, on_full=on_full, sources=sources)
+        wait_ns = WAIT_NS if on_full == "wait" else 0
+        options = {
+            "stacks": stacks,
+            "on_full": on_full,
+            "sources": sources,
+            "ring_events": RING_EVENTS,
+            "wait_ns": wait_ns,
+        }
+        header = program.describe(target, spool, recorded, options)
         try:
             recorder.start(
                 session_id=secrets.token_bytes(16),
-                path=str(target),
-                spool_path=str(spool),
+                path=os.fsencode(target),
+                spool_path=os.fsencode(spool),
                 overwrite=overwrite,
                 header_json=json.dumps(header),
                 ring_events=RING_EVENTS,
                 definitions_bytes=DEFINITION_BYTES,
-                wait_ns=WAIT_NS if on_full == "wait" else 0,
+                wait_ns=wait_ns,
                 sources=sources,
-                library_prefixes=header["library_prefixes"],
-                working_directory=header["working_directory"],
+                library_prefixes=[os.fsencode(prefix) for prefix in header["library_prefixes"]],
+                working_directory=os.fsencode(header["working_directory"]),
                 python_stacks=stacks == "python",
                 cpu="cpu" in recorded,
             )
-        except (recorder.SpoolError, recorder.TraceFileError) as error:
+        except (recorder.SpoolError, recorder.TraceFileError, RuntimeError) as error:
             raise SessionError(str(error)) from None
-        if recorder.stack_problem and stacks == "python":
-            warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
         _current = session
         session._optimizer_steps.start()
+        if recorder.stack_problem and stacks == "python":
+            warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
         return session
 
 

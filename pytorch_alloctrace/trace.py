@@ -62,7 +62,7 @@ class Trace:
         self.path = os.fspath(path)
         self._progress = progress
         try:
-            self._reader = _replay.TraceReader(self.path, os.fspath(spool) if spool else "", progress)
+            self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         except (_replay.FormatError, _replay.OpenError) as error:
             raise TraceError(str(error)) from None
         self.header: dict[str, Any] = _json_object(self._reader.header_json)

@@ -160,6 +160,38 @@ def test_interpreter_exit_with_live_tensors(run_program, tmp_path: Path, ending:
     assert (trace.live()["size"] == 400).sum() == 50
 
 
+def test_exit_called_from_c_is_no_crash(run_program, tmp_path: Path) -> None:
+    """No atexit of Python runs then, but the destructors of all libraries do, with the session on."""
+    done = run_program(
+        """
+        import ctypes, threading, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(10) for _ in range(10)]
+        ctypes.CDLL(None).exit(3)
+        """,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert len(trace.live()) == 10 and trace.integrity.state == "complete" and not trace.integrity.ended
+
+
+def test_code_that_names_a_pipe_as_its_file(run_program, tmp_path: Path) -> None:
+    """The writer looks for source lines in files only: opening a pipe would stop it for ever."""
+    run_program(
+        """
+        import os, torch, pytorch_alloctrace as alloctrace
+        os.mkfifo("pipe")
+        names = {"torch": torch}
+        exec(compile("def make(): return torch.empty(10)", os.path.abspath("pipe"), "exec"), names)
+        with alloctrace.enable("t.alloctrace"):
+            kept = names["make"]()
+        """,
+        timeout=60,
+    )
+    assert alloctrace.load(tmp_path / "t.alloctrace").sites()["source"].iloc[0] is None
+
+
 def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path) -> None:
     """Native threads that call torch's allocator directly, and free in thread-local destructors at their very end."""
     import torch

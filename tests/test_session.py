@@ -252,3 +252,58 @@ def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
 def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:
     done = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
     assert done.stdout == "ran\n" and "not recording" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(alloctrace.SessionError, match="not a file"):
+        alloctrace.enable(pipe, overwrite=True)
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
+    folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    os.mkdir(folder)
+    run_program(
+        """
+        import os, sys, torch, pytorch_alloctrace as alloctrace
+        os.chdir(os.fsencode(sys.argv[1]) + b"/caf\\xe9")
+        with alloctrace.enable("t.alloctrace") as session:
+            kept = torch.empty(10)
+        assert len(session.load().live()) == 1
+        """,
+        str(tmp_path),
+    )
+
+
+def test_our_own_commands_are_not_recorded_by_the_environment(run_program, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from conftest import program_environment
+
+    with alloctrace.enable(tmp_path / "t.alloctrace"):
+        pass
+    environment = program_environment(ALLOCTRACE=str(tmp_path / "stray-{pid}"))
+    (tmp_path / "program.py").write_text("import torch; kept = torch.empty(10)")
+    for command in (
+        ["pytorch_alloctrace.analyze", "t.alloctrace"],
+        ["pytorch_alloctrace", "run", "--out", "o", "program.py"],
+    ):
+        subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert not list(tmp_path.glob("stray-*")) and (tmp_path / "o").exists()
+
+
+def test_an_error_on_the_way_out_still_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = alloctrace.enable(tmp_path / "a.alloctrace")
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        alloctrace.disable()
+    assert alloctrace.load(session.path).integrity.ended
+    with alloctrace.enable(tmp_path / "b.alloctrace"):
+        pass

@@ -18,9 +18,13 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
     return head + records.size() - state_.tail.load(std::memory_order_acquire) <= capacity_;
   };
   if (records.size() > capacity_) return false;
+  const std::uint64_t used = head - state_.tail.load(std::memory_order_acquire);
+  if (dropping_ && used > capacity_ - capacity_ / 4) return false;
+  dropping_ = false;
   if (!has_room()) {
     wake_();
-    if (!wait_until(has_room, wait_ns_)) return false;
+    dropping_ = !wait_until(has_room, clock_nanoseconds(CLOCK_MONOTONIC) + wait_ns_);
+    if (dropping_) return false;
   }
   const std::size_t start = head % capacity_;
   const std::size_t until_end = std::min(records.size(), capacity_ - start);

@@ -42,6 +42,7 @@ class DefinitionLog {
   std::size_t capacity_;
   DefinitionLogState& state_;
   std::uint64_t wait_ns_;
+  bool dropping_ = false;  // as in Spool: after one wait in vain none until a quarter is free
   std::function<void()> wake_;
 };
 

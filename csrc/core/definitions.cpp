@@ -16,14 +16,16 @@ T& slot(std::vector<T>& table, std::uint32_t id) {
   return table[id];
 }
 
+// The record is written in place and its length put before it: a thread_local buffer would be gone when a tensor is
+// freed by another thread_local's destructor.
 template <typename Fill>
 void put_record(Bytes& out, DefinitionType type, Fill fill) {
-  thread_local Bytes fields;  // reused: records are made one after the other
-  fields.clear();
-  fields.push_back(static_cast<std::uint8_t>(type));
-  fill(fields);
-  put_varint(out, fields.size());
-  out.insert(out.end(), fields.begin(), fields.end());
+  const std::size_t begin = out.size();
+  out.push_back(static_cast<std::uint8_t>(type));
+  fill(out);
+  Bytes length;
+  put_varint(length, out.size() - begin);
+  out.insert(out.begin() + static_cast<std::ptrdiff_t>(begin), length.begin(), length.end());
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ void Ledger::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns) {
     case EventKind::kAlloc: {
       DeviceLedger& owner = device(event.place);
       if (event.stack >= owner.stacks.size()) owner.stacks.resize(event.stack + std::size_t{1});
+      owner.pending_frees.erase(event.address);  // its completion was lost: the address is in use again
       const auto [block, is_new] = owner.live.insert(event.address);
       if (!is_new) {
         ++missed_frees_;

@@ -60,6 +60,8 @@ class Recorder {
   // Around fork(): no lock of ours may be inherited in a locked state.
   void lock_for_fork();
   void unlock_after_fork();
+  // In the child: gives back the trace's file descriptor; the spool is not mapped there.
+  void abandon_in_child() { file_->close_in_child(); }
 
  private:
   WakeSignal wake_;

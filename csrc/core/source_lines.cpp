@@ -1,6 +1,8 @@
 #include "source_lines.h"
 
-#include <fstream>
+#include <algorithm>
+
+#include "input_file.h"
 
 namespace alloctrace {
 namespace {
@@ -26,12 +28,18 @@ const SourceLines::Lines& SourceLines::file(const std::string& filename) {
   if (files_.size() >= kMaxFilesHeld) files_.clear();
   Lines& lines = files_[filename];
   const std::string path = filename.starts_with('/') ? filename : policy_.working_directory + "/" + filename;
-  std::ifstream input(filename.starts_with('<') ? std::string() : path, std::ios::binary);
-  std::size_t bytes = 0;
-  for (std::string line; bytes < kMaxFileBytes && std::getline(input, line); bytes += line.size() + 1) {
-    if (line.size() > kMaxLineBytes) line.resize(kMaxLineBytes);
+  if (filename.starts_with('<')) return lines;
+  // The name comes from a code object and may be anything. InputFile opens regular files only: a pipe would keep the
+  // writer for ever, a terminal would lose its input to us.
+  const InputFile input(path);
+  std::string text(input.is_open() ? std::min<std::uint64_t>(input.size(), kMaxFileBytes) : 0, '\0');
+  if (!input.read(text.data(), text.size(), 0)) return lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, std::min(end - begin, kMaxLineBytes));
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     lines.push_back(std::move(line));
+    begin = end + 1;
   }
   return lines;
 }

@@ -61,7 +61,6 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   contents.counters.empty_allocations = header.empty_allocations;
   contents.counters.reentered = header.reentered;
   contents.counters.unknown_stacks = header.unknown_stacks;
-  contents.process_id = header.process_id;
   return contents;
 }
 

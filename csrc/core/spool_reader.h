@@ -23,7 +23,6 @@ struct SpoolContents {
   Bytes definitions;
   ClockAnchor anchor{};  // the latest
   Counters counters{};
-  std::uint64_t process_id = 0;
 };
 
 // nullopt when there is no such file, or it is not the spool of this session. Safe against a recording that goes on

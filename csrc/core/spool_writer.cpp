@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -24,9 +25,11 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
     : options_(options), wake_(std::move(wake)), mask_(options.ring_events - 1) {
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
-  // Never emptied in place: another process may have an old spool of this name mapped, and would die of SIGBUS.
-  unlink(options.path.c_str());
-  const int file = open(options.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // Made under another name and put in place when there is room for it: an old spool of this name may hold the end of a
+  // good trace, or be mapped by another process, which would die of SIGBUS if it were emptied.
+  const std::string unfinished = options.path + ".unfinished";
+  unlink(unfinished.c_str());
+  const int file = open(unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
   int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
@@ -35,10 +38,16 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
     if (memory == MAP_FAILED) error = errno;
   }
   close(file);
+  if (error == 0 && rename(unfinished.c_str(), options.path.c_str()) != 0) {
+    error = errno;
+    munmap(memory, bytes_);
+  }
   if (error != 0) {
-    unlink(options.path.c_str());
+    unlink(unfinished.c_str());
     fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
   }
+  // A forked child never touches it, and must not keep its disk space after it is removed.
+  madvise(memory, bytes_, MADV_DONTFORK);
   memory_ = static_cast<std::uint8_t*>(memory);
   header_ = new (memory_) SpoolHeader{};
   ring_ = reinterpret_cast<Event*>(memory_ + kSpoolHeaderBytes);
@@ -66,6 +75,7 @@ bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
   const std::uint64_t capacity = options_.ring_events;
   position = header.head.load(std::memory_order_relaxed);
+  std::uint64_t deadline = 0;  // one for the event, however often others take the place that became free
   for (;;) {
     const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
     // `used` wraps to a huge number when head was read before tail moved past it: read head again.
@@ -82,11 +92,12 @@ bool Spool::claim(std::uint64_t& position) noexcept {
       continue;
     }
     if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed)) return false;
-    wake_();
+    if (deadline == 0) deadline = clock_nanoseconds(CLOCK_MONOTONIC) + options_.wait_ns;
     const auto has_room = [&] {
+      wake_();  // each time: the event that the writer misses may have been committed since
       return header.head.load(std::memory_order_relaxed) - header.tail.load(std::memory_order_acquire) < capacity;
     };
-    if (options_.wait_ns == 0 || !wait_until(has_room, options_.wait_ns)) {
+    if (options_.wait_ns == 0 || !wait_until(has_room, deadline)) {
       dropping_.store(true, std::memory_order_relaxed);
       return false;
     }

@@ -51,10 +51,12 @@ std::uint32_t StackTable::string(std::string_view text) {
 std::uint32_t StackTable::add_code(const CodeDescription& description) {
   const std::lock_guard<std::mutex> guard(mutex_);
   Code code;
+  // One after the other, and no further once one could not be stored: each may wait for the writer.
   code.name = string_locked(description.name);
+  if (code.name == 0) return 0;
   code.qualified_name = description.qualified_name.empty() ? 0 : string_locked(description.qualified_name);
   code.filename = string_locked(description.filename);
-  if (code.name == 0 || code.filename == 0) return 0;
+  if (code.filename == 0) return 0;
   code.first_line = description.first_line;
   code.line_table_kind = description.line_table_kind;
   code.line_table = description.line_table;

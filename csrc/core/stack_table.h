@@ -41,7 +41,8 @@ class StackTable {
   StackTable(const StackTable&) = delete;
   StackTable& operator=(const StackTable&) = delete;
 
-  // A new code object; ids count from 1. Returns 0 when the definition could not be stored (counted by the log).
+  // A new code object; ids count from 1. Returns 0 when the definition could not be stored (events that need it then go
+  // without their stack, counted).
   std::uint32_t add_code(const CodeDescription& code);
 
   // The frame that `parent` called, executing `code` at `instruction` (byte offset). parent 0: an outermost frame.

@@ -20,11 +20,15 @@ void TraceFile::refuse_existing(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16])
     : path_(path), previous_end_(ClockAnchor::now()) {
-  // Removed and made anew rather than emptied: another process may still be reading or writing the old one.
-  if (overwrite)
-    unlink(path.c_str());
-  else
-    refuse_existing(path);
+  // Removed and made anew rather than emptied: another process may still be reading or writing the old one. Only what
+  // is a file: a user who names /dev/null by mistake must keep it.
+  struct stat status{};
+  const bool exists = lstat(path.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+    throw TraceFileError(path + " is not a file that could be replaced: give another path");
+  }
+  if (exists && !overwrite) refuse_existing(path);
+  if (exists) unlink(path.c_str());
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   FileHeader header{};
@@ -42,6 +46,8 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
 }
 
 TraceFile::~TraceFile() { close(file_); }
+
+void TraceFile::close_in_child() { close(file_); }
 
 bool TraceFile::append(BlockHeader header, const Bytes& payload) {
   return append(header, std::string_view(reinterpret_cast<const char*>(payload.data()), payload.size()));

@@ -33,6 +33,9 @@ class TraceFile {
   bool append(BlockHeader header, const Bytes& payload);
   bool append(BlockHeader header, std::string_view payload);
 
+  // A forked child must not keep the file open: its disk space would stay taken after it is deleted.
+  void close_in_child();
+
   // Where the next block begins in time: event times in it are told from here.
   const ClockAnchor& next_begin() const { return previous_end_; }
   std::uint64_t bytes() const { return size_; }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 namespace alloctrace {
 namespace {
@@ -22,12 +23,12 @@ constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
 }  // namespace
 
 void WakeSignal::wait_ms(std::uint64_t milliseconds) {
+  // By the monotonic clock: by the other one, an hour that is set back is an hour of sleep.
+  const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
   timespec until{};
-  clock_gettime(CLOCK_REALTIME, &until);
-  const std::uint64_t nanoseconds = static_cast<std::uint64_t>(until.tv_nsec) + milliseconds * 1'000'000;
-  until.tv_sec += static_cast<time_t>(nanoseconds / 1'000'000'000);
-  until.tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000);
-  sem_timedwait(&semaphore_, &until);
+  until.tv_sec = static_cast<time_t>(until_ns / 1'000'000'000);
+  until.tv_nsec = static_cast<long>(until_ns % 1'000'000'000);
+  sem_clockwait(&semaphore_, CLOCK_MONOTONIC, &until);
   pending_.store(false, std::memory_order_release);
 }
 
@@ -132,12 +133,16 @@ bool Writer::drain(bool everything) {
       nanosleep(&nap, nullptr);
       continue;
     }
-    const bool enough = end - tail >= block_events || ((everything || aged) && end > tail);
+    // A ring that is half claimed cannot wait for a full block behind a hook that lost the processor.
+    const bool filling = spool_.header().head.load(std::memory_order_relaxed) - tail > spool_.capacity() / 2;
+    const bool enough = end - tail >= block_events || ((everything || aged || filling) && end > tail);
     // After the events were seen, so that the definitions they name are among those copied now.
     if (!write_definitions()) return false;
     if (!enough) break;
     if (!write_events(end)) return false;
-    if (everything && end >= target) break;
+    // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning, or a request to flush
+    // or to stop would never be seen.
+    if (end >= target) break;
   }
   return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
 }
@@ -151,10 +156,15 @@ bool Writer::write_definitions() {
     const std::lock_guard<std::mutex> lock(mutex_);
     added.swap(added_);
   }
-  if (from_hooks > 0) sources_.collect(pending_.data(), from_hooks, added);
-  pending_.insert(pending_.end(), added.begin(), added.end());
-  if (pending_.empty()) return true;
-  if (!file_.append(block(BlockType::kDefinitions), pending_)) {
+  bool written = false;
+  try {
+    if (from_hooks > 0) sources_.collect(pending_.data(), from_hooks, added);
+    pending_.insert(pending_.end(), added.begin(), added.end());
+    if (pending_.empty()) return true;
+    written = file_.append(block(BlockType::kDefinitions), pending_);
+  } catch (const std::bad_alloc&) {
+  }
+  if (!written) {
     add_definitions(added);  // what hooks defined is still in the log
     return false;
   }

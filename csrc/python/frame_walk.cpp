@@ -82,9 +82,9 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
     });
     for (std::uint32_t i = count; i-- > 0;) {
       const std::uint32_t code = registry.code_id(calls[i].code);
-      if (code == 0) return 0;
+      if (code == 0) return kStackNotStored;
       stack = registry.table().frame(stack, code, calls[i].instruction);
-      if (stack == 0) return 0;
+      if (stack == 0) return kStackNotStored;
     }
     remaining = skipped;
   }
@@ -108,13 +108,13 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
   if (thread->interp != PyInterpreterState_Main()) return 0;
   try {
     const std::uint32_t stack = define_stack(innermost, registry);
-    if (stack != 0) {
+    if (stack != 0 && stack != kStackNotStored) {
       std::copy_backward(std::begin(set), std::end(set) - 1, std::end(set));
       set[0] = {seen.hash, seen.frames, stack};
     }
     return stack;
   } catch (...) {  // no memory: the event goes without a stack, the program goes on
-    return 0;
+    return kStackNotStored;
   }
 }
 

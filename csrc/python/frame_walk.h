@@ -25,6 +25,9 @@ struct alignas(64) StackCache {
   Entry entries[kSets][kWays];
 };
 
+// Not a stack: there is one, but the table had no room for it, or there was no memory.
+inline constexpr std::uint32_t kStackNotStored = UINT32_MAX;
+
 // Frames deeper than this are cut off at the outer end: the innermost ones stand under the root.
 inline constexpr std::uint32_t kMaxDepth = 4096;
 
@@ -38,11 +41,11 @@ std::string check_layout();
 void use_public_api() noexcept;
 
 // Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
-// Python state or runs no Python code, when the interpreter is shutting down, in subinterpreters, and when the stack
-// could not be stored. Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing but the
-// locks of registry and table. (With the public API: see check_layout.)
-// Sessions must end before the interpreter does: a walk that is under way on another thread when the interpreter frees
-// that thread's state cannot be stopped from here.
+// Python state or runs no Python code, when the interpreter is shutting down, and in subinterpreters; kStackNotStored
+// when it could not be stored. Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing
+// but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
+// interpreter does: a walk that is under way on another thread when the interpreter frees that thread's state cannot be
+// stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
 
 }  // namespace alloctrace::python

@@ -35,6 +35,8 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   const std::string id = session_id;
   if (id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
   std::memcpy(options.session_id, id.data(), sizeof options.session_id);
+  // The package knows of its own session; this one is left from a package that was reloaded.
+  if (python::session_is_active()) throw std::runtime_error("a recording is on already in this process");
   python::start_session(options, python_stacks);
   python::start_thread_names();
   cpu_is_traced = cpu;
@@ -54,16 +56,6 @@ bool flush() {
   const py::gil_scoped_release unlocked;
   python::HookScope scope;  // keeps the session from being ended meanwhile by another thread
   return scope && scope.session().recorder.flush();
-}
-
-void push_named(EventKind kind, const std::string& name) {
-  std::uint32_t id = 0;
-  {
-    python::HookScope scope;
-    if (!scope) return;
-    id = scope.session().recorder.stacks().string(name);
-  }
-  torch_side::record_position(kind, id);
 }
 
 std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
@@ -86,7 +78,6 @@ PYBIND11_MODULE(_record, module) {
   const std::string problem = python::check_layout();
   python::register_fork_handlers();
   module.attr("stack_problem") = problem;
-  module.attr("event_bytes") = sizeof(Event);
   module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
              py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
@@ -95,9 +86,11 @@ PYBIND11_MODULE(_record, module) {
   module.def("flush", &flush);
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
-  module.def("push_mark", [](const std::string& name) { push_named(EventKind::kMark, name); });
-  module.def("push_region_begin", [](const std::string& name) { push_named(EventKind::kRegionBegin, name); });
-  module.def("push_region_end", [](const std::string& name) { push_named(EventKind::kRegionEnd, name); });
+  module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
+  module.def("push_region_begin",
+             [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });
+  module.def("push_region_end",
+             [](const std::string& name) { torch_side::record_position(EventKind::kRegionEnd, name); });
   module.def("take_unread_source_lines", &take_unread_source_lines);
   module.def("add_source_line", &add_source_line);
 }

@@ -102,8 +102,8 @@ void wait_for_hooks() {
     }
     return true;
   };
-  // A hook lasts 100 ms at the longest unless its thread is stopped, and then there is nothing to do but wait for it.
-  while (!wait_until(nobody_in, 1'000'000'000)) {
+  // A hook is short; a flush() on another thread lasts as long as the writer needs.
+  while (!wait_until(nobody_in, clock_nanoseconds(CLOCK_MONOTONIC) + 1'000'000'000)) {
   }
 }
 
@@ -124,6 +124,7 @@ void after_fork_in_parent() {
 // alone for ever; taking it down would touch the parent's files.
 void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
+  if (session_at_fork) session_at_fork->recorder.abandon_in_child();
   after_fork_in_parent();
   forget_thread_names_in_child();
   for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
@@ -150,7 +151,9 @@ HookScope::HookScope() noexcept {
   thread_ = this_thread ? this_thread : enter_thread();
   if (!thread_) return;
   if (thread_->in_hook.load(std::memory_order_relaxed)) {
-    active_session.load()->recorder.spool().header().reentered.fetch_add(1, std::memory_order_relaxed);
+    // Null while the session ends; what is seen stays valid, since the outer hook keeps it alive.
+    Session* const active = active_session.load(std::memory_order_acquire);
+    if (active) active->recorder.spool().header().reentered.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   thread_->in_hook.store(true, std::memory_order_relaxed);
@@ -172,7 +175,6 @@ void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
 
 void start_session(const RecorderOptions& options, bool python_stacks) {
   auto session = std::make_unique<Session>(options, python_stacks);
-  next_generation();
   active_session.store(session.release(), std::memory_order_release);
 }
 

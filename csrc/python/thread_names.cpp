@@ -25,15 +25,18 @@ struct Request {
   unsigned long identifier;  // threading.get_ident() of that thread
 };
 
-std::mutex mutex;  // a leaf
-std::vector<Request> requests;
-std::atomic<bool> stopping{false};
-std::thread asker;
-
-// Never destroyed: a hook may post while the process goes down.
-WakeSignal& wake() {
-  static WakeSignal* const signal = std::make_unique<WakeSignal>().release();
-  return *signal;
+// Never destroyed: hooks ask while the process goes down, and a thread object that is destroyed while its thread runs
+// aborts the program (a C library that calls exit() while a session is on).
+struct NameDesk {
+  std::mutex mutex;  // a leaf
+  std::vector<Request> requests;
+  std::atomic<bool> stopping{false};
+  std::thread asker;
+  WakeSignal wake;
+};
+NameDesk& desk() {
+  static NameDesk* const made = std::make_unique<NameDesk>().release();
+  return *made;
 }
 
 // Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which
@@ -52,8 +55,8 @@ std::string name_of(PyObject* active_threads, unsigned long identifier) {
 }
 
 std::vector<Request> take_requests() {
-  const std::lock_guard<std::mutex> guard(mutex);
-  return std::exchange(requests, {});
+  const std::lock_guard<std::mutex> guard(desk().mutex);
+  return std::exchange(desk().requests, {});
 }
 
 using Names = std::vector<std::pair<Request, std::string>>;
@@ -82,10 +85,10 @@ void store(const Names& names) {
 }
 
 void ask_until_stopped() {
-  while (!stopping.load(std::memory_order_acquire)) {
+  while (!desk().stopping.load(std::memory_order_acquire)) {
     const std::vector<Request> asked = take_requests();
     if (asked.empty()) {
-      wake().wait_ms(1000);
+      desk().wake.wait_ms(1000);
       continue;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
@@ -100,22 +103,22 @@ void ask_until_stopped() {
 void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
   if (!PyGILState_GetThisThreadState()) return;
   try {
-    const std::lock_guard<std::mutex> guard(mutex);
-    requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
+    const std::lock_guard<std::mutex> guard(desk().mutex);
+    desk().requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
   } catch (...) {
     return;  // a thread without its Python name is no loss worth more
   }
-  wake().post();
+  desk().wake.post();
 }
 
 void start_thread_names() {
-  stopping.store(false, std::memory_order_release);
+  desk().stopping.store(false, std::memory_order_release);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signal handlers must not run on our thread
   try {
-    asker = std::thread(ask_until_stopped);
-    pthread_setname_np(asker.native_handle(), "alloctrace");
+    desk().asker = std::thread(ask_until_stopped);
+    pthread_setname_np(desk().asker.native_handle(), "alloctrace");
   } catch (...) {
     // No thread to be had: names are then found at flush and at the end only.
   }
@@ -124,10 +127,11 @@ void start_thread_names() {
 
 void stop_thread_names() {
   find_thread_names();
-  stopping.store(true, std::memory_order_release);
-  wake().post();
+  desk().stopping.store(true, std::memory_order_release);
+  desk().wake.post();
   Py_BEGIN_ALLOW_THREADS  // it may be waiting for the GIL
-      if (asker.joinable()) asker.join();
+      if (desk().asker.joinable()) desk()
+          .asker.join();
   Py_END_ALLOW_THREADS take_requests();
 }
 
@@ -137,12 +141,12 @@ void find_thread_names() {
   Py_END_ALLOW_THREADS
 }
 
-void lock_thread_names() { mutex.lock(); }
-void unlock_thread_names() { mutex.unlock(); }
+void lock_thread_names() { desk().mutex.lock(); }
+void unlock_thread_names() { desk().mutex.unlock(); }
 void forget_thread_names_in_child() {
-  requests.clear();
+  desk().requests.clear();
   // The object says that its thread runs; in the child it does not, and must be neither joined nor destroyed joinable.
-  new (&asker) std::thread();
+  new (&desk().asker) std::thread();
 }
 
 }  // namespace alloctrace::python

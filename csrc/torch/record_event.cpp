@@ -21,6 +21,10 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
     event.thread = thread.thread;
     if (where) event.place = thread.place_in(session, *where);
     if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes);
+    if (event.stack == python::kStackNotStored) {
+      event.stack = 0;
+      session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
+    }
     fill_autograd_context(event, session, thread);
     session.recorder.push(event);
   } catch (...) {
@@ -38,6 +42,21 @@ void record(EventKind kind, const void* address, std::size_t size, const Place& 
 void record_position(EventKind kind, std::uint64_t value) noexcept {
   python::HookScope scope;
   if (scope) record_in(scope, kind, 0, value, nullptr);
+}
+
+void record_position(EventKind kind, const std::string& name) noexcept {
+  python::HookScope scope;
+  if (!scope) return;
+  std::uint32_t id = 0;
+  try {
+    id = scope.session().recorder.stacks().string(name);
+  } catch (...) {
+  }
+  if (id == 0) {
+    scope.session().recorder.spool().count_lost(LossCause::kFault);
+  } else {
+    record_in(scope, kind, 0, id, nullptr);
+  }
 }
 
 void count_empty_allocation() noexcept {

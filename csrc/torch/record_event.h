@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "../core/definitions.h"
 #include "../core/event.h"
@@ -16,6 +17,7 @@ void record(EventKind kind, const void* address, std::size_t size, const Place& 
 
 // A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.
 void record_position(EventKind kind, std::uint64_t value) noexcept;
+void record_position(EventKind kind, const std::string& name) noexcept;
 
 // An allocation of zero bytes: it has no address and is no event, but it is counted.
 void count_empty_allocation() noexcept;
