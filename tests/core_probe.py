@@ -32,10 +32,9 @@ READING = [
 ]
 """The files of csrc/core that read a trace."""
 RECORDING = [
-    "crc32", "definition_log", "definitions", "event_codec", "line_table", "recorder", "source_lines", "spool_writer",
-    "stack_table",
-    "trace_file", "writer",
-]  # fmt: skip
+    *("crc32", "definition_log", "definitions", "event_codec", "input_file", "line_table", "recorder", "source_lines"),
+    *("spool_writer", "stack_table", "trace_file", "writer"),
+]
 """Those that write one."""
 
 EVENT = np.dtype(

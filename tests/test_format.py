@@ -70,6 +70,7 @@ def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
         size = event.size
         if event.kind == ALLOC:
             live[key] = size
+            requested.pop(key, None)  # an address in use again: its completion was lost
         elif event.kind == FREE_COMPLETED and key in requested:
             size = size or requested[key]
             del requested[key]
