@@ -24,6 +24,7 @@ MINIMUM_TORCH = (2, 9)
 
 # What of csrc/core only the recorder uses. These files make Linux calls, so the reading half must not compile them.
 RECORDER_CORE = {
+    "clock.cpp",
     "definition_log.cpp",
     "recorder.cpp",
     "source_lines.cpp",
@@ -33,6 +34,8 @@ RECORDER_CORE = {
 }
 # The one file of csrc/python that belongs to the reading half.
 REPLAY_MODULE = "replay_module.cpp"
+# What a torch without CUDA gets in the place of the cuda_*.cpp.
+WITHOUT_CUDA = "no_cuda_allocator.cpp"
 
 # Commands that compile nothing. They must not import torch (seconds, for each of pip's three calls), and must work
 # where a build is refused: a source distribution is made in an isolated environment.
@@ -161,20 +164,47 @@ def replay_extension() -> Extension:
     )
 
 
+def cuda_includes(cuda: str) -> list[str]:
+    """Folders of CUDA's headers: those of the pip packages that torch brings, else those of a toolkit.
+
+    The pip packages leave out the folder crt/; the two headers of it that are included say nothing to a host compiler,
+    and csrc/torch/cuda_crt stands in for them. It comes last: a real one is used where there is one.
+    """
+    packages = [Path(folder) for folder in sys.path if folder]
+    pip_folders = [folder / "nvidia" / f"cu{cuda.split('.')[0]}" / "include" for folder in packages]
+    # Up to CUDA 12 each library had a folder of its own.
+    pip_folders += [found for folder in packages for found in sorted(folder.glob("nvidia/*/include"))]
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    candidates = [*pip_folders, *(Path(toolkit) / "include" for toolkit in toolkits if toolkit)]
+    found = [str(folder) for folder in candidates if folder.is_dir()]
+    if not any((Path(folder) / "cuda_runtime_api.h").is_file() for folder in found):
+        fail(
+            f"pytorch_alloctrace: the headers of CUDA {cuda} are missing: run "
+            f"`pip install nvidia-cuda-runtime{'-cu12' if cuda.startswith('12') else ''}=={cuda}.*`, "
+            "or set CUDA_HOME to a CUDA toolkit"
+        )
+    return [*dict.fromkeys(found), str(ROOT / "csrc" / "torch" / "cuda_crt")]
+
+
 def record_extension() -> Extension:
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    torch_sources = sources("torch")
+    torch_sources = sources("torch", {WITHOUT_CUDA})
+    includes, libraries = include_paths(), ["c10", "torch", "torch_cpu", "torch_python"]
     if torch.version.cuda is None:
         torch_sources = [path for path in torch_sources if not Path(path).name.startswith("cuda_")]
+        torch_sources.append(f"csrc/torch/{WITHOUT_CUDA}")
+    else:
+        includes += cuda_includes(str(torch.version.cuda))
+        libraries += ["c10_cuda", "torch_cuda"]
     # Only torch's copy of pybind11 here: its headers include pybind11 too, and two versions must not meet in one file.
     return Extension(
         "pytorch_alloctrace._record",
         [*sources("core"), *sources("python", {REPLAY_MODULE}), *torch_sources],
         depends=[*headers(), "setup.py"],
-        extra_compile_args=compile_arguments(include_paths()),
-        libraries=["c10", "torch", "torch_cpu", "torch_python"],
+        extra_compile_args=compile_arguments(includes),
+        libraries=libraries,
         library_dirs=library_paths(),
         language="c++",
     )

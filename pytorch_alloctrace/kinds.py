@@ -23,10 +23,12 @@ KINDS = (
     "memory",
     "config",
     "no_split",
-    "initial_segment",
-    "initial_block",
+    "state_segment",
+    "state_block",
     "latency",
     "empty_cache",
+    "stream_use",
+    "allocator_state",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
 csrc/core/event.h."""

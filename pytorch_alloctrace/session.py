@@ -81,6 +81,17 @@ class Session:
                 f"{self.path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
             )
 
+    def snapshot(self) -> bool:
+        """Writes the state of the CUDA allocator, its segments and blocks, into the trace: a check point that the reader compares
+        with what follows from the events. The recorder writes one at the start, where CUDA is in use by then, and at the end.
+
+        Returns False when there is no state to write: CUDA is not recorded, not initialised yet, or its allocator does
+        not tell. Raises SessionError when the session has ended.
+        """
+        with _lock:
+            self._must_record()
+            return bool(self._recorder.snapshot())
+
     def load(self) -> Trace:
         """The trace so far (flushes first while recording)."""
         from .trace import load
@@ -115,10 +126,19 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         self._optimizer_steps.stop()
+        end = {"reason": reason}
+        if replaced_by := self._recorder.cuda_allocator_in_our_place():
+            end["cuda_allocator_replaced_by"] = replaced_by
+            warnings.warn(
+                f"the program put another CUDA allocator ({replaced_by}) in the place of the recorded one: what was asked of "
+                "it is not in the trace; enable() after it is in place to record it",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         try:
             self._flush()
         finally:  # a Ctrl-C in the flush must not leave the recorder on behind a session that is gone
-            written = self._recorder.stop(json.dumps({"reason": reason}))
+            written = self._recorder.stop(json.dumps(end))
         if not written:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
@@ -164,10 +184,9 @@ def enable(
             raise SessionError(f"already recording to {_current.path}: call disable() first")
         recorder = program.load_recorder()
         target = _resolved_path(path)
-        # The CUDA allocator is not observed by this version; a program that has none loses nothing.
-        recorded = tuple(name for name in device_names if name == "cpu")
+        recorded = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
         if not recorded:
-            raise SessionError(f"devices={device_names!r}: nothing to record: this version observes the cpu")
+            raise SessionError(f"devices={device_names!r}: nothing to record: this torch is built without CUDA")
         spool = _spool_path(target, spool_dir)
         session = Session(target, recorder, recorded)
         wait_ns = WAIT_NS if on_full == "wait" else 0
@@ -194,6 +213,7 @@ def enable(
                 working_directory=os.fsencode(header["working_directory"]),
                 python_stacks=stacks == "python",
                 cpu="cpu" in recorded,
+                cuda="cuda" in recorded,
             )
         except (recorder.SpoolError, recorder.TraceFileError, RuntimeError) as error:
             raise SessionError(str(error)) from None

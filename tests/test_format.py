@@ -43,13 +43,16 @@ KINDS = [
     "memory",
     "config",
     "no_split",
-    "initial_segment",
-    "initial_block",
+    "state_segment",
+    "state_block",
     "latency",
     "empty_cache",
+    "stream_use",
+    "allocator_state",
 ]
 DEVICES = {0: "cpu", 1: "cuda"}
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP = 1, 2, 3, 10
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP, STATE_BLOCK = 1, 2, 3, 10, 21
+ALLOCATED, PENDING_FREE = 1, 2
 
 
 def decoded(text: bytes) -> str:
@@ -71,6 +74,12 @@ def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
         if event.kind == ALLOC:
             live[key] = size
             requested.pop(key, None)  # an address in use again: its completion was lost
+        elif event.kind == STATE_BLOCK:  # known here if it was not before: the recording began in mid-run
+            if event.node_sequence == ALLOCATED and key not in live:
+                live[key] = event.sequence
+                requested.pop(key, None)
+            elif event.node_sequence == PENDING_FREE and key not in requested:
+                requested[key] = event.sequence
         elif event.kind == FREE_COMPLETED and key in requested:
             size = size or requested[key]
             del requested[key]

@@ -84,7 +84,7 @@ def test_existing_file_is_refused_and_untouched_unless_overwrite(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "options",
-    [{"devices": ("tpu",)}, {"devices": ()}, {"devices": ("cuda",)}, {"stacks": "all"}, {"on_full": "block"}],
+    [{"devices": ("tpu",)}, {"devices": ()}, {"stacks": "all"}, {"on_full": "block"}],
 )
 def test_unknown_options_are_refused_before_anything_is_made(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(alloctrace.SessionError):

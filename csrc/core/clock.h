@@ -29,6 +29,9 @@ inline std::uint64_t read_counter() {
 #endif
 }
 
+// Nanoseconds of one count, measured over the time since the process loaded this.
+double counter_nanoseconds();
+
 // The same moment on three clocks. Between two anchors the counter is converted by linear interpolation.
 struct ClockAnchor {
   std::uint64_t counter;

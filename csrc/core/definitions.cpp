@@ -101,6 +101,17 @@ void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std
   });
 }
 
+void put_device(Bytes& out, const DeviceRecord& device) {
+  put_record(out, DefinitionType::kDevice, [&](Bytes& fields) {
+    put_varint(fields, zigzag(device.device_type));
+    put_varint(fields, zigzag(device.device_index));
+    put_varint(fields, device.bytes);
+    put_text(fields, device.name);
+    put_text(fields, device.uuid);
+    put_text(fields, device.pci_address);
+  });
+}
+
 void Definitions::add(const std::uint8_t* records, std::size_t size) {
   ByteReader reader(records, size);
   while (!reader.done()) {
@@ -178,6 +189,17 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       const std::uint32_t filename = fields.varint32();
       const std::uint32_t line = fields.varint32();
       sources_[{filename, line}] = fields.text();
+      break;
+    }
+    case DefinitionType::kDevice: {
+      DeviceRecord device;
+      device.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      device.device_index = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      device.bytes = fields.varint();
+      device.name = fields.text();
+      device.uuid = fields.text();
+      device.pci_address = fields.text();
+      devices_[{device.device_type, device.device_index}] = std::move(device);
       break;
     }
     default:

@@ -26,6 +26,7 @@ enum class DefinitionType : std::uint8_t {
   kPlace = 6,       // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
   kNodeType = 7,    // id, 1 if the name is a mangled C++ type name, name text
   kSourceLine = 8,  // filename string, line number, text of that line
+  kDevice = 9,      // device type, device index, bytes, name text, UUID text, PCI address text
 };
 
 struct Code {
@@ -55,6 +56,12 @@ struct NodeType {
   std::string name;
 };
 
+struct DeviceRecord {
+  std::int32_t device_type = 0, device_index = 0;  // as in Place
+  std::uint64_t bytes = 0;                         // its memory, all of it
+  std::string name, uuid, pci_address;             // as nvidia-smi shows them
+};
+
 // One record each, appended to `out`.
 void put_string(Bytes& out, std::uint32_t id, std::string_view text);
 void put_code(Bytes& out, std::uint32_t id, const Code& code);
@@ -64,6 +71,7 @@ void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name);
 void put_place(Bytes& out, std::uint32_t id, const Place& place);
 void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
 void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
+void put_device(Bytes& out, const DeviceRecord& device);
 
 // All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to
 // damage, is an empty record.
@@ -83,6 +91,9 @@ class Definitions {
   std::size_t thread_count() const { return threads_.size(); }
   std::size_t place_count() const { return places_.size(); }
   std::size_t node_type_count() const { return node_types_.size(); }
+
+  // Those that the trace describes, in the order of their index; a device that only its events name is not among them.
+  const std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord>& devices() const { return devices_; }
 
   // The line that a frame was executing; 0 where its definition is missing.
   std::int32_t line(std::uint32_t frame) const;
@@ -105,6 +116,7 @@ class Definitions {
   std::vector<Place> places_;
   std::vector<NodeType> node_types_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> sources_;
+  std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord> devices_;  // by type and index
 };
 
 }  // namespace alloctrace

@@ -20,24 +20,30 @@ enum class EventKind : std::uint8_t {
   kSegmentFree = 5,
   kSegmentMap = 6,
   kSegmentUnmap = 7,
-  kSnapshot = 8,
-  kOom = 9,
-  kStep = 10,         // size: the number of the step that ends here
-  kMark = 11,         // size: string id of the name
+  kSnapshot = 8,  // torch was asked for a snapshot; the trace has the state itself only where kAllocatorState follows
+  kOom = 9,       // address: free bytes of the device
+  kStep = 10,     // size: the number of the step that ends here
+  kMark = 11,     // size: string id of the name
   kRegionBegin = 12,  // size: string id of the name
   kRegionEnd = 13,    // size: string id of the name
   kLost = 14,         // size: how many events are missing here; address: a LossCause
   kRaw = 15,          // an action this build does not know; address and size as torch gave them, sequence: its number
   kRole = 16,
   kMemory = 17,
-  kConfig = 18,
-  kNoSplit = 19,
-  kInitialSegment = 20,
-  kInitialBlock = 21,
-  kLatency = 22,
+  kConfig = 18,        // size: string id of the allocator's settings, as JSON
+  kNoSplit = 19,       // blocks of this pool are never split from now on
+  kStateSegment = 20,  // node_sequence: SegmentFlags
+  kStateBlock = 21,    // size: after rounding, sequence: as requested, node_sequence: a BlockState
+  kLatency = 22,       // address: sequence number of the event whose call it was, size: nanoseconds
   kEmptyCache = 23,
+  kStreamUse = 24,       // record_stream: the block is used on the stream of this place
+  kAllocatorState = 25,  // size: number of state_segment and state_block events that follow, directly
 };
-constexpr std::size_t kEventKindCount = 24;
+constexpr std::size_t kEventKindCount = 26;
+
+// Bits. Part of the file format.
+enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };
+enum BlockState : std::uint8_t { kBlockInactive = 0, kBlockAllocated = 1, kBlockPendingFree = 2 };
 
 // Why an event is missing from the trace. Numbers are part of the file format.
 enum class LossCause : std::uint8_t {

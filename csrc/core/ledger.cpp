@@ -29,29 +29,43 @@ void Ledger::retire(DeviceLedger& device, const LiveBlock& block) {
   device.live_bytes -= block.size;
 }
 
+void Ledger::allocate(const Event& event, std::uint64_t size, std::uint64_t sequence, std::int64_t time_ns) {
+  DeviceLedger& owner = device(event.place);
+  if (event.stack >= owner.stacks.size()) owner.stacks.resize(event.stack + std::size_t{1});
+  owner.pending_frees.erase(event.address);  // its completion was lost: the address is in use again
+  const auto [block, is_new] = owner.live.insert(event.address);
+  if (!is_new) {
+    ++missed_frees_;
+    retire(owner, *block);
+  }
+  *block = {size, sequence, time_ns, event.stack, event.thread, event.place};
+  StackTotals& totals = owner.stacks[event.stack];
+  ++totals.allocations;
+  totals.bytes += size;
+  ++totals.live_blocks;
+  totals.live_bytes += size;
+  totals.largest = std::max(totals.largest, size);
+  owner.live_bytes += size;
+  if (owner.live_bytes > owner.peak_bytes) {
+    owner.peak_bytes = owner.live_bytes;
+    owner.peak_sequence = sequence;
+    owner.peak_ns = time_ns;
+  }
+}
+
 void Ledger::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns) {
   switch (event.kind) {
-    case EventKind::kAlloc: {
+    case EventKind::kAlloc:
+      allocate(event, event.size, sequence, time_ns);
+      break;
+    case EventKind::kStateBlock: {
+      // Of a check point, all are known; of a recording that began in mid-run, or lost an alloc, they become known
+      // here.
       DeviceLedger& owner = device(event.place);
-      if (event.stack >= owner.stacks.size()) owner.stacks.resize(event.stack + std::size_t{1});
-      owner.pending_frees.erase(event.address);  // its completion was lost: the address is in use again
-      const auto [block, is_new] = owner.live.insert(event.address);
-      if (!is_new) {
-        ++missed_frees_;
-        retire(owner, *block);
-      }
-      *block = {event.size, sequence, time_ns, event.stack, event.thread, event.place};
-      StackTotals& totals = owner.stacks[event.stack];
-      ++totals.allocations;
-      totals.bytes += event.size;
-      ++totals.live_blocks;
-      totals.live_bytes += event.size;
-      totals.largest = std::max(totals.largest, event.size);
-      owner.live_bytes += event.size;
-      if (owner.live_bytes > owner.peak_bytes) {
-        owner.peak_bytes = owner.live_bytes;
-        owner.peak_sequence = sequence;
-        owner.peak_ns = time_ns;
+      if (event.node_sequence == kBlockAllocated && !owner.live.find(event.address)) {
+        allocate(event, event.sequence, sequence, time_ns);
+      } else if (event.node_sequence == kBlockPendingFree && !owner.pending_frees.find(event.address)) {
+        *owner.pending_frees.insert(event.address).first = event.sequence;
       }
       break;
     }

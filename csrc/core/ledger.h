@@ -56,6 +56,7 @@ class Ledger {
 
  private:
   DeviceLedger& device(std::uint32_t place);
+  void allocate(const Event& event, std::uint64_t size, std::uint64_t sequence, std::int64_t time_ns);
   void retire(DeviceLedger& device, const LiveBlock& block);
 
   const Definitions& definitions_;

@@ -64,6 +64,12 @@ void Recorder::name_thread(std::uint32_t thread, const std::string& python_name)
   spool_->definitions().append(record);
 }
 
+void Recorder::add_device(const DeviceRecord& device) {
+  Bytes record;
+  put_device(record, device);
+  spool_->definitions().append(record);
+}
+
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   Bytes record;
   if (sources_->put_line(filename, line, text, record)) writer_->add_definitions(record);

@@ -35,7 +35,7 @@ class Recorder {
   // Stops the writer if stop() was not called.
   ~Recorder();
 
-  bool push(const Event& event) noexcept { return spool_->push(event); }
+  bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept { return spool_->push(event, sequence); }
   Spool& spool() { return *spool_; }
   StackTable& stacks() { return *stacks_; }
   SourceLines& sources() { return *sources_; }
@@ -46,6 +46,7 @@ class Recorder {
   // Every call is a new thread.
   std::uint32_t add_thread(const ThreadRecord& thread);
   void name_thread(std::uint32_t thread, const std::string& python_name);
+  void add_device(const DeviceRecord& device);
 
   bool flush() { return writer_->flush(); }
   // Text of user lines that only the interpreter knows; goes to the file with the next definitions.

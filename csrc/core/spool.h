@@ -71,8 +71,8 @@ class Spool {
 
   // Stores one event at the next position. Everything that happened before the call, in any thread, has a lower
   // position than everything that happens after it. False: the ring was full for too long; the event is counted as
-  // lost.
-  bool push(const Event& event) noexcept;
+  // lost. `sequence`, where given, is told the event's sequence number.
+  bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept;
 
   void count_lost(LossCause cause) noexcept;
   // Writes `lost` events for what is missing since the last event that got through, in their place.

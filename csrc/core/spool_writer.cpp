@@ -117,7 +117,7 @@ void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   if ((position & (mask_ >> 2)) == 0) wake_();
 }
 
-bool Spool::push(const Event& event) noexcept {
+bool Spool::push(const Event& event, std::uint64_t* sequence) noexcept {
   for (const auto& lost : header_->lost_unreported) {
     if (lost.load(std::memory_order_relaxed) != 0) {
       report_losses();
@@ -130,6 +130,7 @@ bool Spool::push(const Event& event) noexcept {
     return false;
   }
   commit(position, event);
+  if (sequence) *sequence = position;
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "../core/clock.h"
 #include "../torch/cpu_allocator.h"
+#include "../torch/cuda_allocator.h"
 #include "../torch/record_event.h"
 #include "session.h"
 #include "thread_names.h"
@@ -22,7 +23,7 @@ bool cpu_is_traced = false;
 void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
-           const std::string& working_directory, bool python_stacks, bool cpu) {
+           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda) {
   RecorderOptions options;
   options.path = path;
   options.overwrite = overwrite;
@@ -41,6 +42,9 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   python::start_thread_names();
   cpu_is_traced = cpu;
   if (cpu) torch_side::install_cpu_allocator();
+  if (!cuda) return;
+  const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
+  torch_side::install_cuda_allocator();
 }
 
 bool stop(const std::string& end_json) {
@@ -48,6 +52,7 @@ bool stop(const std::string& end_json) {
   cpu_is_traced = false;
   python::stop_thread_names();
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
+  torch_side::remove_cuda_allocator();
   return python::stop_session(end_json);
 }
 
@@ -81,9 +86,15 @@ PYBIND11_MODULE(_record, module) {
   module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
              py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
-             py::arg("python_stacks"), py::arg("cpu"));
+             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"));
   module.def("stop", &stop, py::arg("end_json"));
   module.def("flush", &flush);
+  module.attr("has_cuda") = torch_side::cuda_allocator_is_built();
+  module.def("snapshot", [] {
+    const py::gil_scoped_release unlocked;
+    return torch_side::snapshot_cuda_allocator();
+  });
+  module.def("cuda_allocator_in_our_place", &torch_side::cuda_allocator_in_our_place);
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });

@@ -292,6 +292,15 @@ PYBIND11_MODULE(_replay, module) {
              const std::string* found = trace.definitions().source(filename, line);
              return found ? py::object(text(*found)) : py::object(py::none());
            })
+      .def("devices",
+           [](const TraceReader& trace) {
+             py::list result;
+             for (const auto& [key, device] : trace.definitions().devices()) {
+               result.append(py::make_tuple(device.device_type, device.device_index, device.bytes, text(device.name),
+                                            text(device.uuid), text(device.pci_address)));
+             }
+             return result;
+           })
       .def("places",
            [](const TraceReader& trace) {
              py::list result;

@@ -139,11 +139,12 @@ Session::Session(const RecorderOptions& options, bool with_python_stacks)
       number(last_session_number.fetch_add(1) + 1) {}
 
 std::uint32_t ThreadContext::place_in(Session& session, const Place& where) {
-  if (place_id == 0 || !(place == where)) {
-    place = where;
-    place_id = session.recorder.place(where);
-  }
-  return place_id;
+  std::uint64_t hash = where.stream ^ where.pool_first << 1 ^ where.pool_second << 2;
+  hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
+         0x9E3779B97F4A7C15u;
+  PlaceEntry& entry = places[hash >> 60];
+  if (entry.id == 0 || !(entry.place == where)) entry = {where, session.recorder.place(where)};
+  return entry.id;
 }
 
 HookScope::HookScope() noexcept {
@@ -166,7 +167,8 @@ void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
   char name[16] = {};
   pthread_getname_np(pthread_self(), name, sizeof name);
   thread_->session = session_->number;
-  thread_->place_id = 0;
+  thread_->places = {};
+  thread_->request = {};
   thread_->node_types = {};
   thread_->thread =
       session_->recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});

@@ -28,8 +28,17 @@ struct ThreadContext {
   std::atomic<bool> in_hook{false};
   std::uint64_t session = 0;  // number of the session that the ids below belong to
   std::uint32_t thread = 0;
-  Place place{};  // of the last event; most events are where the last one was
-  std::uint32_t place_id = 0;
+  // Where the last events were, by a hash of the place: most events are where one of them was.
+  struct PlaceEntry {
+    Place place{};
+    std::uint32_t id = 0;
+  };
+  std::array<PlaceEntry, 16> places{};
+  // The last free that was requested in this thread, and the number of calls that the CUDA allocator had had before.
+  Event request{};
+  std::uint64_t request_call = 0;
+  // Sequence number of this thread's last CUDA event, and the session that it is good for (0: none).
+  std::uint64_t last_event = 0, last_event_session = 0;
   struct NodeTypeEntry {
     const void* key = nullptr;
     std::uint64_t text_hash = 0;

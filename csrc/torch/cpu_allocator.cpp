@@ -1,11 +1,10 @@
 #include "cpu_allocator.h"
 
-#include <c10/core/Allocator.h>
-
 #include <atomic>
 #include <memory>
 #include <vector>
 
+#include "allocator_slot.h"
 #include "record_event.h"
 
 namespace alloctrace::torch_side {
@@ -82,7 +81,6 @@ std::vector<CpuAllocator*>& allocators() {
   return *made;
 }
 CpuAllocator* installed = nullptr;
-std::uint8_t installed_priority = 0;
 bool left_behind = false;  // another allocator was in front of ours when we wanted to leave
 
 CpuAllocator* allocator_in_front_of(c10::Allocator* upstream) {
@@ -91,16 +89,6 @@ CpuAllocator* allocator_in_front_of(c10::Allocator* upstream) {
   }
   allocators().push_back(std::make_unique<CpuAllocator>(upstream).release());
   return allocators().back();
-}
-
-// torch takes an allocator only at the priority of the present one or above, and does not tell that priority. The
-// lowest that is taken leaves the program's own later calls as free as before.
-std::uint8_t set_at_lowest_priority(c10::Allocator* allocator) {
-  for (int priority = 0; priority <= 255; ++priority) {
-    c10::SetAllocator(c10::DeviceType::CPU, allocator, static_cast<std::uint8_t>(priority));
-    if (c10::GetAllocator(c10::DeviceType::CPU) == allocator) return static_cast<std::uint8_t>(priority);
-  }
-  return 255;
 }
 
 bool calls_reach_ours(c10::Allocator* current) {
@@ -120,13 +108,13 @@ void install_cpu_allocator() {
   if (left_behind && calls_reach_ours(current)) return;
   left_behind = false;
   installed = allocator_in_front_of(current);
-  installed_priority = set_at_lowest_priority(installed);
+  put_in_slot(c10::DeviceType::CPU, installed);
 }
 
 void remove_cpu_allocator() {
   if (!installed) return;
   if (c10::GetAllocator(c10::DeviceType::CPU) == installed) {
-    c10::SetAllocator(c10::DeviceType::CPU, installed->upstream(), installed_priority);
+    put_in_slot(c10::DeviceType::CPU, installed->upstream());
     installed = nullptr;
     left_behind = false;
   } else {

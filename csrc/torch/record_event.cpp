@@ -7,32 +7,44 @@ namespace alloctrace::torch_side {
 
 namespace {
 
-void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
-               const Place* where) noexcept {
+void add_thread_context(python::HookScope& scope, Event& event) {
   python::Session& session = scope.session();
   python::ThreadContext& thread = scope.thread();
+  if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
+  event.thread = thread.thread;
+  if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes);
+  if (event.stack == python::kStackNotStored) {
+    event.stack = 0;
+    session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
+  }
+  fill_autograd_context(event, session, thread);
+}
+
+void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
+               const Place* where) noexcept {
   try {
-    if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
     Event event{};
     event.time = read_counter();
     event.kind = kind;
     event.address = address;
     event.size = size;
-    event.thread = thread.thread;
-    if (where) event.place = thread.place_in(session, *where);
-    if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes);
-    if (event.stack == python::kStackNotStored) {
-      event.stack = 0;
-      session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
+    if (where) {
+      add_context(scope, event, *where);
+    } else {
+      add_thread_context(scope, event);
     }
-    fill_autograd_context(event, session, thread);
-    session.recorder.push(event);
+    scope.session().recorder.push(event);
   } catch (...) {
-    session.recorder.spool().count_lost(LossCause::kFault);
+    scope.session().recorder.spool().count_lost(LossCause::kFault);
   }
 }
 
 }  // namespace
+
+void add_context(python::HookScope& scope, Event& event, const Place& where) {
+  add_thread_context(scope, event);
+  event.place = scope.thread().place_in(scope.session(), where);
+}
 
 void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept {
   python::HookScope scope;

@@ -8,8 +8,13 @@
 
 #include "../core/definitions.h"
 #include "../core/event.h"
+#include "../python/session.h"
 
 namespace alloctrace::torch_side {
+
+// Adds to an event what is known of this thread: its id, its Python stack, where its autograd stands; and the place's
+// id. What happened, and when, is the caller's to fill in. Throws only for want of memory.
+void add_context(python::HookScope& scope, Event& event, const Place& where);
 
 // May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL,
 // calls no torch operator. Does nothing when no session is on.

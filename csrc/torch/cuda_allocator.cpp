@@ -1,0 +1,200 @@
+#include "cuda_allocator.h"
+
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "allocator_slot.h"
+#include "cuda_calls.h"
+#include "cuda_release.h"
+#include "cuda_tracker.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+// Every virtual method of CUDAAllocator, forwarded. A method that is missing here would run the base class's own, which
+// throws "not supported" or does nothing: tests/test_cuda_forwarding.py compares this list with torch's header.
+//
+// The DataPtr of the upstream keeps the upstream's deleter: frees go straight to it, and its tracker sees them.
+class ForwardingAllocator final : public native::CUDAAllocator {
+ public:
+  explicit ForwardingAllocator(native::CUDAAllocator* upstream) : upstream_(upstream) {}
+  native::CUDAAllocator* upstream() const { return upstream_; }
+
+  // What is measured or recorded on the way.
+  c10::DataPtr allocate(std::size_t size) override {
+    const TimedCall timed;
+    return next().allocate(size);
+  }
+  void* raw_alloc(std::size_t size) override {
+    const TimedCall timed;
+    return next().raw_alloc(size);
+  }
+  void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
+    const TimedCall timed;
+    return next().raw_alloc_with_stream(size, stream);
+  }
+  void init(int device_count) override {
+    next().init(device_count);
+    follow_initialised_allocator(*upstream_);
+  }
+  void emptyCache(c10::MempoolId_t pool) override {
+    record_empty_cache(pool);
+    next().emptyCache(pool);
+  }
+  void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override {
+    record_stream_use(block.get(), stream.device_index(), stream.stream());
+    next().recordStream(block, stream);
+  }
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    next().setNoSplit(device, pool);
+    record_no_split(device, pool);
+  }
+
+  // What only passes through.
+  c10::DeleterFnPtr raw_deleter() const override { return next().raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
+  bool initialized() override { return next().initialized(); }
+  native::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return next().getDeviceStats(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { next().resetAccumulatedStats(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { next().resetPeakStats(device); }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return next().getMemoryInfo(device);
+  }
+  void raw_delete(void* address) override { next().raw_delete(address); }
+  double getMemoryFraction(c10::DeviceIndex device) override { return next().getMemoryFraction(device); }
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
+    next().setMemoryFraction(fraction, device);
+  }
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
+    return next().getExpandableSegmentSizes(device);
+  }
+  void enable(bool value) override { next().enable(value); }
+  bool isEnabled() const override { return next().isEnabled(); }
+  void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override { next().cacheInfo(device, largest); }
+  void* getBaseAllocation(void* address, std::size_t* size) override { return next().getBaseAllocation(address, size); }
+  native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override {
+    return next().snapshot(pool, include_traces);
+  }
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override {
+    next().beginAllocateToPool(device, pool, std::move(filter));
+  }
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    next().endAllocateToPool(device, pool);
+  }
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().releasePool(device, pool); }
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return next().getPoolUseCount(device, pool);
+  }
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                          std::shared_ptr<native::CUDAAllocator> allocator) override {
+    next().createOrIncrefPool(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
+    next().setUseOnOOM(device, pool, use_on_oom);
+  }
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    return next().checkPoolLiveAllocations(device, pool, expected);
+  }
+  native::ShareableHandle shareIpcHandle(void* address) override { return next().shareIpcHandle(address); }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return next().getIpcDevPtr(std::move(handle)); }
+  bool isHistoryEnabled() override { return next().isHistoryEnabled(); }
+  void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override {
+    next().recordHistory(enabled, context, entries, when, clear, skip_actions);
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) override {
+    next().recordAnnotation(annotation);
+  }
+  void pushCompileContext(std::string& context) override { next().pushCompileContext(context); }
+  void popCompileContext() override { next().popCompileContext(); }
+  void setUserMetadata(const std::string& metadata) override { next().setUserMetadata(metadata); }
+  std::string getUserMetadata() override { return next().getUserMetadata(); }
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
+    next().attachOutOfMemoryObserver(std::move(observer));
+  }
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override {
+    next().attachAllocatorTraceTracker(std::move(tracker));
+  }
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override {
+    next().enablePeerAccess(device, peer);
+  }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t count,
+                          cudaStream_t stream, bool peer_to_peer) override {
+    return next().memcpyAsync(to, to_device, from, from_device, count, stream, peer_to_peer);
+  }
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return next().getCheckpointState(device, pool);
+  }
+  native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
+                                                 std::shared_ptr<native::AllocatorState> state) override {
+    return next().setCheckpointPoolState(device, std::move(state));
+  }
+  std::string name() override { return next().name(); }
+
+ private:
+  native::CUDAAllocator& next() const {
+    ++calls_of_this_thread.forwarded;
+    return *upstream_;
+  }
+  native::CUDAAllocator* const upstream_;
+};
+
+// Allocators live for ever: storages and graphs keep pointers to the one that made them.
+std::vector<ForwardingAllocator*>& allocators() {
+  static auto* const made = std::make_unique<std::vector<ForwardingAllocator*>>().release();
+  return *made;
+}
+ForwardingAllocator* installed = nullptr;
+
+ForwardingAllocator* allocator_in_front_of(native::CUDAAllocator* upstream) {
+  for (ForwardingAllocator* known : allocators()) {
+    if (known == upstream || known->upstream() == upstream) return known;
+  }
+  allocators().push_back(std::make_unique<ForwardingAllocator>(upstream).release());
+  return allocators().back();
+}
+
+}  // namespace
+
+bool cuda_allocator_is_built() { return true; }
+
+void install_cuda_allocator() {
+  native::CUDAAllocator* const current = native::get();
+  installed = allocator_in_front_of(current);
+  if (current != installed) {
+    if (current->initialized()) {
+      // torch's own function refuses an allocator that is in use, but nothing ties what is allocated to this pointer.
+      native::allocator.store(installed);
+    } else {
+      torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator({installed, [](native::CUDAAllocator*) {}});
+    }
+    put_in_slot(c10::DeviceType::CUDA, installed);
+  }
+  begin_cuda_tracing(*installed->upstream());
+}
+
+void remove_cuda_allocator() {
+  if (!installed) return;
+  end_cuda_tracing(*installed->upstream());
+  if (native::get() == installed) {
+    native::allocator.store(installed->upstream());
+    if (c10::GetAllocator(c10::DeviceType::CUDA) == installed) {
+      put_in_slot(c10::DeviceType::CUDA, installed->upstream());
+    }
+  }
+  installed = nullptr;
+}
+
+bool snapshot_cuda_allocator() { return installed && write_cuda_state(*installed->upstream()); }
+
+std::string cuda_allocator_in_our_place() {
+  native::CUDAAllocator* const current = native::get();
+  return installed && current != installed ? current->name() : "";
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,93 @@
+#include "cuda_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <locale>
+#include <sstream>
+
+#include "cuda_release.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+constexpr std::size_t kIntervals = 16;  // of roundup_power2_divisions
+using Divisions = std::array<std::size_t, kIntervals>;
+
+// torch changes them in place and reads them without a lock, as we do.
+bool same_divisions(const Divisions& seen) {
+  const std::vector<std::size_t>& now = Config::roundup_power2_divisions();
+  return std::equal(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(std::min(now.size(), kIntervals)),
+                    seen.begin());
+}
+
+struct Settings {
+  std::uint64_t session = 0;
+  std::size_t large_segment_size = 0, max_split_size = 0, max_non_split_rounding_size = 0;
+  double garbage_collection_threshold = 0;
+  bool expandable_segments = false, stream_reuse_in_capture = false;
+  Divisions roundup_power2_divisions{};
+
+  // Of all settings, those by which a block is cut to size. The others decide which block is taken, or which segment is
+  // made, and events tell that; they are compared when a segment is made.
+  bool cuts_as_present() const {
+    return expandable_segments == native::CUDAAllocatorConfig::expandable_segments() &&
+           max_split_size == Config::max_split_size() && same_divisions(roundup_power2_divisions);
+  }
+  bool is_present() const {
+    return cuts_as_present() && large_segment_size == Config::large_segment_size() &&
+           max_non_split_rounding_size == Config::max_non_split_rounding_size() &&
+           garbage_collection_threshold == Config::garbage_collection_threshold() &&
+           stream_reuse_in_capture == native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
+  }
+  void read() {
+    expandable_segments = native::CUDAAllocatorConfig::expandable_segments();
+    max_split_size = Config::max_split_size();
+    large_segment_size = Config::large_segment_size();
+    max_non_split_rounding_size = Config::max_non_split_rounding_size();
+    garbage_collection_threshold = Config::garbage_collection_threshold();
+    stream_reuse_in_capture = native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
+    const std::vector<std::size_t>& divisions = Config::roundup_power2_divisions();
+    std::copy_n(divisions.begin(), std::min(divisions.size(), kIntervals), roundup_power2_divisions.begin());
+  }
+};
+
+// One for each device: each is read and written under that device's lock only.
+Settings& last_seen(int device) {
+  static std::array<Settings, std::numeric_limits<c10::DeviceIndex>::max() + 1> settings;
+  return settings[static_cast<std::size_t>(device)];
+}
+
+}  // namespace
+
+bool cuda_settings_changed(int device, std::uint64_t session, bool makes_segment) {
+  Settings& last = last_seen(device);
+  if (last.session == session && (makes_segment ? last.is_present() : last.cuts_as_present())) return false;
+  last.session = session;
+  last.read();
+  return true;
+}
+
+std::string cuda_settings_text(int device) {
+  const Settings& settings = last_seen(device);
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::boolalpha << "{\"expandable_segments\": " << settings.expandable_segments
+       << ", \"large_segment_size\": " << settings.large_segment_size
+       << ", \"max_split_size\": " << settings.max_split_size
+       << ", \"max_non_split_rounding_size\": " << settings.max_non_split_rounding_size
+       << ", \"garbage_collection_threshold\": " << settings.garbage_collection_threshold
+       << ", \"graph_capture_record_stream_reuse\": " << settings.stream_reuse_in_capture
+       << ", \"roundup_power2_divisions\": [";
+  const char* separator = "";
+  for (const std::size_t division : settings.roundup_power2_divisions) {
+    text << separator << division;
+    separator = ", ";
+  }
+  text << "]}";
+  return text.str();
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,130 @@
+"""What recording the CUDA allocator costs, against the plain program and against torch's own history, all in one run.
+
+The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a process of its
+own, for what it attaches to the allocator stays; rounds alternate between the processes, so that a machine that gets slower gets
+slower for all. A round's added time is its own minus that of the plain round beside it.
+
+Where there is no GPU, run it under tools/simcuda/run: the allocator, the operators and their dispatch are torch's own there too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+VARIANTS = (
+    "plain",
+    "alloctrace",
+    "alloctrace, stacks='none'",
+    "torch history, stacks='python'",
+    "torch history, stacks='all'",
+)
+OURS, PEER = VARIANTS[1], VARIANTS[3]
+
+
+class Worker:
+    """One recorder in its process."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cuda_worker.py")), name, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.device: dict[str, Any] = self._answer()
+
+    def run(self, kind: str, count: int) -> dict[str, float]:
+        assert self._process.stdin
+        self._process.stdin.write(f"{kind} {count}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"bench: the process of {self.name!r} ended: its error is above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def compare(workers: list[Worker], kind: str, rounds: int, counts: dict[str, int]) -> dict[str, Any]:
+    """For each variant the median of every figure, and of its difference to the plain round beside it."""
+    rows: dict[str, list[dict[str, float]]] = {worker.name: [] for worker in workers}
+    for worker in workers:  # what happens once (new stacks, first segments) is not a cost per pair
+        worker.run(kind, max(counts[worker.name] // 10, 1))
+    for _ in range(rounds):
+        for worker in workers:
+            rows[worker.name].append(worker.run(kind, counts[worker.name]))
+    plain = rows[VARIANTS[0]]
+    result = {}
+    for name, values in rows.items():
+        figures: dict[str, Any] = {}
+        for field in values[0]:
+            figures[field] = round(statistics.median(value[field] for value in values), 1)
+            differences = [value[field] - base[field] for value, base in zip(values, plain, strict=True)]
+            figures[f"added_{field}"] = round(statistics.median(differences), 1)
+        result[name] = figures
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
+    options = parser.parse_args()
+    rounds = 5 if options.quick else 40
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [Worker(name, Path(folder)) for name in VARIANTS]
+        pairs = compare(workers, "pairs", rounds, {name: 20_000 for name in VARIANTS})
+        # Each pair waits some milliseconds for the GIL here, whoever records.
+        contended = compare(workers, "contended", max(rounds // 8, 3), {name: 40 for name in VARIANTS})
+        training = compare(workers, "training", rounds, {name: 5 for name in VARIANTS})
+        device = workers[0].device
+        for worker in workers:
+            worker.stop()
+    ratio = pairs[OURS]["added_wall"] / pairs[PEER]["added_wall"]
+    for name, figures in training.items():
+        figures["added_percent_of_process_cpu"] = round(
+            100 * figures["added_process_cpu"] / training[VARIANTS[0]]["process_cpu"], 1
+        )
+        print(
+            f"{name:32} {pairs[name]['wall']:8,.0f} ns a pair, added {pairs[name]['added_wall']:8,.0f}; with a busy second thread "
+            f"added {contended[name]['added_wall'] / 1e3:8,.0f} us; training step {figures['process_cpu'] / 1e6:6.1f} ms, "
+            f"added {figures['added_percent_of_process_cpu']:5.1f} %",
+            file=sys.stderr,
+        )
+    print(f"ours adds {ratio:.2f} of what {PEER} adds", file=sys.stderr)
+    result = {
+        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), **device},
+        "python": platform.python_version(),
+        "pair": "torch.empty(1000, device='cuda') made and freed, 20 Python frames deep; nanoseconds",
+        "pairs": pairs,
+        "ratio_to_torch_python_history": round(ratio, 3),
+        "contended": contended,
+        "training_step": training,
+    }
+    text = json.dumps(result, indent=1)
+    if options.out:
+        options.out.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
