@@ -82,11 +82,11 @@ class Session:
             )
 
     def snapshot(self) -> bool:
-        """Writes the state of the CUDA allocator, its segments and blocks, into the trace: a check point that the reader compares
-        with what follows from the events. The recorder writes one at the start, where CUDA is in use by then, and at the end.
+        """Writes the state of the CUDA allocator, its segments and blocks, into the trace, as a check point.
 
-        Returns False when there is no state to write: CUDA is not recorded, not initialised yet, or its allocator does
-        not tell. Raises SessionError when the session has ended.
+        The recorder writes one itself at the start, where CUDA is in use by then, and at the end. Returns False when
+        there is no state to write: CUDA is not recorded, not initialised yet, or its allocator does not tell. Raises
+        SessionError when the session has ended.
         """
         with _lock:
             self._must_record()
@@ -130,8 +130,8 @@ class Session:
         if replaced_by := self._recorder.cuda_allocator_in_our_place():
             end["cuda_allocator_replaced_by"] = replaced_by
             warnings.warn(
-                f"the program put another CUDA allocator ({replaced_by}) in the place of the recorded one: what was asked of "
-                "it is not in the trace; enable() after it is in place to record it",
+                f"the program put another CUDA allocator ({replaced_by}) in the place of the recorded one: what was "
+                "asked of it is not in the trace; enable() after it is in place to record it",
                 RuntimeWarning,
                 stacklevel=3,
             )

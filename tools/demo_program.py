@@ -55,9 +55,10 @@ def batch_of_sequences(generator: torch.Generator) -> torch.Tensor:
 
 
 class Trainer:
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         torch.manual_seed(0)
-        self.model = Model()
+        self.device = device
+        self.model = Model().to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
         self.predictions: list[torch.Tensor] = []
 
@@ -74,7 +75,7 @@ class Trainer:
     def train(self, steps: int) -> None:
         generator = torch.Generator().manual_seed(0)
         for step in range(1, steps + 1):
-            sequences = batch_of_sequences(generator)
+            sequences = batch_of_sequences(generator).to(self.device)
             loss = self.step(sequences)
             if step % 10 == 0:
                 right = self.predictions[-1].argmax(dim=-1) == sequences[:, 1:]
@@ -85,5 +86,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
     torch.set_num_threads(1)  # a model this small gains nothing from more, and on a busy machine loses
-    trainer = Trainer()
+    trainer = Trainer("cuda" if torch.cuda.is_available() else "cpu")
     trainer.train(parser.parse_args().steps)

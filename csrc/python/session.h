@@ -37,8 +37,8 @@ struct ThreadContext {
   // The last free that was requested in this thread, and the number of calls that the CUDA allocator had had before.
   Event request{};
   std::uint64_t request_call = 0;
-  // Sequence number of this thread's last CUDA event, and the session that it is good for (0: none).
-  std::uint64_t last_event = 0, last_event_session = 0;
+  // Sequence number and time of this thread's last CUDA event, and the session that they are good for (0: none).
+  std::uint64_t last_event = 0, last_event_time = 0, last_event_session = 0;
   struct NodeTypeEntry {
     const void* key = nullptr;
     std::uint64_t text_hash = 0;

@@ -17,14 +17,17 @@ void TimedCall::finish(std::uint64_t begin, std::uint64_t end) noexcept {
   if (nanoseconds <= kSlowCallNs && !calls_of_this_thread.made_segments) return;
   calls_of_this_thread.made_segments = false;
   python::HookScope scope;
-  if (!scope || scope.thread().last_event_session != scope.session().number) return;
+  if (!scope) return;
+  python::ThreadContext& thread = scope.thread();
+  // A call of zero bytes makes no event: the last one is an older call's.
+  if (thread.last_event_session != scope.session().number || thread.last_event_time < begin) return;
   Event event{};
   event.kind = EventKind::kLatency;
   event.time = end;
-  event.address = scope.thread().last_event;
+  event.address = thread.last_event;
   event.size = static_cast<std::uint64_t>(nanoseconds);
-  event.thread = scope.thread().thread;
-  scope.thread().last_event_session = 0;  // one event, one latency
+  event.thread = thread.thread;
+  thread.last_event_session = 0;  // one event, one latency
   scope.session().recorder.push(event);
 }
 

@@ -54,7 +54,9 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   thread.last_event_session = 0;
   EventHold& waiting = *hold.load(std::memory_order_acquire);
   if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
-  if (scope.session().recorder.push(event, &thread.last_event)) thread.last_event_session = scope.session().number;
+  if (!scope.session().recorder.push(event, &thread.last_event)) return;
+  thread.last_event_session = scope.session().number;
+  thread.last_event_time = event.time;
 }
 
 void record_settings(python::HookScope& scope, std::uint64_t time, int device) {

@@ -1,10 +1,11 @@
 """What recording the CUDA allocator costs, against the plain program and against torch's own history, all in one run.
 
-The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a process of its
-own, for what it attaches to the allocator stays; rounds alternate between the processes, so that a machine that gets slower gets
-slower for all. A round's added time is its own minus that of the plain round beside it.
+The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a
+process of its own, for what it attaches to the allocator stays; rounds alternate between the processes, so that a
+machine that gets slower gets slower for all. A round's added time is its own minus that of the plain round beside it.
 
-Where there is no GPU, run it under tools/simcuda/run: the allocator, the operators and their dispatch are torch's own there too.
+Where there is no GPU it runs on the simulated device: the allocator, the operators and their dispatch are torch's own
+there too.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def main() -> None:
     rounds = 5 if options.quick else 40
     with tempfile.TemporaryDirectory() as folder:
         workers = [Worker(name, Path(folder)) for name in VARIANTS]
-        pairs = compare(workers, "pairs", rounds, {name: 20_000 for name in VARIANTS})
+        pairs = compare(workers, "pairs", rounds, dict.fromkeys(VARIANTS, 20000))
         # Each pair waits some milliseconds for the GIL here, whoever records.
-        contended = compare(workers, "contended", max(rounds // 8, 3), {name: 40 for name in VARIANTS})
-        training = compare(workers, "training", rounds, {name: 5 for name in VARIANTS})
+        contended = compare(workers, "contended", max(rounds // 8, 3), dict.fromkeys(VARIANTS, 40))
+        training = compare(workers, "training", rounds, dict.fromkeys(VARIANTS, 5))
         device = workers[0].device
         for worker in workers:
             worker.stop()
@@ -104,8 +105,9 @@ def main() -> None:
             100 * figures["added_process_cpu"] / training[VARIANTS[0]]["process_cpu"], 1
         )
         print(
-            f"{name:32} {pairs[name]['wall']:8,.0f} ns a pair, added {pairs[name]['added_wall']:8,.0f}; with a busy second thread "
-            f"added {contended[name]['added_wall'] / 1e3:8,.0f} us; training step {figures['process_cpu'] / 1e6:6.1f} ms, "
+            f"{name:32} {pairs[name]['wall']:8,.0f} ns a pair, added {pairs[name]['added_wall']:8,.0f}; "
+            f"with a busy second thread added {contended[name]['added_wall'] / 1e3:8,.0f} us; "
+            f"training step {figures['process_cpu'] / 1e6:6.1f} ms, "
             f"added {figures['added_percent_of_process_cpu']:5.1f} %",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""One recorder's side of tools/bench/cuda: waits for rounds, runs them, answers with what they cost. Not to be run by hand."""
+"""One recorder's side of tools/bench/cuda: waits for rounds, runs them, answers with what they cost."""
 
 from __future__ import annotations
 
