@@ -12,7 +12,7 @@ import os as _os
 import sys as _sys
 
 from .errors import AlloctraceError, PositionError, RecorderUnavailableError, SessionError, TraceError
-from .session import Session, disable, enable, is_enabled, mark, region, step
+from .session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
 from .trace import Frame, Integrity, Trace, load
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ __all__ = [
     "is_enabled",
     "load",
     "mark",
+    "pluggable_library",
     "region",
     "step",
 ]

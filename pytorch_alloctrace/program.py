@@ -76,6 +76,13 @@ def _with_cuda(version: str, cuda: str | None) -> str:
     return f"{version} (CUDA {cuda})" if cuda else f"{version} (no CUDA)"
 
 
+def cuda_is_initialised() -> bool:
+    """Whether torch has initialised CUDA in this process. Asking does not."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())
+
+
 def rank() -> str:
     """This process's rank in a distributed run, "0" when it is not told."""
     return os.environ.get("RANK", "0")

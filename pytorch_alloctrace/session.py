@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from . import program
-from .errors import SessionError
+from .errors import RecorderUnavailableError, SessionError
 from .steps import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ def enable(
                 python_stacks=stacks == "python",
                 cpu="cpu" in recorded,
                 cuda="cuda" in recorded,
+                cuda_is_initialised=program.cuda_is_initialised(),
             )
         except (recorder.SpoolError, recorder.TraceFileError, RuntimeError) as error:
             raise SessionError(str(error)) from None
@@ -239,6 +240,19 @@ def disable() -> Path:
 def is_enabled() -> bool:
     """Whether this process is recording."""
     return _current is not None
+
+
+def pluggable_library() -> str:
+    """Path of the library with `alloctrace_malloc` and `alloctrace_free`: cudaMalloc and cudaFree, recorded.
+
+    For ``torch.cuda.memory.CUDAPluggableAllocator(pluggable_library(), "alloctrace_malloc", "alloctrace_free")``, that
+    is for tracing without a caching allocator. They record while a session with "cuda" is on. Raises
+    RecorderUnavailableError where the recorder is not built, or torch has no CUDA.
+    """
+    recorder = program.load_recorder()
+    if not recorder.has_cuda:
+        raise RecorderUnavailableError("this torch is built without CUDA: there is nothing to plug an allocator into")
+    return str(recorder.__file__)
 
 
 def step(n: int | None = None) -> None:

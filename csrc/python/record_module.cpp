@@ -23,7 +23,7 @@ bool cpu_is_traced = false;
 void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
-           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda) {
+           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
   RecorderOptions options;
   options.path = path;
   options.overwrite = overwrite;
@@ -44,7 +44,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   if (cpu) torch_side::install_cpu_allocator();
   if (!cuda) return;
   const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
-  torch_side::install_cuda_allocator();
+  torch_side::install_cuda_allocator(cuda_is_initialised);
 }
 
 bool stop(const std::string& end_json) {
@@ -86,7 +86,7 @@ PYBIND11_MODULE(_record, module) {
   module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
              py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
-             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"));
+             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
   module.def("stop", &stop, py::arg("end_json"));
   module.def("flush", &flush);
   module.attr("has_cuda") = torch_side::cuda_allocator_is_built();

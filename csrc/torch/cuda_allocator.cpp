@@ -2,39 +2,50 @@
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "allocator_slot.h"
 #include "cuda_calls.h"
+#include "cuda_pair.h"
 #include "cuda_release.h"
 #include "cuda_tracker.h"
+#include "cuda_untracked.h"
 
 namespace alloctrace::torch_side {
 namespace {
 
+// As torch reads it: once, and any value switches caching off.
+const bool caching_is_off_for_all = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+
 // Every virtual method of CUDAAllocator, forwarded. A method that is missing here would run the base class's own, which
 // throws "not supported" or does nothing: tests/test_cuda_forwarding.py compares this list with torch's header.
 //
-// The DataPtr of the upstream keeps the upstream's deleter: frees go straight to it, and its tracker sees them.
+// With a tracker behind, the upstream's DataPtr keeps its own deleter: frees go straight to it, and the tracker sees
+// them. Without one, this class records allocations and frees itself: never both.
 class ForwardingAllocator final : public native::CUDAAllocator {
  public:
-  explicit ForwardingAllocator(native::CUDAAllocator* upstream) : upstream_(upstream) {}
+  explicit ForwardingAllocator(native::CUDAAllocator* upstream)
+      : upstream_(upstream), tracked_(has_trackers(*upstream)), caches_(upstream->isEnabled()) {
+    set_deleter_of_unknown(upstream->raw_deleter());
+  }
   native::CUDAAllocator* upstream() const { return upstream_; }
 
   // What is measured or recorded on the way.
   c10::DataPtr allocate(std::size_t size) override {
     const TimedCall timed;
-    return next().allocate(size);
+    return records() ? allocate_untracked(next(), size) : next().allocate(size);
   }
   void* raw_alloc(std::size_t size) override {
     const TimedCall timed;
-    return next().raw_alloc(size);
+    return records() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
     const TimedCall timed;
-    return next().raw_alloc_with_stream(size, stream);
+    return records() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
   }
   void init(int device_count) override {
     next().init(device_count);
@@ -46,15 +57,24 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   }
   void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override {
     record_stream_use(block.get(), stream.device_index(), stream.stream());
-    next().recordStream(block, stream);
+    record_stream_untracked(next(), block, stream);
   }
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     next().setNoSplit(device, pool);
     record_no_split(device, pool);
   }
 
+  void enable(bool value) override {
+    next().enable(value);
+    caches_.store(next().isEnabled(), std::memory_order_relaxed);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return records() ? &free_untracked : next().raw_deleter(); }
+  void raw_delete(void* address) override {
+    if (records()) return free_untracked(address);
+    next().raw_delete(address);
+  }
+
   // What only passes through.
-  c10::DeleterFnPtr raw_deleter() const override { return next().raw_deleter(); }
   void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
   bool initialized() override { return next().initialized(); }
   native::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return next().getDeviceStats(device); }
@@ -63,7 +83,6 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return next().getMemoryInfo(device);
   }
-  void raw_delete(void* address) override { next().raw_delete(address); }
   double getMemoryFraction(c10::DeviceIndex device) override { return next().getMemoryFraction(device); }
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
     next().setMemoryFraction(fraction, device);
@@ -71,7 +90,6 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
     return next().getExpandableSegmentSizes(device);
   }
-  void enable(bool value) override { next().enable(value); }
   bool isEnabled() const override { return next().isEnabled(); }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override { next().cacheInfo(device, largest); }
   void* getBaseAllocation(void* address, std::size_t* size) override { return next().getBaseAllocation(address, size); }
@@ -141,7 +159,12 @@ class ForwardingAllocator final : public native::CUDAAllocator {
     ++calls_of_this_thread.forwarded;
     return *upstream_;
   }
+  // torch's own allocator, where caching is switched off, calls its tracker no more.
+  bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }
+
   native::CUDAAllocator* const upstream_;
+  const bool tracked_;
+  std::atomic<bool> caches_;
 };
 
 // Allocators live for ever: storages and graphs keep pointers to the one that made them.
@@ -163,7 +186,7 @@ ForwardingAllocator* allocator_in_front_of(native::CUDAAllocator* upstream) {
 
 bool cuda_allocator_is_built() { return true; }
 
-void install_cuda_allocator() {
+void install_cuda_allocator(bool torch_is_initialised) {
   native::CUDAAllocator* const current = native::get();
   installed = allocator_in_front_of(current);
   if (current != installed) {
@@ -175,7 +198,7 @@ void install_cuda_allocator() {
     }
     put_in_slot(c10::DeviceType::CUDA, installed);
   }
-  begin_cuda_tracing(*installed->upstream());
+  begin_cuda_tracing(*installed->upstream(), torch_is_initialised);
 }
 
 void remove_cuda_allocator() {
@@ -194,7 +217,8 @@ bool snapshot_cuda_allocator() { return installed && write_cuda_state(*installed
 
 std::string cuda_allocator_in_our_place() {
   native::CUDAAllocator* const current = native::get();
-  return installed && current != installed ? current->name() : "";
+  // An allocator made of our own pair of functions records itself.
+  return installed && current != installed && !pair_is_used() ? current->name() : "";
 }
 
 }  // namespace alloctrace::torch_side

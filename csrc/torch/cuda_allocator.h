@@ -11,7 +11,7 @@ bool cuda_allocator_is_built();
 // Puts ours in front of the CUDA allocator that is current and starts to record it. CUDA is not initialised by this:
 // where it is not yet, recording begins with torch's own initialisation. Where it is, the allocator's present segments
 // and blocks are written first. Call when a session is on.
-void install_cuda_allocator();
+void install_cuda_allocator(bool torch_is_initialised);
 
 // Stops recording, with the allocator's last state as a check point, and puts the former allocator back if ours is
 // still the current one. Tensors made under tracing are freed safely at any later time.

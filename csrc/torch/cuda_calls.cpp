@@ -32,16 +32,18 @@ void TimedCall::finish(std::uint64_t begin, std::uint64_t end) noexcept {
 }
 
 void record_empty_cache(c10::MempoolId_t pool) noexcept {
-  if (cuda_is_traced()) record_cuda_call(EventKind::kEmptyCache, nullptr, {kCudaType, 0, 0, pool.first, pool.second});
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kEmptyCache, nullptr, 0, {kCudaType, 0, 0, pool.first, pool.second});
 }
 
 void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
-  if (cuda_is_traced()) record_cuda_call(EventKind::kNoSplit, nullptr, {kCudaType, device, 0, pool.first, pool.second});
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kNoSplit, nullptr, 0, {kCudaType, device, 0, pool.first, pool.second});
 }
 
 void record_stream_use(const void* address, c10::DeviceIndex device, const void* stream) noexcept {
   if (cuda_is_traced() && address != nullptr) {
-    record_cuda_call(EventKind::kStreamUse, address,
+    record_cuda_call(EventKind::kStreamUse, address, 0,
                      {kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0});
   }
 }

@@ -118,8 +118,6 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
   }
 }
 
-bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() == "native"; }
-
 // Trackers cannot be detached: one for the life of the process, told by `cuda_tracing` when it is to do nothing.
 void attach_tracker(native::CUDAAllocator& upstream) {
   static native::CUDAAllocator* attached = nullptr;
@@ -165,15 +163,21 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
 
 }  // namespace
 
-void begin_cuda_tracing(native::CUDAAllocator& upstream) {
+bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() == "native"; }
+
+void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
   hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
   if (!upstream.initialized()) {
     cuda_tracing.store(true, std::memory_order_release);
     return;
   }
-  record_devices();
+  if (torch_is_initialised || has_trackers(upstream)) record_devices();
   attach_tracker(upstream);
-  if (has_trackers(upstream)) write_state(upstream, true);
+  if (has_trackers(upstream)) {
+    write_state(upstream, true);
+  } else {
+    cuda_tracing.store(true, std::memory_order_release);
+  }
 }
 
 void follow_initialised_allocator(native::CUDAAllocator& upstream) {
@@ -192,7 +196,7 @@ void end_cuda_tracing(native::CUDAAllocator& upstream) {
   cuda_tracing.store(false, std::memory_order_release);
 }
 
-void record_cuda_call(EventKind kind, const void* address, const Place& where) noexcept {
+void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept {
   python::HookScope scope;
   if (!scope) return;
   try {
@@ -200,9 +204,9 @@ void record_cuda_call(EventKind kind, const void* address, const Place& where) n
     event.kind = kind;
     event.time = read_counter();
     event.address = reinterpret_cast<std::uint64_t>(address);
+    event.size = size;
     add_context(scope, event, where);
     deliver(scope, event, where.device_index);
-    scope.thread().last_event_session = 0;  // a latency that follows is not of this event
   } catch (...) {
     scope.session().recorder.spool().count_lost(LossCause::kFault);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "../core/definitions.h"
@@ -13,9 +14,12 @@ namespace alloctrace::torch_side {
 
 constexpr std::int32_t kCudaType = static_cast<std::int32_t>(c10::DeviceType::CUDA);
 
+// Whether the allocator tells trackers what it does: of torch's allocators, the caching one.
+bool has_trackers(native::CUDAAllocator& allocator);
+
 // Starts recording events of `upstream`: from its initialisation on, or, when it is initialised, from its present state
 // on, which is written first.
-void begin_cuda_tracing(native::CUDAAllocator& upstream);
+void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised);
 // The upstream was initialised just now, by torch.
 void follow_initialised_allocator(native::CUDAAllocator& upstream);
 // Writes the allocator's state into the trace as a check point. False when there is none (CUDA not initialised, no
@@ -36,6 +40,6 @@ struct CallsOfThread {
 extern constinit thread_local CallsOfThread calls_of_this_thread;
 
 // An event that the allocator in front records itself.
-void record_cuda_call(EventKind kind, const void* address, const Place& where) noexcept;
+void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept;
 
 }  // namespace alloctrace::torch_side

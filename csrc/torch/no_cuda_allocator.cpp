@@ -4,7 +4,7 @@
 namespace alloctrace::torch_side {
 
 bool cuda_allocator_is_built() { return false; }
-void install_cuda_allocator() {}
+void install_cuda_allocator(bool) {}
 void remove_cuda_allocator() {}
 bool snapshot_cuda_allocator() { return false; }
 std::string cuda_allocator_in_our_place() { return ""; }

@@ -1,0 +1,30 @@
+// Blocks of CUDA allocators that have no trace tracker (cudaMallocAsync, pluggable allocators such as RMM's, and
+// torch's own with caching switched off): the allocator in front records them itself, allocations after they happened
+// and frees before.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+
+#include "cuda_release.h"
+
+namespace alloctrace::torch_side {
+
+// True while the allocator in front is inside a call of the upstream: what the upstream's own functions could record
+// then (cuda_pair.cpp) is recorded already.
+extern constinit thread_local bool front_records;
+
+c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
+void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
+void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, cudaStream_t stream);
+
+// Frees what one of the above has made, by the upstream that made it. Addresses that are not known go to the deleter
+// that was set last.
+void free_untracked(void* address);
+void set_deleter_of_unknown(c10::DeleterFnPtr deleter);
+
+// As upstream.recordStream(): that one leaves alone what does not have its own deleter, and ours would make it so.
+void record_stream_untracked(native::CUDAAllocator& upstream, const c10::DataPtr& block, c10::cuda::CUDAStream stream);
+
+}  // namespace alloctrace::torch_side
