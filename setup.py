@@ -201,7 +201,7 @@ def record_extension() -> Extension:
     # Only torch's copy of pybind11 here: its headers include pybind11 too, and two versions must not meet in one file.
     return Extension(
         "pytorch_alloctrace._record",
-        [*sources("core"), *sources("python", {REPLAY_MODULE}), *torch_sources],
+        [*sources("core"), *sources("system"), *sources("python", {REPLAY_MODULE}), *torch_sources],
         depends=[*headers(), "setup.py"],
         extra_compile_args=compile_arguments(includes),
         libraries=libraries,

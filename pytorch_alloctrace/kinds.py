@@ -35,14 +35,14 @@ csrc/core/event.h."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 
-_DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps"}
-"""c10::DeviceType numbers that have names of their own here."""
+_DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 1000: "pinned"}
+"""c10::DeviceType numbers that have names of their own here, and pinned host memory, which has none of torch's."""
 
 
 def device_name(device_type: int, device_index: int) -> str:
-    """Torch's own spelling: "cpu", "cuda:0"."""
+    """Torch's own spelling: "cpu", "cuda:0"; and "pinned"."""
     name = _DEVICE_TYPES.get(device_type, f"device{device_type}")
-    return name if name == "cpu" else f"{name}:{device_index}"
+    return name if name in ("cpu", "pinned") else f"{name}:{device_index}"
 
 
 def kind_name(number: int) -> str:

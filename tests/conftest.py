@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -21,6 +22,37 @@ def program_environment(**extra: str) -> dict[str, str]:
     return {**environment, **extra}
 
 
+def has_nvidia_gpu() -> bool:
+    """Whether CUDA programs run on the machine's own GPU here, and not on the simulated device."""
+    return Path("/dev/nvidia0").exists()
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch is built with CUDA; torch is not imported for it."""
+    torch = importlib.util.find_spec("torch")
+    return torch is not None and (Path(str(torch.origin)).parent / "lib" / "libc10_cuda.so").exists()
+
+
+needs_cuda_build = pytest.mark.skipif(not torch_has_cuda(), reason="the installed torch is built without CUDA")
+
+
+def run_python(
+    directory: Path, command: list[str], check: bool, timeout: float, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=program_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a Python program given as text in tmp_path, as `program.py`; its output is text. Fails when it fails, unless
@@ -31,17 +63,33 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            cwd=tmp_path,
-            env=program_environment(**environment),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        return run_python(tmp_path, [sys.executable, str(script), *arguments], check, timeout, environment)
+
+    return run
+
+
+@pytest.fixture
+def run_cuda_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As run_program, with a CUDA device: under tools/simcuda/run, or without it where the machine has a GPU (`memory`
+    and `devices` are then those of the machine). Skips where torch is built without CUDA."""
+
+    def run(
+        source: str,
+        *arguments: str,
+        memory: str = "80GiB",
+        devices: int = 1,
+        check: bool = True,
+        timeout: float = 120,
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
+        if not torch_has_cuda():
+            pytest.skip("the installed torch is built without CUDA")
+        script = tmp_path / "program.py"
+        script.write_text(textwrap.dedent(source))
+        command = [sys.executable, str(script), *arguments]
+        if not has_nvidia_gpu():
+            simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
+            command = [*simulated, *command]
+        return run_python(tmp_path, command, check, timeout, environment)
 
     return run

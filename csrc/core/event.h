@@ -29,6 +29,8 @@ enum class EventKind : std::uint8_t {
   kLost = 14,         // size: how many events are missing here; address: a LossCause
   kRaw = 15,          // an action this build does not know; address and size as torch gave them, sequence: its number
   kRole = 16,
+  // What the driver says of a device: address: bytes used, size: of all, sequence: used by this process, node_sequence:
+  // by others (both all ones where not told). Of the cpu: address: bytes resident, size: of the machine.
   kMemory = 17,
   kConfig = 18,        // size: string id of the allocator's settings, as JSON
   kNoSplit = 19,       // blocks of this pool are never split from now on

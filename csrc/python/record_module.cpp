@@ -10,6 +10,7 @@
 #include "../torch/cpu_allocator.h"
 #include "../torch/cuda_allocator.h"
 #include "../torch/record_event.h"
+#include "memory_watch.h"
 #include "session.h"
 #include "thread_names.h"
 
@@ -40,6 +41,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   if (python::session_is_active()) throw std::runtime_error("a recording is on already in this process");
   python::start_session(options, python_stacks);
   python::start_thread_names();
+  python::start_memory_watch();
   cpu_is_traced = cpu;
   if (cpu) torch_side::install_cpu_allocator();
   if (!cuda) return;
@@ -53,6 +55,7 @@ bool stop(const std::string& end_json) {
   python::stop_thread_names();
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
   torch_side::remove_cuda_allocator();
+  python::stop_memory_watch();
   return python::stop_session(end_json);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../core/wait.h"
+#include "memory_watch.h"
 #include "thread_names.h"
 
 namespace alloctrace::python {
@@ -110,6 +111,7 @@ void wait_for_hooks() {
 Session* session_at_fork = nullptr;
 
 void before_fork() {
+  lock_memory_watch();
   registry().mutex.lock();
   lock_thread_names();
   session_at_fork = active_session.load(std::memory_order_acquire);
@@ -119,6 +121,7 @@ void after_fork_in_parent() {
   if (session_at_fork) session_at_fork->recorder.unlock_after_fork();
   unlock_thread_names();
   registry().mutex.unlock();
+  unlock_memory_watch();
 }
 // The child has the parent's ring mapped, but no writer: it must never write there. Its copy of the session is left
 // alone for ever; taking it down would touch the parent's files.
@@ -127,6 +130,7 @@ void after_fork_in_child() {
   if (session_at_fork) session_at_fork->recorder.abandon_in_child();
   after_fork_in_parent();
   forget_thread_names_in_child();
+  forget_memory_watch_in_child();
   for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
 }
 

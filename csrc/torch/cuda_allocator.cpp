@@ -11,6 +11,7 @@
 #include "allocator_slot.h"
 #include "cuda_calls.h"
 #include "cuda_pair.h"
+#include "cuda_pinned_allocator.h"
 #include "cuda_release.h"
 #include "cuda_tracker.h"
 #include "cuda_untracked.h"
@@ -198,11 +199,13 @@ void install_cuda_allocator(bool torch_is_initialised) {
     }
     put_in_slot(c10::DeviceType::CUDA, installed);
   }
+  install_pinned_allocator();
   begin_cuda_tracing(*installed->upstream(), torch_is_initialised);
 }
 
 void remove_cuda_allocator() {
   if (!installed) return;
+  remove_pinned_allocator();
   end_cuda_tracing(*installed->upstream());
   if (native::get() == installed) {
     native::allocator.store(installed->upstream());

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 
+#include "../python/memory_watch.h"
 #include "../python/session.h"
 #include "cuda_tracker.h"
 
@@ -41,8 +42,10 @@ void record_devices() noexcept {
     for (int device = 0; device < count; ++device) {
       cudaDeviceProp properties{};
       if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
-      scope.session().recorder.add_device({kCudaType, device, properties.totalGlobalMem, properties.name,
-                                           uuid_text(properties.uuid), pci_text(properties)});
+      const std::string uuid = uuid_text(properties.uuid), pci_address = pci_text(properties);
+      scope.session().recorder.add_device(
+          {kCudaType, device, properties.totalGlobalMem, properties.name, uuid, pci_address});
+      python::watch_device({kCudaType, device, uuid, pci_address});
     }
   } catch (...) {  // the trace has its devices without their names then
   }

@@ -1,12 +1,10 @@
 #include "cuda_untracked.h"
 
-#include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <unordered_map>
 
+#include "block_table.h"
 #include "cuda_tracker.h"
 #include "record_event.h"
 
@@ -27,42 +25,9 @@ class RecordsInFront {
   const bool before_;
 };
 
-struct Block {
-  std::size_t size;
-  Place place;
-  c10::DeleterFnPtr deleter;
-};
-
-// What is live, by address: a deleter is told nothing else. The mutexes are leaves.
-class Blocks {
- public:
-  void put(void* address, const Block& block) {
-    Shard& shard = shard_of(address);
-    const std::lock_guard<std::mutex> guard(shard.mutex);
-    shard.blocks[address] = block;
-  }
-  std::optional<Block> take(void* address) {
-    Shard& shard = shard_of(address);
-    const std::lock_guard<std::mutex> guard(shard.mutex);
-    const auto found = shard.blocks.find(address);
-    if (found == shard.blocks.end()) return std::nullopt;
-    const Block block = found->second;
-    shard.blocks.erase(found);
-    return block;
-  }
-
- private:
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<void*, Block> blocks;
-  };
-  Shard& shard_of(void* address) { return shards_[reinterpret_cast<std::uintptr_t>(address) / 512 % shards_.size()]; }
-  std::array<Shard, 16> shards_;
-};
-
 // Never destroyed: tensors are freed until the process is gone.
-Blocks& blocks() {
-  static Blocks* const made = std::make_unique<Blocks>().release();
+BlockTable& blocks() {
+  static BlockTable* const made = std::make_unique<BlockTable>().release();
   return *made;
 }
 
@@ -73,7 +38,7 @@ bool note_allocation(void* address, std::size_t size, c10::DeviceIndex device, c
                      c10::DeleterFnPtr deleter) noexcept {
   const Place place{kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0};
   try {
-    blocks().put(address, {size, place, deleter});
+    blocks().put(address, {address, size, place, deleter});
   } catch (...) {
     return false;
   }
@@ -143,7 +108,7 @@ void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, 
 }
 
 void free_untracked(void* address) {
-  const std::optional<Block> block = address ? blocks().take(address) : std::nullopt;
+  const std::optional<LiveAllocation> block = address ? blocks().take(address) : std::nullopt;
   if (block && cuda_is_traced()) record_cuda_call(EventKind::kFreeCompleted, address, block->size, block->place);
   const c10::DeleterFnPtr deleter = block ? block->deleter : deleter_of_unknown.load(std::memory_order_relaxed);
   const RecordsInFront in_front;

@@ -1,0 +1,127 @@
+#include "nvml.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+namespace alloctrace {
+namespace {
+
+// The parts of nvml.h that are used. NVML keeps them for ever: a changed structure gets a new version number.
+constexpr int kSuccess = 0;
+constexpr int kInsufficientSize = 7;
+constexpr unsigned long long kNotAvailable = ~0ull;
+
+struct MemoryV1 {
+  unsigned long long total, free, used;
+};
+struct MemoryV2 {
+  unsigned int version;
+  unsigned long long total, reserved, free, used;
+};
+constexpr unsigned int kMemoryV2 = static_cast<unsigned int>(sizeof(MemoryV2) | 2u << 24);
+
+struct ProcessInfo {
+  unsigned int process_id;
+  unsigned long long used;
+  unsigned int gpu_instance, compute_instance;
+};
+
+}  // namespace
+
+struct Nvml::Functions {
+  void* library = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*device_by_uuid)(const char*, Device*) = nullptr;
+  int (*device_by_pci)(const char*, Device*) = nullptr;
+  int (*memory_v1)(Device, MemoryV1*) = nullptr;
+  int (*memory_v2)(Device, MemoryV2*) = nullptr;
+  int (*compute_processes)(Device, unsigned int*, ProcessInfo*) = nullptr;
+  int (*graphics_processes)(Device, unsigned int*, ProcessInfo*) = nullptr;
+
+  Functions() = default;
+  ~Functions() {
+    if (library) dlclose(library);
+  }
+  Functions(const Functions&) = delete;
+  Functions& operator=(const Functions&) = delete;
+
+  template <typename Function>
+  void look_up(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+  }
+};
+
+Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
+Nvml::~Nvml() { functions_->shutdown(); }
+
+std::unique_ptr<Nvml> Nvml::open() {
+  auto functions = std::make_unique<Functions>();
+  functions->library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (!functions->library) return nullptr;
+  functions->look_up(functions->init, "nvmlInit_v2");
+  functions->look_up(functions->shutdown, "nvmlShutdown");
+  functions->look_up(functions->device_by_uuid, "nvmlDeviceGetHandleByUUID");
+  functions->look_up(functions->device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
+  functions->look_up(functions->memory_v1, "nvmlDeviceGetMemoryInfo");
+  functions->look_up(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
+  functions->look_up(functions->compute_processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  functions->look_up(functions->graphics_processes, "nvmlDeviceGetGraphicsRunningProcesses_v3");
+  if (!functions->init || !functions->shutdown || !functions->memory_v1) return nullptr;
+  if (functions->init() != kSuccess) return nullptr;
+  return std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
+}
+
+Nvml::Device Nvml::find(const std::string& uuid, const std::string& pci_address) const {
+  Device device = nullptr;
+  if (functions_->device_by_uuid && functions_->device_by_uuid(uuid.c_str(), &device) == kSuccess) return device;
+  if (functions_->device_by_pci && functions_->device_by_pci(pci_address.c_str(), &device) == kSuccess) return device;
+  return nullptr;
+}
+
+std::optional<DeviceMemory> Nvml::memory(Device device) const {
+  DeviceMemory result;
+  MemoryV2 second{};
+  second.version = kMemoryV2;
+  MemoryV1 first{};
+  if (functions_->memory_v2 && functions_->memory_v2(device, &second) == kSuccess) {
+    result.total = second.total;
+    result.used = second.used;
+  } else if (functions_->memory_v1(device, &first) == kSuccess) {
+    result.total = first.total;
+    result.used = first.used;
+  } else {
+    return std::nullopt;
+  }
+  bool this_process_is_listed = false;
+  std::uint64_t mine = 0, others = 0;
+  for (const auto list : {functions_->compute_processes, functions_->graphics_processes}) {
+    if (!list) continue;
+    std::vector<ProcessInfo> processes(32);
+    auto count = static_cast<unsigned int>(processes.size());
+    int error = list(device, &count, processes.data());
+    if (error == kInsufficientSize) {
+      processes.resize(count + 8);
+      count = static_cast<unsigned int>(processes.size());
+      error = list(device, &count, processes.data());
+    }
+    if (error != kSuccess) continue;
+    for (unsigned int i = 0; i < count; ++i) {
+      if (processes[i].used == kNotAvailable) return result;  // half a sum is no sum
+      const bool is_mine = processes[i].process_id == static_cast<unsigned int>(getpid());
+      this_process_is_listed |= is_mine;
+      (is_mine ? mine : others) += processes[i].used;
+    }
+  }
+  // In a container the list has the process numbers of another namespace, or none: then it says nothing of us.
+  if (this_process_is_listed) {
+    result.by_this_process = mine;
+    result.by_others = others;
+  }
+  return result;
+}
+
+}  // namespace alloctrace

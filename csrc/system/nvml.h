@@ -1,0 +1,41 @@
+// What the NVIDIA driver says of the memory of its devices, asked through NVML, its management library. Makes no CUDA
+// call, so it initialises nothing and disturbs no stream. The library is looked up at run time: there is none without a
+// driver.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace alloctrace {
+
+struct DeviceMemory {
+  std::uint64_t total = 0;
+  std::uint64_t used = 0;  // by everyone; without what the driver reserves for itself, where NVML tells it apart
+  // By this process and by others, where NVML tells: not in most containers, nor under Windows' driver model.
+  std::optional<std::uint64_t> by_this_process, by_others;
+};
+
+class Nvml {
+ public:
+  using Device = void*;
+
+  // nullptr where there is no NVML, or it does not start.
+  static std::unique_ptr<Nvml> open();
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // By UUID, else by PCI address (both as nvidia-smi writes them). Never by index: CUDA_VISIBLE_DEVICES gives CUDA's
+  // devices other ones. nullptr where NVML knows neither.
+  Device find(const std::string& uuid, const std::string& pci_address) const;
+  std::optional<DeviceMemory> memory(Device device) const;
+
+ private:
+  struct Functions;
+  explicit Nvml(std::unique_ptr<Functions> functions);
+  std::unique_ptr<Functions> functions_;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,25 @@
+// Devices: contexts, accounting, and which device the calling thread works on.
+#pragma once
+
+#include "simcuda.h"
+
+namespace simcuda {
+
+// What the runtime calls a device: an ordinal among the visible ones. -1 when there is none such.
+int device_of_ordinal(int ordinal);
+int ordinal_of_device(int device);
+
+// Makes the calling thread's device ready for work: creates its context at first use. Takes the lock itself.
+cudaError_t use_current_device();
+cudaError_t use_device(int device);
+
+// True and counted when the device still has that much. Lock held.
+bool charge(int device, uint64_t bytes);
+void discharge(int device, uint64_t bytes);
+uint64_t free_memory(int device);
+
+bool has_context(int device);  // takes the lock itself
+
+void set_current_device(int device);
+
+}  // namespace simcuda

@@ -1,0 +1,39 @@
+// Which addresses the program was given, and what they are. Lock held.
+#pragma once
+
+#include "simcuda.h"
+
+namespace simcuda {
+
+struct Allocation {
+  enum class Kind { kDevice, kPool, kMapped, kHost, kRegistered, kManaged };
+  Kind kind;
+  uint64_t address;
+  uint64_t size;      // as asked for
+  uint64_t reserved;  // what it takes
+  int device;
+  unsigned flags = 0;
+  uint64_t content = 0;  // at most this much of it was copied in
+  unsigned long long id = 0;
+
+  bool on_device() const { return kind == Kind::kDevice || kind == Kind::kPool || kind == Kind::kMapped; }
+};
+
+Allocation* find_allocation(uint64_t address);  // that contains the address; null: none
+void add_allocation(Allocation allocation);
+void remove_allocation(uint64_t address);
+void forget_content(const Allocation& allocation);  // of one that goes (content.cpp)
+
+// Physical memory at a fresh address of the device, and back. 0: out of memory.
+uint64_t allocate_pages(int device, uint64_t size);
+void free_pages(int device, uint64_t address, uint64_t size);
+
+// cudaFree of what a pool gave out.
+void free_from_pool(uint64_t address);
+
+void log_out_of_memory(int device, uint64_t size);
+
+inline uint64_t round_up(uint64_t size, uint64_t unit) { return (size + unit - 1) / unit * unit; }
+inline uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+}  // namespace simcuda

@@ -1,0 +1,11 @@
+// Memory pools of cudaMallocAsync, as other parts see them. Lock held.
+#pragma once
+
+namespace simcuda {
+
+// After a synchronisation: pools give back what they hold beyond their release threshold.
+void trim_pools(int device);
+// When the device is out of memory.
+void trim_pools_to_nothing(int device);
+
+}  // namespace simcuda

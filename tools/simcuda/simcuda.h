@@ -1,0 +1,74 @@
+// What all parts of the simulated device share: settings, the log, errors, and the figures of a device.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define SIMCUDA_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace simcuda {
+
+constexpr uint64_t KiB = 1024;
+constexpr uint64_t MiB = 1024 * KiB;
+constexpr uint64_t GiB = 1024 * MiB;
+// What the driver maps in, and so what every allocation costs at least.
+constexpr uint64_t kPage = 2 * MiB;
+
+struct Settings {
+  uint64_t memory;         // SIMCUDA_MEMORY: capacity of each device
+  int devices;             // SIMCUDA_DEVICES
+  uint64_t context;        // SIMCUDA_CONTEXT: what a device costs once it is used
+  uint64_t copy_limit;     // SIMCUDA_COPY_LIMIT: larger copies and fills keep no content
+  uint64_t content_limit;  // SIMCUDA_CONTENT_LIMIT: the sum of all content kept
+  std::string log;         // SIMCUDA_LOG: path, or empty
+};
+// Read from the environment at the first call.
+const Settings& settings();
+// "80GiB", "512MiB", "1e9", "123": bytes. Ends the process with a message that names the variable when the text is no
+// size.
+uint64_t parse_size(const char* variable, const char* text);
+
+// One line of SIMCUDA_LOG, in one write. Costs nothing when there is no log.
+bool logging();
+void log_event(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// Says once per name, on stderr, that the program called what is not simulated.
+void report_unknown_call(const char* name);
+
+// Remembers the error for cudaGetLastError, as every runtime call does, and gives it back.
+cudaError_t result(cudaError_t error);
+inline CUresult driver_result(cudaError_t error) { return static_cast<CUresult>(error); }  // the numbers are the same
+
+// The one lock of the simulated driver. Never held while the program's own functions run.
+std::mutex& driver_lock();
+using Lock = std::unique_lock<std::mutex>;
+
+// --- Devices. "Device" is an index of all simulated devices; CUDA_VISIBLE_DEVICES picks and orders those that the
+// runtime shows.
+struct DeviceMemory {
+  uint64_t total;
+  uint64_t used;     // everything: this process, its context, other processes
+  uint64_t process;  // this process and its context
+};
+DeviceMemory device_memory(int device);
+const char* device_name();
+std::array<unsigned char, 16> device_uuid(int device);
+std::string device_uuid_text(int device);   // "GPU-73696d63-..."
+std::string device_pci_bus_id(int device);  // "00000000:01:00.0"
+const std::vector<int>& visible_devices();
+int current_device();  // the calling thread's
+
+// --- Streams. For libraries that launch kernels: work on the stream, or a kernel node while it captures.
+cudaError_t submit_work(cudaStream_t stream);
+
+// Defined by other parts where they exist.
+void on_first_device_query() __attribute__((weak));
+uint64_t memory_used_by_others(int device) __attribute__((weak));
+
+}  // namespace simcuda

@@ -1,0 +1,109 @@
+// Streams, events and captures as the simulated driver keeps them. Everything here wants driver_lock() held, unless it
+// takes a Lock: those may wait, and let go of it meanwhile.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "simcuda.h"
+
+namespace simcuda {
+
+struct Stream;
+struct Graph;
+struct Node;
+
+// One cudaEventRecord. An event that is recorded again gets a new one; who waits for the old one still has it.
+struct Recording {
+  bool complete = false;
+  std::chrono::steady_clock::time_point at{};
+  std::shared_ptr<Stream> stream;  // until complete
+};
+
+// Work is done at once where nothing is in its way; so a queue holds something only on a held stream, behind a wait, or
+// behind a function that runs on the host.
+struct Operation {
+  enum class Kind { kWork, kRecord, kWait, kHostFunction, kAction };
+  Kind kind = Kind::kWork;
+  std::shared_ptr<Recording> recording;  // kRecord, kWait
+  std::function<void()> function;  // kHostFunction: without the lock, on the driver's thread; kAction: with the lock
+  bool started = false;
+};
+
+struct Capture {
+  unsigned long long id = 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  std::shared_ptr<Graph> graph;
+  bool into_given_graph = false;
+  bool invalidated = false;
+  Stream* origin = nullptr;
+  std::vector<std::shared_ptr<Stream>> streams;  // origin and all that joined
+};
+
+struct Stream {
+  cudaStream_t handle = nullptr;
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0;
+  bool legacy = false;
+  bool held = false;
+  std::deque<Operation> queue;
+  std::shared_ptr<Capture> capture;
+  std::vector<Node*> capture_tail;  // what the next captured node depends on
+
+  bool blocking() const { return (flags & cudaStreamNonBlocking) == 0; }
+};
+using StreamPointer = std::shared_ptr<Stream>;
+
+struct Event {
+  int device = 0;
+  unsigned flags = 0;
+  std::shared_ptr<Recording> recording;
+  // Where it was last recorded in a capturing stream:
+  std::weak_ptr<Capture> capture;
+  std::vector<Node*> capture_tail;
+  bool captured = false;
+};
+using EventPointer = std::shared_ptr<Event>;
+
+// --- Handles
+StreamPointer find_stream(cudaStream_t handle);  // null: no such stream. Default streams are made as they are asked for
+EventPointer find_event(cudaEvent_t handle);
+StreamPointer legacy_stream(int device);
+
+// --- Queues
+void enqueue(const StreamPointer& stream, Operation operation);
+std::shared_ptr<Recording> record_end(const StreamPointer& stream);
+void finish(Lock& lock, const std::shared_ptr<Recording>& recording);
+void finish_stream(Lock& lock, const StreamPointer& stream);
+void finish_device(Lock& lock, int device);
+bool idle(const StreamPointer& stream);
+void advance_all();
+
+// --- Captures
+// For calls that are not allowed while somebody captures; those captures end as invalid.
+cudaError_t refuse_while_capturing();
+// For calls on the legacy stream, or on all of a device: they would depend on streams of it that capture.
+cudaError_t refuse_implicit_dependency(const StreamPointer& stream);
+bool device_is_capturing(int device);
+void invalidate(Capture& capture);
+// Ends it without a graph. What comes back frees what the graph owned: let go of it without the lock.
+std::shared_ptr<Graph> abandon_capture(const std::shared_ptr<Capture>& capture);
+// Adds a node behind the stream's captured work.
+Node* capture_node(const StreamPointer& stream, std::shared_ptr<Node> node);
+
+// --- What other calls put on a stream
+struct Task {
+  cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+  std::function<void()> copy;  // done at once by the caller, and again at each replay of a graph
+  std::function<void()> host;  // done in the stream's order
+};
+// Queues the task, or captures it, which is told in `captured`: then nothing is done now. Takes the lock.
+cudaError_t submit(cudaStream_t handle, Task task, bool* captured);
+
+}  // namespace simcuda
