@@ -23,7 +23,7 @@ from . import _replay
 BY = ("line", "stack", "function", "file")
 SITE_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user"),
-    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "stack"),
+    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes", "stack"),
 )
 
 
@@ -171,6 +171,7 @@ def group_stacks(index: StackIndex, totals: pd.DataFrame, by: str) -> pd.DataFra
         live_bytes=("live_bytes", "sum"),
         live_blocks=("live_blocks", "sum"),
         largest=("largest", "max"),
+        live_backward_bytes=("live_backward_bytes", "sum"),
         stack=("stack", "first"),
     )
     names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack"]], index=groups.index)

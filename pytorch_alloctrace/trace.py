@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
+from .driver import EVENT_COLUMNS as DRIVER_EVENT_COLUMNS
+from .driver import driver_memory
 from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
@@ -266,14 +268,18 @@ class Trace:
         return self.stacks.frames(int(stack))
 
     def stack_totals(self, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
-        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest; up to a moment, on one device
-        or all."""
+        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
+        moment, on one device or all.
+
+        What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
+        caused it, where that is known (live_backward_bytes: that part of live_bytes).
+        """
         tables = [
             pd.DataFrame(entry["stacks"])
             for entry in self._account_at(at, device)["devices"]
             if device in (None, entry["device"])
         ]
-        columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest"]
+        columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
         if not tables:
             return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
         if len(tables) == 1:
@@ -281,7 +287,7 @@ class Trace:
         sums = (
             pd.concat(tables)
             .groupby("stack", as_index=False)
-            .agg({"allocations": "sum", "bytes": "sum", "live_bytes": "sum", "live_blocks": "sum", "largest": "max"})
+            .agg(dict.fromkeys(columns[1:], "sum") | {"largest": "max"})
         )
         return sums[columns]
 
@@ -291,7 +297,7 @@ class Trace:
         by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
         function, source,
         user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
-        largest, stack (the one with most live bytes). at: as in `live`.
+        largest, live_backward_bytes (see `stack_totals`), stack (the one with most live bytes). at: as in `live`.
         """
         return group_stacks(self.stacks, self.stack_totals(device, at), by)
 
@@ -300,7 +306,8 @@ class Trace:
 
         at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
         its end), "mark:NAME".
-        Columns: address, size, device, stack, thread, birth_seq, birth_ns, step (of birth).
+        Columns: address, size, device, stack (where `backward` is true: of the forward that caused it), backward,
+        thread, birth_seq, birth_ns, step (of birth).
         """
         account = self._account_at(at, device)
         names = self._places["device"]
@@ -309,9 +316,10 @@ class Trace:
             if device not in (None, entry["device"]):
                 continue
             table = pd.DataFrame(entry["live"])
+            table["backward"] = table["backward"].astype(bool)
             table["device"] = names.reindex(table["place"]).fillna("").to_numpy()
             tables.append(table)
-        columns = ["address", "size", "device", "stack", "thread", "birth_seq", "birth_ns", "step"]
+        columns = ["address", "size", "device", "stack", "backward", "thread", "birth_seq", "birth_ns", "step"]
         if not tables:
             return pd.DataFrame({name: [] for name in columns})
         blocks = pd.concat(tables, ignore_index=True).sort_values("birth_seq", ignore_index=True)
@@ -349,6 +357,27 @@ class Trace:
             )
         columns = ["device", "time_ns", "requested", "requested_min", "requested_max", "blocks", "seq"]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({name: [] for name in columns})
+
+    @functools.cached_property
+    def hardware(self) -> pd.DataFrame:
+        """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
+        rows = [
+            (device_name(kind, index), name, size, uuid, pci_address)
+            for kind, index, size, name, uuid, pci_address in self._reader.devices()
+        ]
+        return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
+
+    def driver_memory(self, device: str | None = None) -> pd.DataFrame:
+        """What the driver said of each device's memory, and the system of this process's: sampled ten times a second, a
+        row for each change.
+
+        Columns, in bytes: seq, time_ns, device, used (by everyone; of "cpu": resident memory of this process), total
+        (of the device, of the machine), by_this_process and by_others (where the driver tells: not in most containers),
+        reserved (torch's segments at that moment; where its allocator tells them), outside (used - reserved: the CUDA
+        context, libraries, other processes). What is not told is <NA>.
+        """
+        table = driver_memory(self.iter_events(columns=DRIVER_EVENT_COLUMNS))
+        return table if device is None else table[table["device"] == device].reset_index(drop=True)
 
     def steps(self, device: str | None = None) -> pd.DataFrame:
         """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""

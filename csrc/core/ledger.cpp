@@ -26,24 +26,37 @@ void Ledger::retire(DeviceLedger& device, const LiveBlock& block) {
   StackTotals& totals = device.stacks[block.stack];
   --totals.live_blocks;
   totals.live_bytes -= block.size;
+  if (block.backward) totals.live_backward_bytes -= block.size;
   device.live_bytes -= block.size;
+}
+
+// The stack of forward for an allocation of backward that has none of its own, else 0.
+std::uint32_t Ledger::forward_stack(const Event& event) {
+  if (event.kind != EventKind::kAlloc) return 0;
+  if (event.node_type != 0) return event.stack == 0 ? forward_.find(event.node_thread, event.node_sequence) : 0;
+  forward_.note(definitions_.thread(event.thread).autograd_id, event.sequence, event.stack);
+  return 0;
 }
 
 void Ledger::allocate(const Event& event, std::uint64_t size, std::uint64_t sequence, std::int64_t time_ns) {
   DeviceLedger& owner = device(event.place);
-  if (event.stack >= owner.stacks.size()) owner.stacks.resize(event.stack + std::size_t{1});
+  const std::uint32_t of_forward = forward_stack(event);
+  const bool backward = of_forward != 0;
+  const std::uint32_t stack = backward ? of_forward : event.stack;
+  if (stack >= owner.stacks.size()) owner.stacks.resize(stack + std::size_t{1});
   owner.pending_frees.erase(event.address);  // its completion was lost: the address is in use again
   const auto [block, is_new] = owner.live.insert(event.address);
   if (!is_new) {
     ++missed_frees_;
     retire(owner, *block);
   }
-  *block = {size, sequence, time_ns, event.stack, event.thread, event.place};
-  StackTotals& totals = owner.stacks[event.stack];
+  *block = {size, sequence, time_ns, stack, backward, event.thread, event.place};
+  StackTotals& totals = owner.stacks[stack];
   ++totals.allocations;
   totals.bytes += size;
   ++totals.live_blocks;
   totals.live_bytes += size;
+  if (backward) totals.live_backward_bytes += size;
   totals.largest = std::max(totals.largest, size);
   owner.live_bytes += size;
   if (owner.live_bytes > owner.peak_bytes) {

@@ -10,6 +10,7 @@
 #include "address_map.h"
 #include "definitions.h"
 #include "event.h"
+#include "forward_stacks.h"
 
 namespace alloctrace {
 
@@ -17,7 +18,8 @@ struct LiveBlock {
   std::uint64_t size = 0;
   std::uint64_t birth = 0;  // sequence number of its alloc
   std::int64_t birth_ns = 0;
-  std::uint32_t stack = 0;
+  std::uint32_t stack = 0;  // of forward, where `backward` says so
+  bool backward = false;    // made in backward, without a Python stack of its own
   std::uint32_t thread = 0;
   std::uint32_t place = 0;
 };
@@ -28,6 +30,7 @@ struct StackTotals {
   std::uint64_t live_blocks = 0;
   std::uint64_t live_bytes = 0;
   std::uint64_t largest = 0;
+  std::uint64_t live_backward_bytes = 0;  // of live_bytes, those that backward made for this stack of forward
 };
 
 // One per device.
@@ -57,9 +60,11 @@ class Ledger {
  private:
   DeviceLedger& device(std::uint32_t place);
   void allocate(const Event& event, std::uint64_t size, std::uint64_t sequence, std::int64_t time_ns);
+  std::uint32_t forward_stack(const Event& event);
   void retire(DeviceLedger& device, const LiveBlock& block);
 
   const Definitions& definitions_;
+  ForwardStacks forward_;
   std::vector<DeviceLedger> devices_;
   std::vector<std::size_t> device_of_place_;
   std::uint64_t unmatched_frees_ = 0, missed_frees_ = 0;

@@ -171,6 +171,8 @@ py::dict device_dict(const DeviceLedger& device) {
   stacks["live_blocks"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_blocks; });
   stacks["live_bytes"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_bytes; });
   stacks["largest"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.largest; });
+  stacks["live_backward_bytes"] =
+      column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_backward_bytes; });
   result["stacks"] = stacks;
 
   std::vector<std::pair<std::uint64_t, LiveBlock>> blocks;
@@ -183,6 +185,7 @@ py::dict device_dict(const DeviceLedger& device) {
   live["birth_seq"] = column<std::uint64_t>(blocks, [](const auto& row) { return row.second.birth; });
   live["birth_ns"] = column<std::int64_t>(blocks, [](const auto& row) { return row.second.birth_ns; });
   live["stack"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.stack; });
+  live["backward"] = column<std::uint8_t>(blocks, [](const auto& row) { return row.second.backward; });
   live["thread"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.thread; });
   live["place"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.place; });
   result["live"] = live;

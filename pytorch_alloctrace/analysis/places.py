@@ -40,6 +40,8 @@ class SiteBytes:
     blocks: int
     stack: int
     """Of the site's stacks the one that holds the most."""
+    backward_bytes: int = 0
+    """Of `bytes`, what backward made for this line."""
 
 
 def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:
@@ -52,4 +54,6 @@ def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
     # A column of text has NaN, not None, where there is none.
     source = row["source"] if isinstance(row["source"], str) else None
     site = Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
-    return SiteBytes(site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack"]))
+    return SiteBytes(
+        site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack"]), int(row["live_backward_bytes"])
+    )

@@ -19,7 +19,8 @@ findings: a list, most pressing first
     see `Leak`), path_share (0 to 1), sites (site, stack, bytes_per_unit, bytes, blocks)
 devices: a list, highest peak first
     device, allocations, bytes_allocated
-    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, blocks, stack), more_sites, more_bytes
+    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack), more_sites,
+        more_bytes
     growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
     bytes_per_step, seconds_per_step, samples
     growing: site, stack, before_bytes, after_bytes, bytes_per_unit
@@ -141,7 +142,13 @@ def _holding(holding: Holding) -> dict[str, Any]:
         "seconds": holding.seconds,
         "step": holding.step,
         "sites": [
-            {"site": _site(site.site), "bytes": site.bytes, "blocks": site.blocks, "stack": site.stack}
+            {
+                "site": _site(site.site),
+                "bytes": site.bytes,
+                "backward_bytes": site.backward_bytes,
+                "blocks": site.blocks,
+                "stack": site.stack,
+            }
             for site in holding.sites
         ],
         "more_sites": holding.more_sites,

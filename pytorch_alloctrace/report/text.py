@@ -33,8 +33,11 @@ def write_verdict(summary: Summary, screen: Screen) -> None:
     for number, finding in enumerate(findings(summary)):
         screen.blank()
         _finding(finding, screen, names, explain=number == 0)
+    small = [device for device in summary.devices if _is_small(device, summary)]
     for device in summary.devices:
-        _device(device, summary, screen, names)
+        if device not in small:
+            _device(device, summary, screen, names)
+    _small_devices(small, screen)
     _notes(summary, screen)
 
 
@@ -128,6 +131,19 @@ def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: Plac
     _growth(device, screen, names)
 
 
+def _is_small(device: DeviceSummary, summary: Summary) -> bool:
+    """Whether next to the largest device nobody asks for this one's lines: a twentieth of it, and no leak."""
+    return device.peak.bytes * 20 < summary.devices[0].peak.bytes and not device.leaks.leaks
+
+
+def _small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
+    if devices:
+        screen.blank()
+    for device in devices:
+        held = f"{units.size(device.peak.bytes)} at the peak, {units.size(device.end.bytes)} at the end"
+        screen.text(Text.assemble(("ALSO", "bold"), f"  {device.device}: {held}"), hanging=6)
+
+
 def _holding(
     label: str,
     holding: Holding,
@@ -147,7 +163,10 @@ def _holding(
         return
     for site in holding.sites:
         amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
-        _entry(screen, 0, amount, names.place(site.site), names.source(site.site), _SIZE_COLUMN + 5)
+        place = names.place(site.site)
+        if site.backward_bytes:
+            place += f" (of it {units.size(site.backward_bytes)} in its backward)"
+        _entry(screen, 0, amount, place, names.source(site.site), _SIZE_COLUMN + 5)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")

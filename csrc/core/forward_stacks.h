@@ -1,0 +1,59 @@
+// Ties an allocation of backward, which has no Python stack in autograd's threads, to the line of forward that caused
+// it.
+//
+// The operator that has just made the autograd node with sequence number n allocates while its thread's counter stands
+// at n + 1, and the first allocation that finds it there is its own (a later one may be of an operator that makes no
+// node). Backward then evaluates the node with that number, which knows the thread that made it. Nodes of operators
+// that allocate nothing (views) stay without a line: none is guessed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace alloctrace {
+
+class ForwardStacks {
+ public:
+  ForwardStacks() = default;
+  ForwardStacks(ForwardStacks&&) = default;
+  ForwardStacks(const ForwardStacks&) = delete;
+
+  // An allocation outside of backward, on the thread that autograd knows by this number.
+  void note(std::uint64_t thread, std::uint64_t counter, std::uint32_t stack) {
+    if (stack == 0 || counter == 0) return;
+    Entry& entry = entry_of(thread, counter - 1);
+    if (entry.node != counter) entry = {counter, stack};
+  }
+  // The stack of forward for the node that backward evaluates; 0 where none is known.
+  std::uint32_t find(std::uint64_t thread, std::uint64_t node) {
+    const Entry& entry = entry_of(thread, node);
+    return entry.node == node + 1 ? entry.stack : 0;
+  }
+
+ private:
+  // The last nodes of each thread. A step of the largest models makes tens of thousands.
+  static constexpr std::size_t kRemembered = std::size_t{1} << 18;
+  struct Entry {
+    std::uint64_t node = 0;  // its number + 1; 0: none
+    std::uint32_t stack = 0;
+  };
+  using Ring = std::array<Entry, kRemembered>;
+
+  Entry& entry_of(std::uint64_t thread, std::uint64_t node) {
+    if (thread != last_thread_ || !last_ring_) {
+      std::unique_ptr<Ring>& ring = rings_[thread];
+      if (!ring) ring = std::make_unique<Ring>();
+      last_thread_ = thread;
+      last_ring_ = ring.get();
+    }
+    return (*last_ring_)[node % kRemembered];
+  }
+
+  std::map<std::uint64_t, std::unique_ptr<Ring>> rings_;
+  std::uint64_t last_thread_ = 0;
+  Ring* last_ring_ = nullptr;
+};
+
+}  // namespace alloctrace
