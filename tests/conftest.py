@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -34,6 +35,13 @@ def torch_has_cuda() -> bool:
 
 
 needs_cuda_build = pytest.mark.skipif(not torch_has_cuda(), reason="the installed torch is built without CUDA")
+
+
+@functools.cache
+def build_simulated_device() -> None:
+    """Apart from the programs: it takes longer than they may."""
+    done = subprocess.run([ROOT / "tools/simcuda/run", "true"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run_python(
@@ -88,6 +96,7 @@ def run_cuda_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProces
         script.write_text(textwrap.dedent(source))
         command = [sys.executable, str(script), *arguments]
         if not has_nvidia_gpu():
+            build_simulated_device()
             simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
             command = [*simulated, *command]
         return run_python(tmp_path, command, check, timeout, environment)

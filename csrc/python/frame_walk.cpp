@@ -118,6 +118,15 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
   }
 }
 
+std::uint64_t direct_position() noexcept {
+  constexpr std::uint64_t kNoFrame = 1;
+  PyThreadState* const thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr || interpreter_is_finalizing()) return kNoFrame;
+  const Frame* const innermost = innermost_frame(thread);
+  if (innermost == nullptr) return kNoFrame;
+  return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
+}
+
 }  // namespace
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
 
@@ -133,6 +142,13 @@ std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept 
       (void)cache;
       return 0;
   }
+}
+
+std::uint64_t innermost_position() noexcept {
+#if ALLOCTRACE_KNOWN_LAYOUT
+  if (walk_mode.load(std::memory_order_relaxed) == WalkMode::kDirect) return direct_position();
+#endif
+  return 0;
 }
 
 }  // namespace alloctrace::python

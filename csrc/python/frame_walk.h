@@ -48,4 +48,8 @@ void use_public_api() noexcept;
 // stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
 
+// The innermost frame and its instruction, as one number: another one when the thread has gone on. 0 when it is not
+// known.
+std::uint64_t innermost_position() noexcept;
+
 }  // namespace alloctrace::python

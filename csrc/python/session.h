@@ -34,8 +34,10 @@ struct ThreadContext {
     std::uint32_t id = 0;
   };
   std::array<PlaceEntry, 16> places{};
-  // The last free that was requested in this thread, and the number of calls that the CUDA allocator had had before.
+  // The last free that was requested in this thread, where its Python code stood, and the number of calls that the
+  // CUDA allocator had had before.
   Event request{};
+  std::uint64_t request_position = 0;
   std::uint64_t request_call = 0;
   // Sequence number and time of this thread's last CUDA event, and the session that they are good for (0: none).
   std::uint64_t last_event = 0, last_event_time = 0, last_event_session = 0;

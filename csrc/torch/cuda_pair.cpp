@@ -12,8 +12,12 @@ using alloctrace::torch_side::kCudaType;
 
 std::atomic<bool> used{false};
 
-// Where the recorder stands in front of the allocator that is made of this pair, it records in front.
-bool pair_records() { return alloctrace::torch_side::cuda_is_traced() && !alloctrace::torch_side::front_records; }
+// Where the recorder stands in front of the allocator that is made of this pair, it records in front. Where the pair
+// makes the segments of a MemPool, for torch's caching allocator, that one's tracker tells of them.
+bool pair_records() {
+  using namespace alloctrace::torch_side;
+  return cuda_is_traced() && !front_records && !has_trackers(*native::get());
+}
 
 alloctrace::Place place_of(int device, cudaStream_t stream) {
   return {kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0};

@@ -68,13 +68,15 @@ void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
   deliver(scope, event, device);
 }
 
-// Most frees are completed by the call that requested them: same thread, nothing passed on since. Its stack need not be
-// walked again. (A free that waited for a stream is completed by a later allocation, which the allocator in front
-// passes on.)
+// Most frees are completed by the call that requested them: same thread, nothing passed on since, and its Python code
+// stands where it stood. The stack need not be walked again. (A free that waited for a stream is completed by a later
+// allocation: one that the allocator in front passes on, or, where a storage from before the recording asks torch's
+// allocator itself, one at another place in the code.)
 bool take_context_of_request(python::HookScope& scope, Event& event) {
   const Event& request = scope.thread().request;
   if (request.address != event.address || scope.thread_is_new() ||
-      scope.thread().request_call != calls_of_this_thread.forwarded) {
+      scope.thread().request_call != calls_of_this_thread.forwarded || scope.thread().request_position == 0 ||
+      scope.thread().request_position != python::innermost_position()) {
     return false;
   }
   const std::uint64_t time = event.time;
@@ -110,6 +112,7 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
     if (event.kind == EventKind::kFreeRequested) {
       scope.thread().request = event;
       scope.thread().request_call = calls_of_this_thread.forwarded;
+      scope.thread().request_position = python::innermost_position();
     }
     if (event.kind == EventKind::kRaw) event.sequence = static_cast<std::uint64_t>(entry.action_);
     deliver(scope, event, device, event.kind == EventKind::kSnapshot && reads_state);

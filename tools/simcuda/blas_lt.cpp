@@ -53,3 +53,11 @@ SIMCUDA_EXPORT int cublasLtMatmul(void*, void*, const void*, const void*, void*,
                                   const void*, void*, void*, void*, const void*, void*, size_t, cudaStream_t stream) {
   return simcuda::submit_work(stream) == cudaSuccess ? kSuccess : kExecutionFailed;
 }
+
+SIMCUDA_EXPORT int cublasLtMatrixTransformDescCreate(void** out, int) { return make(out); }
+SIMCUDA_EXPORT int cublasLtMatrixTransformDescDestroy(void*) { return kSuccess; }
+SIMCUDA_EXPORT int cublasLtMatrixTransformDescSetAttribute(void*, int, const void*, size_t) { return kSuccess; }
+SIMCUDA_EXPORT int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*, const void*,
+                                           void*, void*, void*, cudaStream_t stream) {
+  return simcuda::submit_work(stream) == cudaSuccess ? kSuccess : kExecutionFailed;
+}

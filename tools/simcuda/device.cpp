@@ -67,7 +67,6 @@ void first_query() {
     pthread_atfork(nullptr, nullptr, [] {
       if (used) forked_after_use = true;
     });
-    if (on_first_device_query != nullptr) on_first_device_query();
     return true;
   }();
   (void)done;

@@ -66,6 +66,7 @@ using namespace simcuda;
 // --- What the compiler generates calls to
 SIMCUDA_EXPORT void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
+  if (switch_off_cudnn != nullptr) switch_off_cudnn();
   return &handle;
 }
 SIMCUDA_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}

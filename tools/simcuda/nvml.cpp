@@ -1,211 +1,303 @@
-// NVML: what the driver says of its devices. It counts all simulated devices, whatever CUDA_VISIBLE_DEVICES says.
+// NVML: what the devices are, and who uses how much of their memory. It counts all devices, visible or not.
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 
-#include "device.h"
+#include "nvml_types.h"
+#include "other_processes.h"
+#include "simcuda.h"
 
-namespace simcuda {
+namespace simcuda::nvml {
 namespace {
 
-constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kInsufficientSize = 7;
+std::atomic<int> users{0};  // as often as it was initialised and not shut down
 
-struct MemoryV1 {
-  unsigned long long total, free, used;
-};
-struct MemoryV2 {
-  unsigned int version;
-  unsigned long long total, reserved, free, used;
-};
-struct ProcessV1 {
-  unsigned int process_id;
-  unsigned long long used;
-};
-struct ProcessV2 {  // and V3
-  unsigned int process_id;
-  unsigned long long used;
-  unsigned int gpu_instance, compute_instance;
-};
-struct PciInfo {
-  char legacy_id[16];
-  unsigned int domain, bus, device, device_id, subsystem_id;
-  char id[32];
-};
-
-// A handle is the device's index, from 1: none is null.
-using Handle = void*;
-Handle handle_of(int device) { return reinterpret_cast<Handle>(static_cast<intptr_t>(device) + 1); }
+// A handle is the device's number plus one: none is null.
+Handle handle_of(int device) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(device) + 1); }
 int device_of(Handle handle) {
-  const auto device = reinterpret_cast<intptr_t>(handle) - 1;
-  return device >= 0 && device < settings().devices ? static_cast<int>(device) : -1;
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  return number >= 1 && number <= static_cast<uintptr_t>(settings().devices) ? static_cast<int>(number - 1) : -1;
 }
 
-// "pid:bytes,pid:bytes": processes that use every device, as SIMCUDA_OTHER_PROCESSES names them.
-std::vector<ProcessV1> other_processes() {
-  std::vector<ProcessV1> result;
-  const char* const text = std::getenv("SIMCUDA_OTHER_PROCESSES");
-  std::istringstream list(text ? text : "");
-  for (std::string entry; std::getline(list, entry, ',');) {
-    const auto colon = entry.find(':');
-    if (colon == std::string::npos) continue;
-    result.push_back({static_cast<unsigned int>(std::strtoul(entry.c_str(), nullptr, 10)),
-                      parse_size("SIMCUDA_OTHER_PROCESSES", entry.c_str() + colon + 1)});
-  }
-  return result;
+Status check(Handle handle) {
+  if (users <= 0) return kUninitialized;
+  return device_of(handle) < 0 ? kInvalidArgument : kSuccess;
 }
 
-// What the file named by SIMCUDA_NVML_EXTRA says now: memory whose use changes while the program runs.
-uint64_t extra_memory() {
-  const char* const path = std::getenv("SIMCUDA_NVML_EXTRA");
-  if (!path) return 0;
-  std::ifstream file(path);
-  std::string text;
-  return std::getline(file, text) && !text.empty() ? parse_size("SIMCUDA_NVML_EXTRA", text.c_str()) : 0;
-}
-
-template <typename Process>
-int list_processes(Handle handle, unsigned int* count, Process* out) {
-  const int device = device_of(handle);
-  if (device < 0 || !count) return kInvalidArgument;
-  std::vector<ProcessV1> all = other_processes();
-  if (has_context(device)) all.push_back({static_cast<unsigned int>(getpid()), device_memory(device).process});
-  const auto room = *count;
-  *count = static_cast<unsigned int>(all.size());
-  if (room < all.size()) return kInsufficientSize;
-  for (size_t i = 0; i < all.size(); ++i) {
-    out[i] = {};
-    out[i].process_id = all[i].process_id;
-    out[i].used = all[i].used;
-  }
+Status copy_text(const std::string& text, char* to, unsigned length) {
+  if (to == nullptr) return kInvalidArgument;
+  if (text.size() + 1 > length) return kInsufficientSize;
+  std::memcpy(to, text.c_str(), text.size() + 1);
   return kSuccess;
 }
 
-int copy_text(const std::string& text, char* out, unsigned int size) {
-  if (size <= text.size()) return kInsufficientSize;
-  std::memcpy(out, text.c_str(), text.size() + 1);
-  return kSuccess;
-}
-
-template <typename Matches>
-int find_device(Handle* out, Matches matches) {
+// The first device for which `matches` holds.
+template <class Matches>
+Status find_device(Handle* handle, Matches matches) {
+  if (users <= 0) return kUninitialized;
+  if (handle == nullptr) return kInvalidArgument;
   for (int device = 0; device < settings().devices; ++device) {
-    if (!matches(device)) continue;
-    *out = handle_of(device);
-    return kSuccess;
+    if (matches(device)) {
+      *handle = handle_of(device);
+      return kSuccess;
+    }
   }
   return kNotFound;
 }
 
-// "0000:01:00.0" and "00000000:01:00.0" are the same.
-std::string short_pci_id(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto colon = text.find(':');
-  return colon != std::string::npos && text.find(':', colon + 1) != std::string::npos ? text.substr(colon + 1) : text;
+// "00000000:01:00.0"; programs also write the domain with four digits, and letters of either case.
+bool is_pci_bus_id(int device, const char* text) {
+  unsigned domain = 0, bus = 0, slot = 0, wanted[3] = {};
+  std::sscanf(device_pci_bus_id(device).c_str(), "%x:%x:%x", &domain, &bus, &slot);
+  return std::sscanf(text, "%x:%x:%x", &wanted[0], &wanted[1], &wanted[2]) == 3 && wanted[0] == domain &&
+         wanted[1] == bus && wanted[2] == slot;
 }
+
+template <class Info>
+Status pci_info(Handle handle, Info* info) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (info == nullptr) return kInvalidArgument;
+  *info = {};
+  const std::string text = device_pci_bus_id(device_of(handle));
+  std::sscanf(text.c_str(), "%x:%x:%x", &info->domain, &info->bus, &info->device);
+  info->pci_device_id = 0x233010de;  // that of an H100, whose figures the device gives
+  copy_text(text.substr(4), info->bus_id_legacy, sizeof info->bus_id_legacy);
+  if constexpr (requires { info->bus_id; }) copy_text(text, info->bus_id, sizeof info->bus_id);
+  return kSuccess;
+}
+
+std::vector<OtherProcess> processes_on(int device) {
+  std::vector<OtherProcess> all = other_processes(device);
+  // A process is listed as soon as it has a context.
+  if (const uint64_t own = device_memory(device).process; own > 0) {
+    all.insert(all.begin(), {static_cast<unsigned>(getpid()), own});
+  }
+  return all;
+}
+
+template <class Entry>
+Status list_processes(Handle handle, unsigned* count, Entry* entries) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (count == nullptr) return kInvalidArgument;
+  const std::vector<OtherProcess> found = processes_on(device_of(handle));
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(found.size());
+  if (found.size() > room || (entries == nullptr && !found.empty())) return kInsufficientSize;
+  for (size_t index = 0; index < found.size(); ++index) {
+    entries[index] = {};
+    entries[index].pid = found[index].pid;
+    entries[index].used = found[index].bytes;
+    if constexpr (requires { entries[index].gpu_instance; }) {
+      entries[index].gpu_instance = entries[index].compute_instance = 0xffffffff;  // the device is not partitioned
+    }
+  }
+  return kSuccess;
+}
+
+template <class Value>
+Status give(Handle handle, Value* value, Value number) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (value == nullptr) return kInvalidArgument;
+  *value = number;
+  return kSuccess;
+}
+
+Status initialize() {
+  ++users;
+  return kSuccess;
+}
+
+Status no_processes(Handle handle, unsigned* count) { return give(handle, count, 0u); }
 
 }  // namespace
-
-uint64_t memory_used_by_others(int) {
-  uint64_t sum = extra_memory();
-  for (const ProcessV1& process : other_processes()) sum += process.used;
-  return sum;
-}
-
-}  // namespace simcuda
+}  // namespace simcuda::nvml
 
 using namespace simcuda;
+using namespace simcuda::nvml;
 
-SIMCUDA_EXPORT int nvmlInit_v2() { return kSuccess; }
-SIMCUDA_EXPORT int nvmlInit() { return kSuccess; }
-SIMCUDA_EXPORT int nvmlInitWithFlags(unsigned int) { return kSuccess; }
-SIMCUDA_EXPORT int nvmlShutdown() { return kSuccess; }
-SIMCUDA_EXPORT const char* nvmlErrorString(int error) {
-  switch (error) {
+SIMCUDA_EXPORT Status nvmlInit() { return initialize(); }
+SIMCUDA_EXPORT Status nvmlInit_v2() { return initialize(); }
+SIMCUDA_EXPORT Status nvmlInitWithFlags(unsigned) { return initialize(); }
+
+SIMCUDA_EXPORT Status nvmlShutdown() {
+  if (users <= 0) return kUninitialized;
+  --users;
+  return kSuccess;
+}
+
+SIMCUDA_EXPORT const char* nvmlErrorString(int status) {
+  switch (status) {
     case kSuccess:
-      return "Success";
+      return "The operation was successful";
+    case kUninitialized:
+      return "NVML was not first initialized with nvmlInit()";
     case kInvalidArgument:
-      return "Invalid Argument";
+      return "A supplied argument is invalid";
     case kNotSupported:
-      return "Not Supported";
+      return "The requested operation is not available on target device";
     case kNotFound:
-      return "Not Found";
+      return "A query to find an object was unsuccessful";
     case kInsufficientSize:
-      return "Insufficient Size";
+      return "An input argument is not large enough";
+    case kArgumentVersionMismatch:
+      return "The provided version is invalid/unsupported";
     default:
-      return "Unknown Error";
+      return "An internal driver error occurred";
   }
 }
-SIMCUDA_EXPORT int nvmlSystemGetCudaDriverVersion(int* version) { return *version = CUDA_VERSION, kSuccess; }
-SIMCUDA_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int* version) { return *version = CUDA_VERSION, kSuccess; }
-SIMCUDA_EXPORT int nvmlSystemGetDriverVersion(char* out, unsigned int size) {
-  return copy_text("580.00 simulated", out, size);
+
+// --- The system
+SIMCUDA_EXPORT Status nvmlSystemGetDriverVersion(char* text, unsigned length) {
+  return users > 0 ? copy_text("580.65.06", text, length) : kUninitialized;  // the first driver of CUDA 13.0
 }
-SIMCUDA_EXPORT int nvmlDeviceGetCount_v2(unsigned int* count) {
-  return *count = static_cast<unsigned int>(settings().devices), kSuccess;
+SIMCUDA_EXPORT Status nvmlSystemGetNVMLVersion(char* text, unsigned length) {
+  return users > 0 ? copy_text("13.580.65.06", text, length) : kUninitialized;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Handle* out) {
-  return find_device(out, [&](int device) { return static_cast<unsigned int>(device) == index; });
+SIMCUDA_EXPORT Status nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  if (users <= 0) return kUninitialized;
+  return version != nullptr && cudaDriverGetVersion(version) == cudaSuccess ? kSuccess : kInvalidArgument;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, Handle* out) {
-  return find_device(out, [&](int device) { return device_uuid_text(device) == uuid; });
+SIMCUDA_EXPORT Status nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
 }
-SIMCUDA_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* id, Handle* out) {
-  return find_device(out, [&](int device) { return short_pci_id(device_pci_bus_id(device)) == short_pci_id(id); });
+
+SIMCUDA_EXPORT Status nvmlSystemGetProcessName(unsigned pid, char* text, unsigned length) {
+  if (users <= 0) return kUninitialized;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  std::string name;
+  if (!std::getline(file, name, '\0')) return kNotFound;
+  return copy_text(name.substr(0, length > 0 ? length - 1 : 0), text, length);
 }
-SIMCUDA_EXPORT int nvmlDeviceGetIndex(Handle handle, unsigned int* out) {
-  const int device = device_of(handle);
-  if (device < 0) return kInvalidArgument;
-  return *out = static_cast<unsigned int>(device), kSuccess;
-}
-SIMCUDA_EXPORT int nvmlDeviceGetName(Handle handle, char* out, unsigned int size) {
-  return device_of(handle) < 0 ? kInvalidArgument : copy_text(device_name(), out, size);
-}
-SIMCUDA_EXPORT int nvmlDeviceGetUUID(Handle handle, char* out, unsigned int size) {
-  const int device = device_of(handle);
-  return device < 0 ? kInvalidArgument : copy_text(device_uuid_text(device), out, size);
-}
-SIMCUDA_EXPORT int nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* out) {
-  const int device = device_of(handle);
-  if (device < 0) return kInvalidArgument;
-  *out = {};
-  std::snprintf(out->id, sizeof out->id, "%s", device_pci_bus_id(device).c_str());
-  std::snprintf(out->legacy_id, sizeof out->legacy_id, "0000:%s", short_pci_id(out->id).c_str());
-  out->bus = static_cast<unsigned int>(std::strtoul(short_pci_id(out->id).c_str(), nullptr, 16));
+
+// --- Which devices
+SIMCUDA_EXPORT Status nvmlDeviceGetCount_v2(unsigned* count) {
+  if (users <= 0) return kUninitialized;
+  if (count == nullptr) return kInvalidArgument;
+  *count = static_cast<unsigned>(settings().devices);
   return kSuccess;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetMemoryInfo(Handle handle, MemoryV1* out) {
-  const int device = device_of(handle);
-  if (device < 0) return kInvalidArgument;
-  const DeviceMemory memory = device_memory(device);
-  *out = {memory.total, memory.total - memory.used, memory.used};
+SIMCUDA_EXPORT Status nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+
+SIMCUDA_EXPORT Status nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle* handle) {
+  const Status status = find_device(handle, [&](int device) { return static_cast<unsigned>(device) == index; });
+  return status == kNotFound ? kInvalidArgument : status;
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetHandleByIndex(unsigned index, Handle* handle) {
+  return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
+SIMCUDA_EXPORT Status nvmlDeviceGetHandleByUUID(const char* uuid, Handle* handle) {
+  if (uuid == nullptr) return kInvalidArgument;
+  return find_device(handle, [&](int device) { return device_uuid_text(device) == uuid; });
+}
+
+SIMCUDA_EXPORT Status nvmlDeviceGetHandleByPciBusId_v2(const char* id, Handle* handle) {
+  if (id == nullptr) return kInvalidArgument;
+  return find_device(handle, [&](int device) { return is_pci_bus_id(device, id); });
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetHandleByPciBusId(const char* id, Handle* handle) {
+  return nvmlDeviceGetHandleByPciBusId_v2(id, handle);
+}
+
+// --- What they are
+SIMCUDA_EXPORT Status nvmlDeviceGetIndex(Handle handle, unsigned* index) {
+  return give(handle, index, static_cast<unsigned>(device_of(handle)));
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetMinorNumber(Handle handle, unsigned* number) {
+  return give(handle, number, static_cast<unsigned>(device_of(handle)));
+}
+
+SIMCUDA_EXPORT Status nvmlDeviceGetName(Handle handle, char* text, unsigned length) {
+  const Status status = check(handle);
+  return status == kSuccess ? copy_text(device_name(), text, length) : status;
+}
+
+SIMCUDA_EXPORT Status nvmlDeviceGetUUID(Handle handle, char* text, unsigned length) {
+  const Status status = check(handle);
+  return status == kSuccess ? copy_text(device_uuid_text(device_of(handle)), text, length) : status;
+}
+
+SIMCUDA_EXPORT Status nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) { return pci_info(handle, info); }
+SIMCUDA_EXPORT Status nvmlDeviceGetPciInfo_v2(Handle handle, PciInfoV2* info) { return pci_info(handle, info); }
+
+SIMCUDA_EXPORT Status nvmlDeviceGetCudaComputeCapability(Handle handle, int* major, int* minor) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (major == nullptr || minor == nullptr || settings().devices == 0) return kInvalidArgument;
+  cudaDeviceProp properties{};
+  if (visible_devices().empty() || cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return kNotSupported;
+  *major = properties.major;  // all devices are alike
+  *minor = properties.minor;
   return kSuccess;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* out) {
-  const int device = device_of(handle);
-  if (device < 0 || out->version != (sizeof(MemoryV2) | 2u << 24)) return kInvalidArgument;
-  const DeviceMemory memory = device_memory(device);
-  *out = {out->version, memory.total, 0, memory.total - memory.used, memory.used};
+
+SIMCUDA_EXPORT Status nvmlDeviceGetMigMode(Handle handle, unsigned* current, unsigned* pending) {
+  const Status status = give(handle, current, 0u);
+  return status == kSuccess ? give(handle, pending, 0u) : status;
+}
+
+// --- Their memory
+SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (memory == nullptr) return kInvalidArgument;
+  const DeviceMemory now = device_memory(device_of(handle));
+  *memory = {now.total, now.total - now.used, now.used};
   return kSuccess;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned int* count, ProcessV1* out) {
-  return list_processes(handle, count, out);
+
+SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (memory == nullptr) return kInvalidArgument;
+  if (memory->version != version<MemoryV2>(2)) return kArgumentVersionMismatch;
+  const DeviceMemory now = device_memory(device_of(handle));
+  *memory = {memory->version, now.total, 0, now.total - now.used, now.used};
+  return kSuccess;
 }
-SIMCUDA_EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned int* count, ProcessV2* out) {
-  return list_processes(handle, count, out);
+
+SIMCUDA_EXPORT Status nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned* count, ProcessV1* entries) {
+  return list_processes(handle, count, entries);
 }
-SIMCUDA_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned int* count, ProcessV2* out) {
-  return list_processes(handle, count, out);
+SIMCUDA_EXPORT Status nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* count, Process* entries) {
+  return list_processes(handle, count, entries);
 }
-SIMCUDA_EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle, unsigned int* count, ProcessV2*) {
-  return *count = 0, kSuccess;
+SIMCUDA_EXPORT Status nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, Process* entries) {
+  return list_processes(handle, count, entries);
 }
-// Devices without links between them, in no fabric.
-SIMCUDA_EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned int, int*) { return kNotSupported; }
-SIMCUDA_EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned int, PciInfo*) { return kNotSupported; }
-SIMCUDA_EXPORT int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return kNotSupported; }
-SIMCUDA_EXPORT int nvmlDeviceGetUtilizationRates(Handle, void*) { return kNotSupported; }
+SIMCUDA_EXPORT Status nvmlDeviceGetGraphicsRunningProcesses(Handle handle, unsigned* count, void*) {
+  return no_processes(handle, count);
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, void*) {
+  return no_processes(handle, count);
+}
+
+// --- An idle device, and no links between devices
+SIMCUDA_EXPORT Status nvmlDeviceGetUtilizationRates(Handle handle, Utilization* rates) {
+  return give(handle, rates, Utilization{0, 0});
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetTemperature(Handle handle, int, unsigned* degrees) {
+  return give(handle, degrees, 30u);
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetPowerUsage(Handle handle, unsigned* milliwatts) {
+  return give(handle, milliwatts, 70000u);
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetClockInfo(Handle handle, int, unsigned* megahertz) {
+  return give(handle, megahertz, 1980u);
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkState(Handle handle, unsigned, unsigned* active) {
+  return give(handle, active, 0u);
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkRemoteDeviceType(Handle handle, unsigned, void*) {
+  const Status status = check(handle);
+  return status == kSuccess ? kNotSupported : status;
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle handle, unsigned, void*) {
+  const Status status = check(handle);
+  return status == kSuccess ? kNotSupported : status;
+}
+SIMCUDA_EXPORT Status nvmlDeviceGetGpuFabricInfoV(Handle handle, void*) {
+  const Status status = check(handle);
+  return status == kSuccess ? kNotSupported : status;
+}

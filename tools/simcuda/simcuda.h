@@ -68,7 +68,7 @@ int current_device();  // the calling thread's
 cudaError_t submit_work(cudaStream_t stream);
 
 // Defined by other parts where they exist.
-void on_first_device_query() __attribute__((weak));
+void switch_off_cudnn() __attribute__((weak));
 uint64_t memory_used_by_others(int device) __attribute__((weak));
 
 }  // namespace simcuda

@@ -1,10 +1,10 @@
-"""Writes C++ with a stub for every function of CUDA that a program may call and that is not simulated: it names itself.
+"""Writes the functions that a program could call and that are not simulated: each names itself and returns an error.
 
-    unknown_calls.py --output FILE OBJECT...
+    python unknown_calls.py --output STUBS.cpp OBJECT...
 
-Without the stubs such a call would reach the real library of that name, which finds no device and fails with a message
-about something else. The functions are those that torch's libraries import and those that CUDA's own libraries, beside
-this Python's torch, export. Names that an OBJECT defines are left out.
+The names are those that the CUDA libraries beside this Python's torch export, those that torch's own libraries
+import, and the driver's, which its header declares; less what the OBJECTs define. Without them such a call would land
+in the real library, which without a device fails somewhere else, with an error that says nothing.
 """
 
 from __future__ import annotations
@@ -12,73 +12,115 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
-from importlib.util import find_spec
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-# The value that each library has for "not supported", or the nearest to it.
-NOT_SUPPORTED = {
-    "cublas": 15,
-    "cudnn": 3000,
-    "cusparse": 10,
-    "cusolver": 9,
-    "cufft": 16,
-    "curand": 999,
-    "nccl": 5,
-    "nvml": 3,
-    "cuda": 801,
-    "cu": 801,
-}
-FUNCTION = re.compile(r"^(cublas|cudnn|cusparse|cusolver|cufft|curand|nccl|nvml|cuda|cu)(?:[A-Z]|Lt[A-Z])\w*$")
-# These say something of the library itself, and need no device: the real ones answer. cuFile is a library of its own.
-REAL = re.compile(r"^(cuFile\w*|cusparseLt\w*|\w+(Version|Property|ErrorString|ErrorName|StatusString|StatusName))$")
-EXPORTING = ("libcudart.so*", "libcublas.so*", "libcublasLt.so*")
+
+@dataclass(frozen=True)
+class Library:
+    name: re.Pattern[str]  # of its functions
+    error: int  # what it says for "not supported", or the nearest to it
+    file: str  # whose exports are taken; empty: only what torch imports
 
 
-def torch_folder() -> Path:
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise SystemExit("simcuda: this Python has no torch: name one that has with build --python")
-    return Path(spec.origin).parent
+# In the order in which a name is looked for: the driver's prefix is also the beginning of most others.
+LIBRARIES = (
+    Library(re.compile(r"(__)?cuda[A-Z]"), 801, "libcudart.so.*"),
+    Library(re.compile(r"cublasLt[A-Z]"), 15, "libcublasLt.so.*"),
+    Library(re.compile(r"cublas[A-Z]"), 15, "libcublas.so.*"),
+    Library(re.compile(r"cudnn[A-Z]"), 3000, "libcudnn.so.*"),
+    Library(re.compile(r"cusparseLt[A-Z]"), 10, "libcusparseLt.so.*"),
+    Library(re.compile(r"cusparse[A-Z]"), 10, "libcusparse.so.*"),
+    Library(re.compile(r"cusolver[A-Z]"), 9, "libcusolver.so.*"),
+    Library(re.compile(r"cufft[A-Z]"), 16, "libcufft.so.*"),
+    Library(re.compile(r"curand[A-Z]"), 999, "libcurand.so.*"),
+    Library(re.compile(r"nccl[A-Z]"), 3, "libnccl.so.*"),
+    Library(re.compile(r"cuFile[A-Z]"), 5007, ""),
+    Library(re.compile(r"cu[A-Z]"), 801, ""),
+)
+
+# What the real libraries answer without a device: their versions, and what their errors are called.
+ANSWERED_BY_THE_REAL_LIBRARY = re.compile(
+    r"(?!cuda).*(Get\w*Version|GetProperty|GetErrorString|GetErrorName|GetStatusString|GetStatusName|GetLastErrorString)"
+)
 
 
-def names(files: list[Path], *options: str) -> set[str]:
-    """The symbols that nm lists of the files, without versions."""
-    found = subprocess.run(["nm", *options, *map(str, files)], capture_output=True, text=True, check=True).stdout
-    return {line.split()[-1].split("@")[0] for line in found.splitlines() if len(line.split()) >= 2}
+def symbols(kind: str, files: Iterable[Path]) -> set[str]:
+    """The functions among the dynamic symbols of libraries, or the symbols of objects."""
+    command = ["nm", *kind.split(), *map(str, files)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^[0-9a-f]* *([TtWiUV]) ([A-Za-z_]\w*)", output, re.MULTILINE)
+    return {name for _, name in found}
 
 
-def wanted() -> set[str]:
-    torch = torch_folder()
-    importing = [path for path in sorted((torch / "lib").glob("*.so*")) if path.name != "libtorch_nvshmem.so"]
-    cuda = torch.parent / "nvidia"
-    exporting = [path for pattern in EXPORTING for path in sorted(cuda.glob(f"*/lib/{pattern}"))]
-    found = names(importing, "-D", "--undefined-only") | names(exporting, "-D", "--defined-only")
-    return {name for name in found if FUNCTION.match(name) and not REAL.match(name)}
+def libraries(pattern: str) -> Iterator[Path]:
+    """Of the first folder on this Python's path that has such."""
+    for folder in sys.path:
+        if found := sorted(Path(folder).glob(pattern)):
+            yield from found
+            return
 
 
-def stub(name: str) -> str:
-    match = FUNCTION.match(name)
-    assert match
-    return f"SIMCUDA_UNKNOWN({name}, {NOT_SUPPORTED[match[1]]})\n"
+def driver_functions() -> set[str]:
+    """The driver comes with the hardware, not with torch: what it exports is read from its header."""
+    for header in libraries("nvidia/cu*/include/cuda.h"):
+        text = header.read_text(encoding="utf-8", errors="replace")
+        declared = set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
+        renamed = set(re.findall(r"^\s*#\s*define\s+cu[A-Z]\w*\s+(cu[A-Z]\w*_v\d)\s*$", text, re.MULTILINE))
+        return declared | renamed
+    return set()
+
+
+def without_version(name: str) -> str:
+    return re.sub(r"_v\d$", "", name)
+
+
+def unknown(defined: set[str]) -> dict[str, int]:
+    names = driver_functions()
+    for library in LIBRARIES:
+        if library.file:
+            names |= symbols("-D --defined-only", libraries(f"nvidia/*/lib/{library.file}"))
+    names |= symbols("-D --undefined-only", libraries("torch/lib/lib*.so"))
+    if "cublasCreate_v2" not in names:
+        sys.exit("simcuda: no CUDA libraries beside this Python's torch: their calls cannot be listed")
+    # Who asks the driver for cuFoo gets the highest version that is there. So a simulated cuFoo must not stand behind
+    # an unknown cuFoo_v2.
+    driver = LIBRARIES[-1]
+    simulated = {without_version(name) for name in defined if driver.name.match(name)}
+    errors: dict[str, int] = {}
+    for name in sorted(names - defined):
+        library = next((library for library in LIBRARIES if library.name.match(name)), None)
+        if library is None or ANSWERED_BY_THE_REAL_LIBRARY.fullmatch(name):
+            continue
+        if library is driver and without_version(name) in simulated:
+            continue
+        errors[name] = library.error
+    return errors
+
+
+def source(errors: dict[str, int]) -> str:
+    # No CUDA headers here: they declare these functions with their arguments, which nobody looks at.
+    lines = [
+        "// Written by unknown_calls.py.",
+        "namespace simcuda {",
+        "long unknown_call(const char* name, int error);",
+        "}",
+        '#define UNKNOWN(name, error) extern "C" __attribute__((visibility("default"))) long name() { \\',
+        "  return simcuda::unknown_call(#name, error); }",
+    ]
+    lines += [f"UNKNOWN({name}, {error})" for name, error in errors.items()]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("objects", nargs="+", type=Path)
-    options = parser.parse_args()
-    missing = wanted() - names(options.objects, "--defined-only")
-    options.output.write_text(
-        "// Written by unknown_calls.py.\n"
-        '#include "simcuda.h"\n\n'
-        '// extern "C" names have no types: a header\'s declaration does not reach the linker.\n'
-        "#define SIMCUDA_UNKNOWN(name, error)                                          \\\n"
-        '  extern "C" __attribute__((visibility("default"))) int unknown_##name() asm(#name); \\\n'
-        "  int unknown_##name() {                                                     \\\n"
-        "    simcuda::report_unknown_call(#name);                                     \\\n"
-        "    return error;                                                            \\\n"
-        "  }\n\n" + "".join(map(stub, sorted(missing)))
-    )
+    parser.add_argument("objects", type=Path, nargs="+", metavar="OBJECT")
+    arguments = parser.parse_args()
+    errors = unknown(symbols("--defined-only --extern-only", arguments.objects))
+    arguments.output.write_text(source(errors))
 
 
 if __name__ == "__main__":

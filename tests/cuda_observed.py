@@ -1,0 +1,380 @@
+"""A program that uses all that torch tells of its CUDA memory, and prints what it is told, a line of JSON a subject.
+
+    python cuda_observed.py plain|traced|late TRACE
+
+It is to print the same with and without tracing. "late" traces two stretches in the middle only, and goes on after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import json
+import pickle
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Told = Any
+MODE = sys.argv[1]
+if MODE != "plain":
+    import pytorch_alloctrace as alloctrace
+
+
+def text_of(error: BaseException) -> list[str]:
+    """Type and text of an exception; addresses and process numbers differ from run to run."""
+    text = re.sub(r"0x[0-9a-f]+", "0xADDRESS", str(error))
+    return [type(error).__name__, re.sub(r"\b(pid|[Pp]rocess) \d+", r"\1 N", text)]
+
+
+def told_by(ask: Callable[[], Told]) -> Told:
+    try:
+        return ask()
+    except Exception as error:
+        return text_of(error)
+
+
+class Numbers:
+    """Addresses and streams as numbers, in the order in which they are first met."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = {}
+
+    def __call__(self, address: int) -> int:
+        return self.known.setdefault(address, len(self.known))
+
+
+def layout(segments: list[dict[str, Any]]) -> Told:
+    """Segments and blocks without their addresses, in the order of these."""
+    stream = Numbers()
+    described = []
+    for segment in sorted(segments, key=lambda segment: (segment["device"], segment["address"])):
+        fields = {
+            name: value for name, value in segment.items() if name not in ("address", "stream", "blocks", "frames")
+        }
+        fields["stream"] = stream(segment["stream"])
+        offsets = [block["address"] - segment["address"] for block in segment["blocks"]]
+        blocks = [
+            {name: value for name, value in block.items() if name != "address"} | {"offset": offset}
+            for block, offset in zip(segment["blocks"], offsets, strict=True)
+        ]
+        described.append({**fields, "blocks": blocks})
+    return described
+
+
+def history(snapshot: dict[str, Any]) -> Told:
+    """The entries of torch's own history. Those of our own reading of the state are told in docs/recording.md."""
+    address, stream = Numbers(), Numbers()
+    entries = []
+    for trace in snapshot["device_traces"]:
+        for entry in trace:
+            if entry["action"] == "snapshot":
+                continue
+            kept = {name: value for name, value in entry.items() if name not in ("addr", "stream", "time_us", "frames")}
+            kept["address"] = address(entry["addr"]) if "addr" in entry else None
+            kept["stream"] = stream(entry["stream"])
+            kept["frames"] = [(frame["name"], frame["line"]) for frame in entry.get("frames", [])]
+            entries.append(kept)
+    other = {name: value for name, value in snapshot.items() if name not in ("segments", "device_traces")}
+    for annotation in other.get("external_annotations", []):
+        annotation.pop("time_us")
+    return {"entries": entries, "segments": layout(snapshot["segments"]), **other}
+
+
+def figures() -> Told:
+    told: dict[str, Told] = {"backend": torch.cuda.memory.get_allocator_backend()}
+    for device in range(torch.cuda.device_count()):
+        for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+            told[f"{name} {device}"] = told_by(lambda name=name, device=device: getattr(torch.cuda, name)(device))
+        told[f"stats {device}"] = told_by(lambda device=device: torch.cuda.memory_stats(device))
+        told[f"info {device}"] = told_by(lambda device=device: torch.cuda.mem_get_info(device))
+        told[f"summary {device}"] = told_by(lambda device=device: torch.cuda.memory_summary(device))
+        told[f"fraction {device}"] = told_by(lambda d=device: torch.cuda.memory.get_per_process_memory_fraction(d))
+    told["host"] = told_by(
+        lambda: {name: value for name, value in torch.cuda.host_memory_stats().items() if "time" not in name}
+    )
+    told["layout"] = told_by(lambda: layout(torch.cuda.memory_snapshot()))
+    return told
+
+
+def training() -> Told:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(5):
+        # autocast's cache of weights is freed in the order of its addresses, which differs from run to run.
+        with torch.autocast("cuda", dtype=torch.float16, cache_enabled=False):
+            loss = model(torch.randn(64, 256, device="cuda")).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+    return figures()
+
+
+def sizes() -> Told:
+    """Small and large blocks, freed out of order, so that segments are split and merged."""
+    held = [torch.empty(1 + (n * 7919) % 3_000_000, dtype=torch.uint8, device="cuda") for n in range(300)]
+    for n in range(0, 300, 3):
+        held[n] = None
+    held += [torch.empty(700_000 * n, dtype=torch.uint8, device="cuda") for n in range(1, 30)]
+    one = figures()
+    held.clear()
+    two = figures()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    return [one, two, figures()]
+
+
+def streams() -> Told:
+    side = torch.cuda.Stream()
+    simulated = ctypes.CDLL(None)
+    hold = getattr(simulated, "simcuda_hold_stream", None)
+    if hold:
+        hold(ctypes.c_void_p(side.cuda_stream))
+    told = []
+    for n in range(20):
+        tensor = torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda")
+        with torch.cuda.stream(side):
+            other = torch.empty(1000 * n + 1, device="cuda")
+            tensor.record_stream(side)
+        del tensor
+        other.record_stream(torch.cuda.current_stream())
+    if hold:
+        told.append(figures())
+        simulated.simcuda_release_stream(ctypes.c_void_p(side.cuda_stream))
+    torch.cuda.synchronize()
+    torch.empty(10, device="cuda")
+    return [*told, figures()]
+
+
+def own_history() -> Told:
+    torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
+    held = []
+
+    def work() -> None:
+        for n in range(30):
+            held.append(torch.empty(100_000 * (n + 1), device="cuda"))
+            if n % 4 == 3:
+                held.pop(0)
+
+    torch.cuda.memory._set_memory_metadata("a note")
+    work()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    del thread
+    told = {"metadata": torch.cuda.memory._get_memory_metadata(), "on": torch._C._cuda_isHistoryEnabled()}
+    with torch.profiler.record_function("annotated"):
+        held.clear()
+    torch.cuda.empty_cache()
+    told["history"] = history(torch.cuda.memory._snapshot())
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.memory._set_memory_metadata("")
+    return told, told_by(lambda: torch._C._cuda_isHistoryEnabled())
+
+
+def raw_calls() -> Told:
+    address = torch.cuda.caching_allocator_alloc(5_000_000)
+    on_stream = torch.cuda.caching_allocator_alloc(1000, stream=torch.cuda.Stream())
+    told = [figures()]
+    torch.cuda.caching_allocator_delete(address)
+    torch.cuda.caching_allocator_delete(on_stream)
+    told.append(told_by(lambda: torch.cuda.caching_allocator_delete(12345)))
+    torch.cuda.caching_allocator_enable(False)
+    uncached = torch.empty(4_000_000, device="cuda")
+    told.append(figures())
+    torch.cuda.caching_allocator_enable(True)
+    del uncached
+    return [*told, figures()]
+
+
+def fraction() -> Told:
+    before = torch.cuda.memory.get_per_process_memory_fraction()
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    told = [told_by(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").shape), figures()]
+    torch.cuda.set_per_process_memory_fraction(min(before, 1.0))
+    return [*told, told_by(lambda: torch.cuda.set_per_process_memory_fraction(3.0)), figures()]
+
+
+def too_large() -> Told:
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *told: seen.append([told[0], told[1]]))
+    told = told_by(lambda: torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
+    return [told, seen, figures()]
+
+
+def pools() -> Told:
+    told = []
+    for settings in ({}, {"no_split": True}, {"use_on_oom": True}):
+        pool = torch.cuda.MemPool(**settings)
+        with torch.cuda.use_mem_pool(pool):
+            held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (100, 3_000_000, 30_000_000)]
+            del held[1]
+            held.append(torch.empty(1_500_000, dtype=torch.uint8, device="cuda"))
+        told.append([pool.id, pool.use_count(), layout(pool.snapshot())])
+        del held
+        if "use_on_oom" in settings:
+            free = torch.cuda.mem_get_info()[0]
+            told.append(
+                told_by(lambda free=free: list(torch.empty(free, dtype=torch.uint8, device="cuda").shape) == [free])
+            )
+            torch.cuda.empty_cache()
+        told.append(layout(pool.snapshot(include_traces=False)))
+        del pool
+        told.append(figures())
+    return told
+
+
+def settings() -> Told:
+    change = torch._C._accelerator_setAllocatorSettings
+    told = []
+    for text in (
+        "expandable_segments:True",
+        "roundup_power2_divisions:8",
+        "max_split_size_mb:32",
+        "garbage_collection_threshold:0.5",
+        "expandable_segments:False,max_split_size_mb:100000",
+        "no_such_setting:1",
+    ):
+        told.append(told_by(lambda text=text: change(text)))
+        held = [torch.empty(size * 1_100_001, dtype=torch.uint8, device="cuda") for size in (1, 9, 33, 2)]
+        told += [figures(), told_by(lambda: torch.cuda.memory._snapshot()["allocator_settings"])]
+        del held
+    return told
+
+
+def graphs() -> Told:
+    """Capture, replay, and what torch.compile does with the pool of a graph."""
+    torch.cuda.empty_cache()
+    pool = torch.cuda.graph_pool_handle()
+    static = torch.zeros(1000, 1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        large = static + 1
+        small = large[:10].clone()
+        gone = large * 2
+        del gone
+    told = [figures(), layout(torch.cuda.memory_snapshot(pool))]
+    graph.replay()
+    state = torch._C._cuda_getCheckpointState(0, pool)
+    told.append(torch._C._has_Standard_Deleter(large.untyped_storage()._cdata))
+    live = {tensor.untyped_storage().data_ptr() for tensor in (large, small)}
+    told.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, live))
+    told.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch._C._cuda_beginAllocateCurrentStreamToPool(0, pool)
+        further = torch.empty(5_000_000, device="cuda")
+        torch._C._cuda_endAllocateToPool(0, pool)
+        torch._C._cuda_releasePool(0, pool)
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    thread_bound = torch.empty(2_000_000, device="cuda")
+    torch._C._cuda_endAllocateToPool(0, pool)
+    torch._C._cuda_releasePool(0, pool)
+    told.append(layout(torch.cuda.memory_snapshot(pool)))
+    del thread_bound
+    torch._C._cuda_setCheckpointPoolState(0, state, [further.untyped_storage()._cdata], [])
+    told += [layout(torch.cuda.memory_snapshot(pool)), figures()]
+    # As torch.compile's graphs do it: a storage forgets its deleter, and one is made of a bare address.
+    storage = small.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    torch._C._free_And_Remove_DeleterFn(storage._cdata)
+    told += [figures(), torch._C._has_Standard_Deleter(storage._cdata)]
+    again = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", 0), size)
+    told += [again.nbytes(), torch._C._has_Standard_Deleter(again._cdata)]
+    del again, further, storage, small, large
+    told.append(told_by(lambda: layout(torch.cuda.memory_snapshot(pool))))
+    graph.reset()
+    del graph, state
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).cuda()
+    replayed = torch.cuda.make_graphed_callables(model, (torch.randn(8, 64, device="cuda", requires_grad=True),))
+    replayed(torch.randn(8, 64, device="cuda", requires_grad=True)).sum().backward()
+    told.append(figures())
+    del model, replayed
+    gc.collect()
+    torch.cuda.empty_cache()
+    return [*told, figures()]
+
+
+def two_devices() -> Told:
+    if torch.cuda.device_count() < 2:
+        return []
+    there = torch.ones(5_000_000, device="cuda:1")
+    back = there.to("cuda:0").to("cuda:1", non_blocking=True)
+    with torch.cuda.device(1):
+        own = torch.empty_like(there)
+    told = [figures(), [str(tensor.device) for tensor in (back, own)]]
+    del there, back, own
+    return [*told, figures()]
+
+
+def pinned() -> Told:
+    tensors = [torch.empty(size, dtype=torch.uint8).pin_memory() for size in (1, 1000, 3_000_000)]
+    tensors.append(torch.empty(70_000, pin_memory=True))
+    told = [[tensor.is_pinned() for tensor in tensors], torch.zeros(10).is_pinned(), figures()["host"]]
+    tensors[2].to("cuda", non_blocking=True)
+    del tensors[2]
+    torch.cuda.synchronize()
+    tensors.append(torch.empty(3_000_000, dtype=torch.uint8, pin_memory=True))
+    copied = torch.arange(1000.0).pin_memory().cuda().cpu()
+    return [*told, figures()["host"], copied.sum().item()]
+
+
+def moved() -> Told:
+    """Between processes, into files, and back."""
+    tensor = torch.arange(1000.0).cuda()
+    file = io.BytesIO()
+    torch.save({"tensor": tensor}, file)
+    file.seek(0)
+    loaded = torch.load(file)["tensor"]
+    copy = pickle.loads(pickle.dumps(tensor))
+    handle = told_by(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
+    told = [loaded.cpu().sum().item(), copy.cpu().sum().item(), str(loaded.device), handle]
+    grown = torch.empty(10, device="cuda")
+    grown.resize_(1_000_000)
+    grown.untyped_storage().resize_(100)
+    processes = told_by(lambda: re.sub(r"\b\d+\b", "N", torch.cuda.list_gpu_processes()))
+    return [*told, grown.untyped_storage().nbytes(), processes, figures()]
+
+
+SUBJECTS = (
+    *(training, sizes, streams, own_history, raw_calls, pools, settings),
+    *(graphs, two_devices, pinned, moved, training, too_large, fraction),
+)
+
+
+def tell(subject: str, told: Told) -> None:
+    print(subject, json.dumps(told), sep="\t", flush=True)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    # Else the thread of backward frees its last tensors while this one goes on: counters differ from run to run then.
+    torch.autograd.set_multithreading_enabled(False)
+    if MODE == "traced":
+        alloctrace.enable(sys.argv[2])
+    # Ours opens no CUDA context; nor does what is asked before there is one differ.
+    tell("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
+    asked = torch.cuda.memory_stats(), torch.cuda.is_initialized()
+    tell("asked early", asked)
+    for number, subject in enumerate(SUBJECTS):
+        if MODE == "late" and number in (1, 6):
+            alloctrace.enable(f"late-{number}-{sys.argv[2]}")
+        tell(subject.__name__, told_by(subject))
+        if MODE == "late" and number in (3, 9):
+            alloctrace.disable()
+    if MODE == "traced":
+        alloctrace.disable()
+    tell("after", told_by(training))
+
+
+if __name__ == "__main__":
+    main()

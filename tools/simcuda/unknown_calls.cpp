@@ -1,0 +1,15 @@
+// What the functions written by unknown_calls.py do.
+#include <cstring>
+
+#include "simcuda.h"
+
+namespace simcuda {
+
+long unknown_call(const char* name, int error) {
+  report_unknown_call(name);
+  // The runtime's errors are also what cudaGetLastError tells.
+  if (std::strncmp(name, "cuda", 4) == 0) result(static_cast<cudaError_t>(error));
+  return error;
+}
+
+}  // namespace simcuda
