@@ -25,6 +25,7 @@ READING = [
     "definitions",
     "event_codec",
     "input_file",
+    "forward_stacks",
     "ledger",
     "line_table",
     "spool_reader",

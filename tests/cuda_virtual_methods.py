@@ -24,6 +24,28 @@ class Method:
     body: str
 
 
+def release_of(version: str) -> tuple[int, int]:
+    """(2, 11) of 2.11.0+cu130."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def for_release(text: str, release: tuple[int, int]) -> str:
+    """Our own header, less what its guards leave out for that release of torch. Other conditions stay."""
+    kept, open_guards = [], []  # of each #if that is open: whether its lines count, None where it is not a guard
+    for line in text.splitlines():
+        guard = re.fullmatch(r"#if ALLOCTRACE_TORCH_AT_LEAST\((\d+), (\d+)\)", line)
+        if re.match(r"#\s*if", line):
+            open_guards.append(release >= (int(guard[1]), int(guard[2])) if guard else None)
+        elif line.startswith("#else") and open_guards[-1] is not None:
+            open_guards[-1] = not open_guards[-1]
+        elif line.startswith("#endif"):
+            open_guards.pop()
+        elif False not in open_guards:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def without_comments(text: str) -> str:
     """Also without the contents of strings, in which brackets need not match."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
@@ -122,11 +144,21 @@ def virtual_methods(headers: list[str], name: str) -> dict[str, Method]:
     return found | methods_of(body, "virtual")
 
 
+def overrides(source: str, name: str) -> dict[str, Method]:
+    """What a class of ours overrides, itself or in bases that are in the same text."""
+    base_clause, body = declaration([source], name)
+    found = {}
+    for base in re.findall(r"public\s+([\w:]+)", base_clause):
+        if class_of(without_comments(source), base):
+            found.update(overrides(source, base))
+    return found | methods_of(body, "override")
+
+
 def not_forwarded(headers: list[str], base: str, source: str, ours: str) -> list[str]:
     """What is wrong with class `ours`, which forwards `base`, a line each. Empty when every virtual method is
     overridden and passed on under its own name, with its own parameters in their order."""
     wanted = virtual_methods(headers, base)
-    overridden = methods_of(declaration([source], ours)[1], "override")
+    overridden = overrides(source, ours)
     absent = sorted(wanted.keys() - overridden.keys() - IMPLEMENTED_BY_ANOTHER)
     wrong = [f"{name}: in torch's header, not overridden" for name in absent]
     wrong += [f"{name}: overridden, not in torch's header" for name in sorted(overridden.keys() - wanted.keys())]

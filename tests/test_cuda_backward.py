@@ -181,3 +181,30 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
         assert found.joined[f"cuda {name}"] >= 11 and found.joined[f"cpu {name}"] >= 4, name  # once a step at least
     # Of a join that is one off, this must find the errors.
     assert len(judge(trace, noted, str(tmp_path / "program.py"), ahead=2).wrong) > 300
+
+
+def test_the_account_counts_backward_with_its_line_of_forward(run_cuda_program, tmp_path: Path) -> None:
+    """What autograd's threads allocate has no stack of its own; views allocate nothing in forward, and stay without."""
+    run_cuda_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        weight = torch.nn.Parameter(torch.randn(64, 64, device="cuda"))
+        x = torch.randn(64, 64, device="cuda")
+        alloctrace.enable("t.alloctrace", devices=("cuda",))
+        h = x @ weight  # the product
+        part = h[:, :10]
+        noise = torch.zeros(640, device="cuda")  # no node
+        (part * 2).sum().backward()
+        assert weight.grad is not None
+        alloctrace.disable()
+        """
+    )
+    lines = (tmp_path / "program.py").read_text().splitlines()
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    live = trace.live(device="cuda:0")
+    (gradient,) = live[live["backward"] & (live["size"] == 64 * 64 * 4)].itertuples()  # not cuBLAS's workspace
+    assert lines[trace.frames(gradient.stack)[0].line - 1].endswith("# the product")
+    sites = trace.sites(device="cuda:0")
+    product, noise = (sites[[lines[line - 1].endswith(mark) for line in sites["line"]]] for mark in ("product", "node"))
+    assert product["live_backward_bytes"].sum() >= 64 * 64 * 4
+    assert noise["allocations"].sum() == 1, "the slice's backward is not of the line after it"

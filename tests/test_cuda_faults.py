@@ -178,7 +178,7 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         stop = threading.Event()
         def watch():
             while not stop.is_set():
-                torch.cuda.memory_allocated(); torch.cuda.memory_stats(); torch.cuda.memory_snapshot()
+                torch.cuda.memory_allocated(); torch.cuda.memory_stats()
         session = alloctrace.enable("t.alloctrace")
         torch.ones(1, device="cuda")
         watchers = [threading.Thread(target=watch) for _ in range(2)]

@@ -3,16 +3,23 @@
 //
 // The operator that has just made the autograd node with sequence number n allocates while its thread's counter stands
 // at n + 1, and the first allocation that finds it there is its own (a later one may be of an operator that makes no
-// node). Backward then evaluates the node with that number, which knows the thread that made it. Nodes of operators
-// that allocate nothing (views) stay without a line: none is guessed.
+// node). Backward then evaluates the node with that number, which knows the thread that made it.
+//
+// A view allocates nothing in forward, so the first allocation after it is another operator's: nodes of views are known
+// by their type and stay without a line. An operator that works in place allocates nothing either and cannot be told
+// apart: where one without a node allocates next, the line is that one's, near the true one.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 
 namespace alloctrace {
+
+// Whether the autograd nodes of this type (a C++ name, mangled or not) are of views.
+bool is_node_of_view(std::string_view name);
 
 class ForwardStacks {
  public:

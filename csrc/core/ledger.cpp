@@ -30,10 +30,20 @@ void Ledger::retire(DeviceLedger& device, const LiveBlock& block) {
   device.live_bytes -= block.size;
 }
 
+bool Ledger::is_of_view(std::uint16_t node_type) {
+  while (of_view_.size() <= node_type) {
+    of_view_.push_back(is_node_of_view(definitions_.node_type(static_cast<std::uint32_t>(of_view_.size())).name));
+  }
+  return of_view_[node_type];
+}
+
 // The stack of forward for an allocation of backward that has none of its own, else 0.
 std::uint32_t Ledger::forward_stack(const Event& event) {
   if (event.kind != EventKind::kAlloc) return 0;
-  if (event.node_type != 0) return event.stack == 0 ? forward_.find(event.node_thread, event.node_sequence) : 0;
+  if (event.node_type != 0) {
+    if (event.stack != 0 || is_of_view(event.node_type)) return 0;
+    return forward_.find(event.node_thread, event.node_sequence);
+  }
   forward_.note(definitions_.thread(event.thread).autograd_id, event.sequence, event.stack);
   return 0;
 }

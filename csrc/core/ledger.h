@@ -61,10 +61,12 @@ class Ledger {
   DeviceLedger& device(std::uint32_t place);
   void allocate(const Event& event, std::uint64_t size, std::uint64_t sequence, std::int64_t time_ns);
   std::uint32_t forward_stack(const Event& event);
+  bool is_of_view(std::uint16_t node_type);
   void retire(DeviceLedger& device, const LiveBlock& block);
 
   const Definitions& definitions_;
   ForwardStacks forward_;
+  std::vector<bool> of_view_;  // by node type
   std::vector<DeviceLedger> devices_;
   std::vector<std::size_t> device_of_place_;
   std::uint64_t unmatched_frees_ = 0, missed_frees_ = 0;

@@ -107,6 +107,7 @@ class Spool {
   std::uint64_t mask_ = 0;
   std::unique_ptr<DefinitionLog> definitions_;
   std::atomic<bool> write_failed_{false};
+  std::atomic<bool> losses_unreported_{false};  // some lost_unreported is not 0: one load for each event, not three
   // After one event has waited in vain, those that follow are dropped at once until a quarter of the ring is free: a
   // stalled disk costs the program one wait, not one for each event.
   std::atomic<bool> dropping_{false};

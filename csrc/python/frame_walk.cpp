@@ -91,12 +91,21 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
   return stack;
 }
 
+// What innermost_position() is without Python code.
+constexpr std::uint64_t kNoFrame = 1;
+
+std::uint64_t position_of(const Frame* innermost) noexcept {
+  return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
+}
+
 std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
+  cache.innermost = kNoFrame;
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   // While the interpreter shuts down it frees the thread states of threads that still run.
   if (thread == nullptr || interpreter_is_finalizing()) return 0;
   const Frame* const innermost = innermost_frame(thread);
   if (innermost == nullptr) return 0;
+  cache.innermost = position_of(innermost);
 
   const StackHash seen = hash_stack(innermost, generation());
   StackCache::Entry(&set)[StackCache::kWays] = cache.entries[seen.hash % StackCache::kSets];
@@ -119,12 +128,10 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
 }
 
 std::uint64_t direct_position() noexcept {
-  constexpr std::uint64_t kNoFrame = 1;
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr || interpreter_is_finalizing()) return kNoFrame;
   const Frame* const innermost = innermost_frame(thread);
-  if (innermost == nullptr) return kNoFrame;
-  return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
+  return innermost == nullptr ? kNoFrame : position_of(innermost);
 }
 
 }  // namespace

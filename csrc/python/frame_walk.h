@@ -23,6 +23,7 @@ struct alignas(64) StackCache {
   static constexpr std::size_t kWays = 4;
   static constexpr std::size_t kSets = 1024;
   Entry entries[kSets][kWays];
+  std::uint64_t innermost = 0;  // innermost_position() at the last walk
 };
 
 // Not a stack: there is one, but the table had no room for it, or there was no memory.

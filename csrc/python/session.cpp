@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "../core/fast_thread_local.h"
 #include "../core/wait.h"
 #include "memory_watch.h"
 #include "thread_names.h"
@@ -28,7 +29,7 @@ struct ThreadRegistry {
   pthread_key_t on_thread_exit{};
 };
 
-thread_local ThreadContext* this_thread = nullptr;
+constinit ALLOCTRACE_FAST_THREAD_LOCAL ThreadContext* this_thread = nullptr;
 
 void leave_thread(void* context);
 

@@ -39,8 +39,6 @@ struct ThreadContext {
   Event request{};
   std::uint64_t request_position = 0;
   std::uint64_t request_call = 0;
-  // Sequence number and time of this thread's last CUDA event, and the session that they are good for (0: none).
-  std::uint64_t last_event = 0, last_event_time = 0, last_event_session = 0;
   struct NodeTypeEntry {
     const void* key = nullptr;
     std::uint64_t text_hash = 0;

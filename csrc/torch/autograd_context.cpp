@@ -34,6 +34,18 @@ std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread,
   return entry.id;
 }
 
+// The Python object of a node, null for none. Told by the member, not the release: this file is also compiled without
+// CUDA, where cuda_release.h cannot be.
+template <typename PyNode>
+const PyObject* object_of(const PyNode& node) {
+  // In this order: older releases have a pyobj() too, which is another thing, and null here.
+  if constexpr (requires { node.obj; }) {
+    return node.obj;
+  } else {
+    return node.pyobj();  // torch 2.13 and newer
+  }
+}
+
 // The node's type, never its name(): for a Python autograd.Function that takes the GIL, under an allocator's lock, and
 // a second thread that holds the GIL and waits for that lock then hangs the program.
 std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& session, python::ThreadContext& thread) {
@@ -41,7 +53,7 @@ std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& s
   if (!is_python_node(type)) return cached_id(session, thread, &type, 0, true, type.name());
   // The type's name can be read without the GIL: the node owns the object, the object its type, the type its name.
   // Types made at run time die and leave their address to others, so here the text is compared too.
-  const PyObject* object = static_cast<const torch::autograd::PyNode&>(node).obj;
+  const PyObject* object = object_of(static_cast<const torch::autograd::PyNode&>(node));
   const char* name = object ? Py_TYPE(object)->tp_name : "PyNode";
   return cached_id(session, thread, name, text_hash(name), false, name);
 }

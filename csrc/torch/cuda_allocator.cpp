@@ -22,12 +22,13 @@ namespace {
 // As torch reads it: once, and any value switches caching off.
 const bool caching_is_off_for_all = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
 
-// Every virtual method of CUDAAllocator, forwarded. A method that is missing here would run the base class's own, which
-// throws "not supported" or does nothing: tests/test_cuda_forwarding.py compares this list with torch's header.
+// Every virtual method of CUDAAllocator, forwarded; those that not every release of torch has, in the base class. One
+// that is missing would run torch's base class's own, which throws "not supported" or does nothing:
+// tests/test_cuda_forwarding.py compares this list with torch's header.
 //
 // With a tracker behind, the upstream's DataPtr keeps its own deleter: frees go straight to it, and the tracker sees
 // them. Without one, this class records allocations and frees itself: never both.
-class ForwardingAllocator final : public native::CUDAAllocator {
+class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAllocator> {
  public:
   explicit ForwardingAllocator(native::CUDAAllocator* upstream)
       : upstream_(upstream), tracked_(has_trackers(*upstream)), caches_(upstream->isEnabled()) {
@@ -37,8 +38,7 @@ class ForwardingAllocator final : public native::CUDAAllocator {
 
   // What is measured or recorded on the way.
   c10::DataPtr allocate(std::size_t size) override {
-    const TimedCall timed;
-    return records() ? allocate_untracked(next(), size) : next().allocate(size);
+    return allocate_by(size, [&] { return next().allocate(size); });
   }
   void* raw_alloc(std::size_t size) override {
     const TimedCall timed;
@@ -60,10 +60,6 @@ class ForwardingAllocator final : public native::CUDAAllocator {
     record_stream_use(block.get(), stream.device_index(), stream.stream());
     record_stream_untracked(next(), block, stream);
   }
-  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
-    next().setNoSplit(device, pool);
-    record_no_split(device, pool);
-  }
 
   void enable(bool value) override {
     next().enable(value);
@@ -77,26 +73,18 @@ class ForwardingAllocator final : public native::CUDAAllocator {
 
   // What only passes through.
   void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override { return next().is_simple_data_ptr(data); }
   bool initialized() override { return next().initialized(); }
   native::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return next().getDeviceStats(device); }
   void resetAccumulatedStats(c10::DeviceIndex device) override { next().resetAccumulatedStats(device); }
   void resetPeakStats(c10::DeviceIndex device) override { next().resetPeakStats(device); }
-  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    return next().getMemoryInfo(device);
-  }
   double getMemoryFraction(c10::DeviceIndex device) override { return next().getMemoryFraction(device); }
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
     next().setMemoryFraction(fraction, device);
   }
-  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
-    return next().getExpandableSegmentSizes(device);
-  }
   bool isEnabled() const override { return next().isEnabled(); }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override { next().cacheInfo(device, largest); }
   void* getBaseAllocation(void* address, std::size_t* size) override { return next().getBaseAllocation(address, size); }
-  native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override {
-    return next().snapshot(pool, include_traces);
-  }
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override {
     next().beginAllocateToPool(device, pool, std::move(filter));
@@ -108,13 +96,6 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     return next().getPoolUseCount(device, pool);
   }
-  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
-                          std::shared_ptr<native::CUDAAllocator> allocator) override {
-    next().createOrIncrefPool(device, pool, std::move(allocator));
-  }
-  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
-    next().setUseOnOOM(device, pool, use_on_oom);
-  }
   bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override {
     return next().checkPoolLiveAllocations(device, pool, expected);
@@ -122,17 +103,11 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   native::ShareableHandle shareIpcHandle(void* address) override { return next().shareIpcHandle(address); }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return next().getIpcDevPtr(std::move(handle)); }
   bool isHistoryEnabled() override { return next().isHistoryEnabled(); }
-  void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
-                     bool clear, const std::vector<std::string>& skip_actions) override {
-    next().recordHistory(enabled, context, entries, when, clear, skip_actions);
-  }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) override {
     next().recordAnnotation(annotation);
   }
   void pushCompileContext(std::string& context) override { next().pushCompileContext(context); }
   void popCompileContext() override { next().popCompileContext(); }
-  void setUserMetadata(const std::string& metadata) override { next().setUserMetadata(metadata); }
-  std::string getUserMetadata() override { return next().getUserMetadata(); }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
     next().attachOutOfMemoryObserver(std::move(observer));
   }
@@ -156,10 +131,18 @@ class ForwardingAllocator final : public native::CUDAAllocator {
   std::string name() override { return next().name(); }
 
  private:
+  friend class CUDAAllocatorOfRelease<ForwardingAllocator>;
   native::CUDAAllocator& next() const {
     ++calls_of_this_thread.forwarded;
     return *upstream_;
   }
+  // `call` is one of the upstream that allocates `size` bytes.
+  template <typename Call>
+  c10::DataPtr allocate_by(std::size_t size, Call call) {
+    const TimedCall timed;
+    return records() ? allocate_untracked(*upstream_, size, call) : call();
+  }
+  static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
   // torch's own allocator, where caching is switched off, calls its tracker no more.
   bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }
 

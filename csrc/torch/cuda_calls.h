@@ -7,21 +7,19 @@
 #include <cstdint>
 
 #include "../core/clock.h"
+#include "cuda_tracker.h"
 
 namespace alloctrace::torch_side {
 
-// Around a call of the upstream that allocates. A call over 10 microseconds, or one that made segments, is recorded
-// with its latency, also when it ends with an exception.
+// Around a call of the upstream that allocates: its event (an alloc, or the oom of one that ends with an exception) is
+// followed by its latency, where that is over 10 microseconds or segments were made. Until the event, that is: what the
+// upstream does after it is no more than to count.
 class TimedCall {
  public:
-  TimedCall() noexcept : begin_(read_counter()) {}
-  ~TimedCall() { finish(begin_, read_counter()); }
+  TimedCall() noexcept { calls_of_this_thread.begin = read_counter(); }
+  ~TimedCall() { calls_of_this_thread.begin = 0; }
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
-
- private:
-  static void finish(std::uint64_t begin, std::uint64_t end) noexcept;
-  const std::uint64_t begin_;
 };
 
 void record_empty_cache(c10::MempoolId_t pool) noexcept;

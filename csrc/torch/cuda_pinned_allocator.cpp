@@ -30,7 +30,8 @@ void free_pinned(void* context) {
   block->deleter(context);
 }
 
-class PinnedAllocator final : public at::HostAllocator {
+// Every virtual method of HostAllocator, forwarded, as in cuda_allocator.cpp.
+class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
  public:
   explicit PinnedAllocator(at::HostAllocator* upstream) : upstream_(upstream) {}
   at::HostAllocator* upstream() const { return upstream_; }
@@ -53,6 +54,7 @@ class PinnedAllocator final : public at::HostAllocator {
   void copy_data(void* to, const void* from, std::size_t count) const override {
     upstream_->copy_data(to, from, count);
   }
+  bool is_simple_data_ptr(const at::DataPtr& data) const override { return upstream_->is_simple_data_ptr(data); }
   bool record_event(void* address, void* context, c10::Stream stream) override {
     return upstream_->record_event(address, context, stream);
   }
@@ -60,11 +62,6 @@ class PinnedAllocator final : public at::HostAllocator {
   at::HostStats get_stats() override { return upstream_->get_stats(); }
   void reset_accumulated_stats() override { upstream_->reset_accumulated_stats(); }
   void reset_peak_stats() override { upstream_->reset_peak_stats(); }
-  void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) override {
-    upstream_->begin_allocate_to_pool(pool, std::move(filter));
-  }
-  void end_allocate_to_pool(c10::MempoolId_t pool) override { upstream_->end_allocate_to_pool(pool); }
-  void release_pool(c10::MempoolId_t pool) override { upstream_->release_pool(pool); }
 
  private:
   at::HostAllocator* const upstream_;

@@ -11,14 +11,12 @@
 namespace alloctrace::torch_side {
 namespace {
 
-using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-
 constexpr std::size_t kIntervals = 16;  // of roundup_power2_divisions
 using Divisions = std::array<std::size_t, kIntervals>;
 
 // torch changes them in place and reads them without a lock, as we do.
 bool same_divisions(const Divisions& seen) {
-  const std::vector<std::size_t>& now = Config::roundup_power2_divisions();
+  const std::vector<std::size_t>& now = SharedConfig::roundup_power2_divisions();
   return std::equal(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(std::min(now.size(), kIntervals)),
                     seen.begin());
 }
@@ -33,23 +31,23 @@ struct Settings {
   // Of all settings, those by which a block is cut to size. The others decide which block is taken, or which segment is
   // made, and events tell that; they are compared when a segment is made.
   bool cuts_as_present() const {
-    return expandable_segments == native::CUDAAllocatorConfig::expandable_segments() &&
-           max_split_size == Config::max_split_size() && same_divisions(roundup_power2_divisions);
+    return expandable_segments == torch_side::expandable_segments() &&
+           max_split_size == SharedConfig::max_split_size() && same_divisions(roundup_power2_divisions);
   }
   bool is_present() const {
-    return cuts_as_present() && large_segment_size == Config::large_segment_size() &&
-           max_non_split_rounding_size == Config::max_non_split_rounding_size() &&
-           garbage_collection_threshold == Config::garbage_collection_threshold() &&
+    return cuts_as_present() && large_segment_size == torch_side::large_segment_size() &&
+           max_non_split_rounding_size == SharedConfig::max_non_split_rounding_size() &&
+           garbage_collection_threshold == SharedConfig::garbage_collection_threshold() &&
            stream_reuse_in_capture == native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
   }
   void read() {
-    expandable_segments = native::CUDAAllocatorConfig::expandable_segments();
-    max_split_size = Config::max_split_size();
-    large_segment_size = Config::large_segment_size();
-    max_non_split_rounding_size = Config::max_non_split_rounding_size();
-    garbage_collection_threshold = Config::garbage_collection_threshold();
+    expandable_segments = torch_side::expandable_segments();
+    max_split_size = SharedConfig::max_split_size();
+    large_segment_size = torch_side::large_segment_size();
+    max_non_split_rounding_size = SharedConfig::max_non_split_rounding_size();
+    garbage_collection_threshold = SharedConfig::garbage_collection_threshold();
     stream_reuse_in_capture = native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
-    const std::vector<std::size_t>& divisions = Config::roundup_power2_divisions();
+    const std::vector<std::size_t>& divisions = SharedConfig::roundup_power2_divisions();
     std::copy_n(divisions.begin(), std::min(divisions.size(), kIntervals), roundup_power2_divisions.begin());
   }
 };
@@ -74,9 +72,9 @@ std::string cuda_settings_text(int device) {
   const Settings& settings = last_seen(device);
   std::ostringstream text;
   text.imbue(std::locale::classic());
-  text << std::boolalpha << "{\"expandable_segments\": " << settings.expandable_segments
-       << ", \"large_segment_size\": " << settings.large_segment_size
-       << ", \"max_split_size\": " << settings.max_split_size
+  text << std::boolalpha << "{\"expandable_segments\": " << settings.expandable_segments;
+  if (kHasLargeSegmentSize) text << ", \"large_segment_size\": " << settings.large_segment_size;
+  text << ", \"max_split_size\": " << settings.max_split_size
        << ", \"max_non_split_rounding_size\": " << settings.max_non_split_rounding_size
        << ", \"garbage_collection_threshold\": " << settings.garbage_collection_threshold
        << ", \"graph_capture_record_stream_reuse\": " << settings.stream_reuse_in_capture

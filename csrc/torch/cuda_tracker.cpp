@@ -13,7 +13,7 @@
 namespace alloctrace::torch_side {
 
 std::atomic<bool> cuda_tracing{false};
-constinit thread_local CallsOfThread calls_of_this_thread;
+constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 
 namespace {
 
@@ -48,15 +48,31 @@ EventKind kind_of(TraceEntry::Action action) {
 
 bool makes_segment(EventKind kind) { return kind == EventKind::kSegmentAlloc || kind == EventKind::kSegmentMap; }
 
+constexpr double kSlowCallNs = 10'000;
+
+void push_latency(python::HookScope& scope, const Event& of, std::uint64_t sequence, double nanoseconds) {
+  Event latency{};
+  latency.kind = EventKind::kLatency;
+  latency.time = of.time;
+  latency.address = sequence;
+  latency.size = static_cast<std::uint64_t>(nanoseconds);
+  latency.thread = of.thread;
+  scope.session().recorder.push(latency);
+}
+
 // Into the trace, or, while the allocator's state is being read, to where it waits for it.
 void deliver(python::HookScope& scope, const Event& event, int device, bool state_is_here = false) {
-  python::ThreadContext& thread = scope.thread();
-  thread.last_event_session = 0;
   EventHold& waiting = *hold.load(std::memory_order_acquire);
   if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
-  if (!scope.session().recorder.push(event, &thread.last_event)) return;
-  thread.last_event_session = scope.session().number;
-  thread.last_event_time = event.time;
+  std::uint64_t sequence = 0;
+  const bool stored = scope.session().recorder.push(event, &sequence);
+  if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
+  CallsOfThread& call = calls_of_this_thread;
+  if (stored && call.begin != 0) {
+    const double nanoseconds = static_cast<double>(event.time - call.begin) * counter_nanoseconds();
+    if (nanoseconds > kSlowCallNs || call.made_segments) push_latency(scope, event, sequence, nanoseconds);
+  }
+  call.made_segments = false;
 }
 
 void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
@@ -112,7 +128,7 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
     if (event.kind == EventKind::kFreeRequested) {
       scope.thread().request = event;
       scope.thread().request_call = calls_of_this_thread.forwarded;
-      scope.thread().request_position = python::innermost_position();
+      scope.thread().request_position = scope.thread().stacks.innermost;
     }
     if (event.kind == EventKind::kRaw) event.sequence = static_cast<std::uint64_t>(entry.action_);
     deliver(scope, event, device, event.kind == EventKind::kSnapshot && reads_state);

@@ -8,6 +8,7 @@
 
 #include "../core/definitions.h"
 #include "../core/event.h"
+#include "../core/fast_thread_local.h"
 #include "cuda_release.h"
 
 namespace alloctrace::torch_side {
@@ -35,9 +36,10 @@ inline bool cuda_is_traced() { return cuda_tracing.load(std::memory_order_relaxe
 struct CallsOfThread {
   std::uint64_t forwarded = 0;  // calls that the allocator in front has passed on: two events between which none was
                                 // passed on are of one call, or of a free
-  bool made_segments = false;   // the allocation that is going on did
+  std::uint64_t begin = 0;      // when the allocation that is going on was asked for; 0: none is
+  bool made_segments = false;   // it did
 };
-extern constinit thread_local CallsOfThread calls_of_this_thread;
+extern constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 
 // An event that the allocator in front records itself.
 void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept;

@@ -52,7 +52,7 @@ void note_out_of_memory(native::CUDAAllocator& upstream, std::size_t size) noexc
   c10::DeviceIndex device = 0;
   try {
     device = c10::cuda::current_device();
-    free_bytes = upstream.getMemoryInfo(device).first;
+    free_bytes = free_bytes_of(upstream, device);
   } catch (...) {  // not told then
   }
   record_cuda_call(EventKind::kOom, reinterpret_cast<const void*>(free_bytes), size, {kCudaType, device, 0, 0, 0});
@@ -81,8 +81,9 @@ void* noted(native::CUDAAllocator& upstream, void* address, std::size_t size, cu
 
 }  // namespace
 
-c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size) {
-  c10::DataPtr data = allocate_in_front(upstream, size, [&] { return upstream.allocate(size); });
+c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size,
+                                c10::function_ref<c10::DataPtr()> allocate) {
+  c10::DataPtr data = allocate_in_front(upstream, size, allocate);
   if (data.get() == nullptr) {
     count_empty_allocation();
     return data;

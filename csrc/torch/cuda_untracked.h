@@ -4,6 +4,7 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstddef>
 
@@ -15,7 +16,9 @@ namespace alloctrace::torch_side {
 // then (cuda_pair.cpp) is recorded already.
 extern constinit thread_local bool front_records;
 
-c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
+// `allocate` calls the upstream.
+c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t size,
+                                c10::function_ref<c10::DataPtr()> allocate);
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, cudaStream_t stream);
 

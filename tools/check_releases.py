@@ -1,0 +1,186 @@
+"""Checks csrc/torch against the headers of each supported release of torch: run through tools/check_releases.
+
+Of each release only the headers are needed, and the wheels for macOS, which are small, have those for CUDA too. Nothing
+is linked or run: that the recorder works is what the tests say of the installed release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "csrc" / "torch"
+sys.path.insert(0, str(ROOT / "tests"))
+from cuda_virtual_methods import for_release, not_forwarded, release_of  # noqa: E402
+
+RELEASES = ("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
+PLATFORMS = ("macosx_14_0_arm64", "macosx_11_0_arm64")
+# Made when torch is built; a wheel without CUDA has none. As in the wheels for Linux.
+CUDA_MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
+
+HEADERS = (
+    "c10/core/Allocator.h",
+    "c10/core/CachingDeviceAllocator.h",
+    "c10/cuda/CUDACachingAllocator.h",
+    "ATen/core/CachingHostAllocator.h",
+)
+# The source that has our class, that class, and torch's.
+FORWARDING = {
+    "cuda_allocator.cpp": ("ForwardingAllocator", "CUDAAllocator"),
+    "cuda_pinned_allocator.cpp": ("PinnedAllocator", "HostAllocator"),
+}
+# Implemented by torch's class with the other method of that name, which ours forwards.
+LEFT_TO_TORCH = {"c10::cuda::CUDACachingAllocator::CUDAAllocator::recordStream"}
+
+
+@dataclass
+class Findings:
+    """What was seen of a release, or of one source under it."""
+
+    compiled: int = 0
+    virtual: int = 0
+    missing: list[str] = field(default_factory=list)  # virtual methods that would run torch's base class's own
+    wrong: list[str] = field(default_factory=list)  # everything else, a line each
+
+    def __add__(self, other: Findings) -> Findings:
+        return Findings(
+            self.compiled + other.compiled,
+            self.virtual + other.virtual,
+            self.missing + other.missing,
+            self.wrong + other.wrong,
+        )
+
+    @property
+    def is_good(self) -> bool:
+        return not self.missing and not self.wrong
+
+
+def fetched(version: str, wheels: Path) -> Path:
+    pattern = f"torch-{version}-*.whl"
+    if not list(wheels.glob(pattern)):
+        wheels.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--python-version", "3.12", "--implementation", "cp", "--abi", "cp312", "--dest", str(wheels)]
+        for platform in PLATFORMS:
+            command += ["--platform", platform]
+        print(f"fetching torch {version}", file=sys.stderr)
+        subprocess.run([*command, f"torch=={version}"], check=True)
+    return next(wheels.glob(pattern))
+
+
+def unpacked(version: str, wheels: Path, folder: Path) -> Path:
+    """The include folder of a release."""
+    target = folder / version
+    if not target.is_dir():
+        unfinished = folder / f"{version}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with zipfile.ZipFile(fetched(version, wheels)) as wheel:
+            wheel.extractall(unfinished, [name for name in wheel.namelist() if name.startswith("torch/include/")])
+        unfinished.rename(target)
+    include = target / "torch" / "include"
+    if not (include / HEADERS[2]).is_file():
+        raise SystemExit(f"the wheel of torch {version} has no headers for CUDA: {include}")
+    return include
+
+
+def cuda_includes() -> list[Path]:
+    """Of the pip packages that the installed torch brings, or of a toolkit."""
+    folders = [found for entry in sys.path if entry for found in sorted(Path(entry).glob("nvidia/*/include"))]
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    folders += [Path(toolkit) / "include" for toolkit in toolkits if toolkit]
+    if not any((folder / "cuda_runtime_api.h").is_file() for folder in folders):
+        raise SystemExit("no headers of CUDA: install a torch with CUDA, or set CUDA_HOME")
+    return [*folders, SOURCES / "cuda_crt"]
+
+
+def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:
+    """Empty when it compiles."""
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *more]
+    for folder in includes:
+        command += ["-isystem", str(folder)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    return "\n".join(errors[:5] or done.stderr.splitlines()[:5] or [f"exit status {done.returncode}"])
+
+
+def virtual_table(dump: str, name: str) -> list[str]:
+    """The functions in a class's virtual table, destructors aside, as the compiler tells them."""
+    table = re.search(rf"^Vtable for \S*::{name}\n(.*?)\n\n", dump, flags=re.MULTILINE | re.DOTALL)
+    if not table:
+        raise SystemExit(f"the compiler told no virtual table of {name}: this check needs GCC")
+    functions = re.findall(r"^\d+ +\(int \(\*\)\(\.\.\.\)\)([^(\s].*)$", table[1], flags=re.MULTILINE)
+    return [function for function in functions if function != "0" and "::~" not in function]
+
+
+def check_source(source: Path, version: str, include: Path, includes: list[Path]) -> Findings:
+    ours, base = FORWARDING.get(source.name, ("", ""))
+    dump = include.parent / f"{source.stem}.class"
+    told = compiler_output(source, includes, [f"-fdump-lang-class={dump}"] if ours else [])
+    if told:
+        return Findings(wrong=[f"{source.name} does not compile:\n{told}"])
+    if not ours:
+        return Findings(compiled=1)
+    functions = virtual_table(dump.read_text(), ours)
+    dump.unlink()
+    torchs = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
+    # The compiler knows what is overridden; whether it is passed on with its own parameters, the text says.
+    release_header = for_release((SOURCES / "cuda_release.h").read_text(), release_of(version))
+    headers = [(include / name).read_text() for name in HEADERS]
+    try:
+        wrong = not_forwarded(headers, base, release_header + source.read_text(), ours)
+    except AssertionError as error:
+        wrong = [f"{source.name}: {error}"]
+    return Findings(1, len(functions), torchs, wrong)
+
+
+def check_release(version: str, wheels: Path, folder: Path, pool: ThreadPoolExecutor) -> Findings:
+    include = unpacked(version, wheels, folder)
+    made = folder / "made_for_cuda"
+    macros = made / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
+    macros.parent.mkdir(parents=True, exist_ok=True)
+    macros.write_text(CUDA_MACROS)
+    torch_api = include / "torch" / "csrc" / "api" / "include"
+    includes = [include, torch_api, *cuda_includes(), made, Path(sysconfig.get_path("include"))]
+    sources = sorted(SOURCES.glob("*.cpp"))
+    results = pool.map(lambda source: check_source(source, version, include, includes), sources)
+    return sum(results, Findings())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tools/check_releases", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"releases; without any: {' '.join(RELEASES)}")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="where wheels are, or are put")
+    options = parser.parse_args()
+    folder = ROOT / "build" / "releases"
+    wheels = (options.wheels or folder / "wheels").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    total = len(list(SOURCES.glob("*.cpp")))
+    row = "{:<9} {:>9} {:>16} {:>10} {:>8}"
+    print(row.format("release", "compiles", "virtual methods", "forwarded", "missing"), flush=True)
+    failed = False
+    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", "0")) or os.cpu_count()) as pool:
+        for version in options.versions or RELEASES:
+            found = check_release(version, wheels, folder, pool)
+            forwarded = found.virtual - len(found.missing)
+            compiled = f"{found.compiled}/{total}"
+            print(row.format(version, compiled, found.virtual, forwarded, len(found.missing)), flush=True)
+            for line in [*(f"not forwarded: {name}" for name in found.missing), *found.wrong]:
+                print(f"  {line}", flush=True)
+            failed = failed or not found.is_good
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
