@@ -108,7 +108,8 @@ bool Spool::claim(std::uint64_t& position) noexcept {
 
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   Event& slot = ring_[position & mask_];
-  // The ring is larger than the caches near a core: ask for the line of a later event now, or its hook would wait for it.
+  // The ring is larger than the caches near a core: ask for the line of a later event now, or its hook would wait for
+  // it.
   __builtin_prefetch(&ring_[(position + 4) & mask_], 1);
   const auto mark = static_cast<std::uint32_t>(position + 1);
   // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.

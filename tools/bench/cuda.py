@@ -2,7 +2,7 @@
 
 The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a
 process of its own, for what it attaches to the allocator stays; rounds alternate between the processes, so that a
-machine that gets slower gets slower for all. A round's added time is its own minus that of the plain round beside it.
+machine that gets slower gets slower for all.
 
 Where there is no GPU it runs on the simulated device: the allocator, the operators and their dispatch are torch's own
 there too.
@@ -64,24 +64,33 @@ class Worker:
         self._process.wait()
 
 
-def compare(workers: list[Worker], kind: str, rounds: int, counts: dict[str, int]) -> dict[str, Any]:
-    """For each variant the median of every figure, and of its difference to the plain round beside it."""
-    rows: dict[str, list[dict[str, float]]] = {worker.name: [] for worker in workers}
+Rows = dict[str, list[dict[str, float]]]
+
+
+def run_rounds(workers: list[Worker], kind: str, rounds: int, count: int, rows: Rows) -> None:
+    """Adds the figures of each round to the rows of its variant."""
     for worker in workers:  # what happens once (new stacks, first segments) is not a cost per pair
-        worker.run(kind, max(counts[worker.name] // 10, 1))
+        worker.run(kind, max(count // 10, 1))
     for _ in range(rounds):
         for worker in workers:
-            rows[worker.name].append(worker.run(kind, counts[worker.name]))
-    plain = rows[VARIANTS[0]]
-    result = {}
-    for name, values in rows.items():
-        figures: dict[str, Any] = {}
-        for field in values[0]:
-            figures[field] = round(statistics.median(value[field] for value in values), 1)
-            differences = [value[field] - base[field] for value, base in zip(values, plain, strict=True)]
-            figures[f"added_{field}"] = round(statistics.median(differences), 1)
-        result[name] = figures
-    return result
+            rows[worker.name].append(worker.run(kind, count))
+
+
+def figures_of(rows: Rows) -> dict[str, Any]:
+    """For each variant the lower quartile of every figure, and what it adds to the plain program's.
+
+    Quartiles, not means: what a busy machine does to a round only makes it slower, at times by half.
+    """
+    lower = {
+        name: {field: statistics.quantiles([value[field] for value in values])[0] for field in values[0]}
+        for name, values in rows.items()
+    }
+    plain = lower[VARIANTS[0]]
+    return {
+        name: {field: round(value, 1) for field, value in figures.items()}
+        | {f"added_{field}": round(value - plain[field], 1) for field, value in figures.items()}
+        for name, figures in lower.items()
+    }
 
 
 def main() -> None:
@@ -89,16 +98,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
-    rounds = 5 if options.quick else 40
-    with tempfile.TemporaryDirectory() as folder:
-        workers = [Worker(name, Path(folder)) for name in VARIANTS]
-        pairs = compare(workers, "pairs", rounds, dict.fromkeys(VARIANTS, 20000))
-        # Each pair waits some milliseconds for the GIL here, whoever records.
-        contended = compare(workers, "contended", max(rounds // 8, 3), dict.fromkeys(VARIANTS, 40))
-        training = compare(workers, "training", rounds, dict.fromkeys(VARIANTS, 5))
-        device = workers[0].device
-        for worker in workers:
-            worker.stop()
+    # Processes too: where the loader puts code and data makes some of them slower than others by a tenth.
+    processes, rounds = (2, 4) if options.quick else (4, 12)
+    measured: dict[str, Rows] = {kind: {name: [] for name in VARIANTS} for kind in ("pairs", "contended", "training")}
+    for _ in range(processes):
+        with tempfile.TemporaryDirectory() as folder:
+            workers = [Worker(name, Path(folder)) for name in VARIANTS]
+            run_rounds(workers, "pairs", rounds, 20_000, measured["pairs"])
+            run_rounds(workers, "contended", 2, 40, measured["contended"])
+            run_rounds(workers, "training", rounds, 5, measured["training"])
+            device = workers[0].device
+            for worker in workers:
+                worker.stop()
+    pairs, contended, training = (figures_of(rows) for rows in measured.values())
     ratio = pairs[OURS]["added_wall"] / pairs[PEER]["added_wall"]
     for name, figures in training.items():
         figures["added_percent_of_process_cpu"] = round(
