@@ -45,10 +45,14 @@ class MemoryWatch {
   }
 
  private:
+  struct Last {
+    Event event{};
+    bool is_told_twice = false;
+  };
   struct Watched {
     WatchedDevice device;
     Nvml::Device handle;
-    Event last{};
+    Last last{};
   };
 
   void run() {
@@ -74,7 +78,8 @@ class MemoryWatch {
   void find(const WatchedDevice& device) {
     if (!nvml_) nvml_ = Nvml::open();
     if (!nvml_) return;
-    if (const Nvml::Device handle = nvml_->find(device.uuid, device.pci_address)) devices_.push_back({device, handle});
+    if (const Nvml::Device handle = nvml_->find(device.uuid, device.pci_address))
+      devices_.push_back({device, handle, {}});
   }
 
   void sample() {
@@ -99,14 +104,16 @@ class MemoryWatch {
     }
   }
 
-  static void push_if_changed(Recorder& recorder, Event& event, Event& last) {
+  // A change is told twice, by this sample and the next: the first may have been taken in the middle of a call that
+  // takes memory from the driver, before torch's own event of it.
+  static void push_if_changed(Recorder& recorder, Event& event, Last& last) {
     event.kind = EventKind::kMemory;
-    if (last.kind == EventKind::kMemory && event.address == last.address && event.size == last.size &&
-        event.sequence == last.sequence && event.node_sequence == last.node_sequence) {
-      return;
-    }
+    const bool changed = last.event.kind != EventKind::kMemory || event.address != last.event.address ||
+                         event.size != last.event.size || event.sequence != last.event.sequence ||
+                         event.node_sequence != last.event.node_sequence;
+    if (!changed && last.is_told_twice) return;
     event.time = read_counter();
-    if (recorder.push(event)) last = event;
+    if (recorder.push(event)) last = {event, !changed};
   }
 
   std::mutex mutex_;
@@ -117,7 +124,7 @@ class MemoryWatch {
   // The thread's own:
   std::unique_ptr<Nvml> nvml_;
   std::vector<Watched> devices_;
-  Event last_host_{};
+  Last last_host_{};
   std::thread thread_;  // last: it uses the others
 };
 
