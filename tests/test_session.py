@@ -29,6 +29,7 @@ def test_records_between_enable_and_disable(tmp_path: Path) -> None:
     assert not alloctrace.is_enabled() and not session.is_recording
     trace = alloctrace.load(session.path)
     events = trace.events()
+    events = events[events["kind"] != "memory"]  # sampled beside what the program does
     assert list(events["kind"]) == ["alloc"]
     assert list(events["size"]) == [1234]
     assert list(events["address"]) == [kept.data_ptr()]
@@ -166,7 +167,8 @@ def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
     assert list(
         trace.events(since="step:1", until="step:1", columns=["kind", "size"]).query("kind == 'alloc'")["size"]
     ) == [80]
-    assert list(trace.events(since="step:42")["size"]) == [160]
+    events = trace.events(since="step:42")
+    assert list(events["size"][events["kind"] != "memory"]) == [160]
     for wrong in ("step:7", "mark:none", "soon"):
         with pytest.raises(alloctrace.PositionError):
             trace.live(at=wrong)
