@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "autograd_seq", "node_seq")
@@ -76,3 +78,17 @@ def _sample(row: tuple[object, ...]) -> tuple[object, ...]:
         by_this_process, by_others = used, _NOT_TOLD
     told = [None if value == _NOT_TOLD else value for value in (by_this_process, by_others)]
     return (seq, time_ns, str(device), used, total, *told)
+
+
+def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, moments: npt.NDArray[np.int64]) -> pd.Series[Any]:
+    """For each row of a timeline: `outside` of the driver's last sample before `moments` (ns, one a row); else <NA>."""
+    outside = pd.Series(pd.NA, index=timeline.index, dtype="Int64")
+    for device, rows in timeline.groupby("device", sort=False).groups.items():
+        of_device = samples[samples["device"] == device]
+        if of_device.empty:
+            continue
+        # Not the sample's used bytes without what is reserved now: segments come and go between two samples.
+        last = np.searchsorted(of_device["time_ns"].to_numpy(), moments[rows], side="right") - 1
+        values = of_device["outside"].take(np.maximum(last, 0)).set_axis(rows)
+        outside.loc[rows] = values.where(last >= 0)
+    return outside

@@ -1,10 +1,13 @@
 """Moments of a trace: steps, marks and regions, and how a user names them.
 
-``at=`` takes "end", "peak", an event number, "step:N" (the end of step N) or "mark:NAME" (the first mark of that name).
+``at=`` takes "end", "peak" (of allocated bytes), "peak:reserved", an event number (after it), "step:N" (the end of step
+N), "mark:NAME" (the first mark of that name), "12.5s" (so long after the recording began) or a datetime.
 """
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +18,19 @@ import pandas as pd
 from .errors import PositionError
 from .kinds import MARK, STEP, kind_name
 
+Moment = int | str | datetime.datetime
+PEAKS = ("peak", "peak:reserved")
+
 _LARGEST_STEP = (1 << 63) - 2
+
+
+def time_of(moment: Moment, begin_ns: int) -> int | None:
+    """Nanoseconds since 1970 of a moment that is named by its time; None for the others. A datetime without a time zone
+    is local time, as everywhere in Python."""
+    if isinstance(moment, datetime.datetime):
+        return round(pd.Timestamp(moment.astimezone()).value)
+    seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", moment) if isinstance(moment, str) else None
+    return None if seconds is None else begin_ns + round(float(seconds[1]) * 1e9)
 
 
 class PositionTable:
@@ -71,13 +86,15 @@ class PositionTable:
             return self._mark(name)
         raise PositionError(f"{position!r} is no beginning: use an event number, step:N or mark:NAME")
 
-    def until(self, position: int | str, peak_seq: int | None, *, number_included: bool = True) -> int | None:
+    def until(self, position: Moment, peak_seq: int | None, *, number_included: bool = True) -> int | None:
         """Number of the first event that comes after a position; None for the end. Raises PositionError."""
         if isinstance(position, int):
             return max(position + number_included, 0)
         if position == "end":
             return None
-        if position == "peak":
+        if isinstance(position, datetime.datetime):
+            raise PositionError("a time is no event: use an event number, step:N or mark:NAME")
+        if position in PEAKS:
             if peak_seq is None:
                 raise PositionError("the trace has no peak: nothing was allocated in it")
             return peak_seq + 1
@@ -87,7 +104,10 @@ class PositionTable:
             return int(self._ends[index]) + 1 if index < len(self._ends) else None
         if kind == "mark":
             return self._mark(name) + 1
-        raise PositionError(f"{position!r} is no moment: use end, peak, an event number, step:N or mark:NAME")
+        raise PositionError(
+            f"{position!r} is no moment: "
+            "use end, peak, peak:reserved, an event number, step:N, mark:NAME or a time such as 12.5s"
+        )
 
     def _step_index(self, name: str) -> int:
         # The step after the last that ended has begun, too: it lasts to the end of the trace.

@@ -13,11 +13,12 @@ import pandas as pd
 
 from . import _replay
 from .driver import EVENT_COLUMNS as DRIVER_EVENT_COLUMNS
-from .driver import driver_memory
+from .driver import driver_memory, outside_at
 from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
-from .positions import PositionTable
+from .positions import PEAKS, Moment, PositionTable, time_of
+from .replay import POINTS, Replay, Verification
 from .sites import Frame, StackIndex, group_stacks
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
@@ -120,18 +121,39 @@ class Trace:
         """The account at the end of the trace; made once."""
         return self._account_until(_ALL)
 
-    def _account_until(self, until: int, points: int = 0) -> dict[str, Any]:
+    def _account_until(self, until: int) -> dict[str, Any]:
         try:
-            account: dict[str, Any] = self._reader.account(until=until, points=points, progress=self._progress)
+            account: dict[str, Any] = self._reader.account(until=until, progress=self._progress)
         except _replay.OpenError as error:
             raise TraceError(str(error)) from None
         for device in account["devices"]:
             device["device"] = device_name(device["device_type"], device["device_index"])
         return account
 
-    def _account_at(self, at: int | str, device: str | None) -> dict[str, Any]:
-        until = self.positions.until(at, self.peak_seq(device) if at == "peak" else None)
+    def _account_at(self, at: Moment, device: str | None) -> dict[str, Any]:
+        until = self._until(at, device)
         return self._account if until is None else self._account_until(until)
+
+    @functools.cached_property
+    def _replayed(self) -> Replay:
+        """The whole trace replayed, with check points; made once."""
+        return self._replayed_with(POINTS)
+
+    def _replayed_with(self, points: int) -> Replay:
+        try:
+            return Replay(self._reader, self._places, points, self._progress)
+        except _replay.OpenError as error:
+            raise TraceError(str(error)) from None
+
+    def _until(self, at: Moment, device: str | None = None) -> int | None:
+        """Number of the first event after a moment; None: the end of the trace. Raises PositionError."""
+        time_ns = time_of(at, self.begin_ns)
+        if time_ns is not None:
+            return self._replayed.sequence_after(time_ns)
+        peak = None
+        if at in PEAKS:
+            peak = self._replayed.peak("reserved" if at == "peak:reserved" else "allocated", device)
+        return self.positions.until(at, peak.seq if peak else None)
 
     @functools.cached_property
     def positions(self) -> PositionTable:
@@ -146,8 +168,8 @@ class Trace:
     @property
     def devices(self) -> list[str]:
         """The devices that have events, most bytes at the peak first."""
-        ordered = sorted(self._account["devices"], key=lambda device: -device["peak_bytes"])
-        return [device["device"] for device in ordered]
+        names = [entry["device"] for entry in self._account["devices"]]
+        return sorted(names, key=lambda name: -self.peak_bytes(name))
 
     @property
     def kind_counts(self) -> dict[str, int]:
@@ -165,23 +187,19 @@ class Trace:
         return int(self._account["missed_frees"])
 
     def peak_bytes(self, device: str | None = None) -> int:
-        """Most requested bytes that were live at once, on one device (default: the one with the highest peak)."""
-        found = self._device(self._account, device)
-        return int(found["peak_bytes"]) if found else 0
+        """Most bytes that were allocated at once, on one device (default: the one with the highest peak)."""
+        peak = self._replayed.peak("allocated", device)
+        return peak.bytes if peak else 0
 
     def peak_seq(self, device: str | None = None) -> int | None:
         """The event that reached the peak; None in a trace without allocations."""
-        found = self._device(self._account, device)
-        return int(found["peak_seq"]) if found and found["peak_bytes"] else None
+        peak = self._replayed.peak("allocated", device)
+        return peak.seq if peak else None
 
     def peak_ns(self, device: str | None = None) -> int | None:
         """When the peak was reached: nanoseconds since 1970-01-01 UTC."""
-        found = self._device(self._account, device)
-        return int(found["peak_ns"]) if found and found["peak_bytes"] else None
-
-    def _device(self, account: dict[str, Any], device: str | None) -> dict[str, Any] | None:
-        found = [entry for entry in account["devices"] if device in (None, entry["device"])]
-        return max(found, key=lambda entry: entry["peak_bytes"], default=None)
+        peak = self._replayed.peak("allocated", device)
+        return peak.time_ns if peak else None
 
     def iter_events(
         self,
@@ -267,7 +285,7 @@ class Trace:
         """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
         return self.stacks.frames(int(stack))
 
-    def stack_totals(self, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
+    def stack_totals(self, device: str | None = None, at: Moment = "end") -> pd.DataFrame:
         """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
         moment, on one device or all.
 
@@ -291,7 +309,7 @@ class Trace:
         )
         return sums[columns]
 
-    def sites(self, by: str = "line", *, device: str | None = None, at: int | str = "end") -> pd.DataFrame:
+    def sites(self, by: str = "line", *, device: str | None = None, at: Moment = "end") -> pd.DataFrame:
         """What each place in the code has allocated; bytes are requested bytes.
 
         by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
@@ -301,7 +319,7 @@ class Trace:
         """
         return group_stacks(self.stacks, self.stack_totals(device, at), by)
 
-    def live(self, at: int | str = "end", *, device: str | None = None) -> pd.DataFrame:
+    def live(self, at: Moment = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks that are live at a moment, oldest first.
 
         at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
@@ -326,37 +344,62 @@ class Trace:
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks[columns]
 
-    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
-        """Requested bytes that are live, over time, in `points` intervals of equal length.
+    def segments(self, at: Moment = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The segments that torch's CUDA allocator has at a moment, as `torch.cuda.memory_snapshot()` lists them.
 
-        Columns: device, time_ns (beginning of the interval), requested (at its end), requested_min and requested_max
-        (within it, so that no
-        peak is lost), blocks (live at its end), seq (of the event that reached the maximum).
+        at: as in `live`. Columns: device ("cuda:0"), address, total_size, allocated_size, active_size, requested_size,
+        stream, segment_type ("small" or "large"), segment_pool_id, is_expandable. Allocators that tell no segments (the
+        CPU's, cudaMallocAsync, pluggable ones) have none.
+        """
+        until = self._until(at, device)
+        return self._replayed.segments(_ALL if until is None else until, device)
+
+    def blocks(self, at: Moment = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks at a moment, those that are free included, by address.
+
+        at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, size,
+        requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
+        that are not free stack, thread, birth_seq, birth_ns, age_ns, step (of birth; of blocks older than the
+        recording, its beginning).
+        """
+        until = self._until(at, device)
+        table = self._replayed.blocks(_ALL if until is None else until, device)
+        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy())
+        table.loc[table["state"] == "inactive", "step"] = pd.NA
+        return table
+
+    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
+        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
+
+        Columns: device, time_ns (beginning of the interval); requested, allocated, active, reserved, releasable,
+        stranded, largest_free (at its end; docs/reading.md says what they mean), each with _min and _max (within it, so
+        that no peak is lost); external_fragmentation (0 to 1, at its end), outside (of PyTorch, by the driver, at its
+        end), blocks (allocated at its end), seq (of the event that reached the most allocated bytes). What an allocator
+        does not tell is <NA>.
         """
         if points < 1:
             raise ValueError(f"points={points}: a timeline has at least one")
-        account = self._account_until(_ALL, points)
-        times = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points, endpoint=False).astype(np.int64)
-        tables = []
-        for entry in account["devices"]:
-            if device not in (None, entry["device"]):
-                continue
-            values = entry["timeline"]
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "device": entry["device"],
-                        "time_ns": times,
-                        "requested": values["last"],
-                        "requested_min": values["lowest"],
-                        "requested_max": values["highest"],
-                        "blocks": values["blocks"],
-                        "seq": values["highest_seq"],
-                    }
-                )
-            )
-        columns = ["device", "time_ns", "requested", "requested_min", "requested_max", "blocks", "seq"]
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({name: [] for name in columns})
+        replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
+        table = replayed.timeline(points, device)
+        moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
+        table.insert(1, "time_ns", np.tile(moments[:-1], len(table) // points))
+        cached = (table["reserved"] - table["active"]).astype("Float64")
+        pieces = 1 - table["largest_free"] / cached.where(cached > 0)
+        table.insert(len(table.columns) - 2, "external_fragmentation", pieces.fillna(0).where(cached.notna()))
+        outside = outside_at(self.driver_memory(), table, np.tile(moments[1:], len(table) // points))
+        table.insert(len(table.columns) - 2, "outside", outside)
+        return table
+
+    def time_ns(self, at: Moment) -> int:
+        """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
+        until = self._until(at)
+        return self.end_ns if until is None else self._replayed.time_before(until) or self.begin_ns
+
+    def verify(self) -> Verification:
+        """Whether the trace agrees with itself: each allocator state in it with the replay, each event with what came
+        before; and what was lost."""
+        lost = self.integrity.lost + self.integrity.missing_events
+        return self._replayed.verification(self.unmatched_frees, lost)
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:

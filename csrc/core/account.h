@@ -1,6 +1,5 @@
-// One pass over a trace: what is live at its end (or at any earlier event), the peaks, the totals by stack, the
-// positions that the program set, and a timeline. Streams through the chunks; memory in proportion to live blocks and
-// stacks.
+// One pass over a trace: what is live at its end (or at any earlier event), the totals by stack, and the positions that
+// the program set. Streams through the chunks; memory in proportion to live blocks and stacks.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +20,15 @@ struct Position {
   std::vector<std::uint64_t> live_bytes;  // per device, in the order of Account::devices()
 };
 
-// Live bytes of one device during one interval of the timeline. The lowest and the highest are kept, so that no peak is
-// lost.
-struct TimelineInterval {
-  std::uint64_t lowest = 0, highest = 0, last = 0;
-  std::uint64_t highest_sequence = 0;
-  std::uint64_t last_blocks = 0;
-  bool seen = false;
-};
-
 class Account {
  public:
-  // Applies all events with a sequence number below `until`. `points` intervals of equal time make the timeline (0:
-  // none). `progress` is told a share from 0 to 1 after each chunk. Throws OpenError when the file went away meanwhile.
-  Account(const TraceReader& trace, std::uint64_t until, std::size_t points,
-          const std::function<void(double)>& progress = {});
+  // Applies all events with a sequence number below `until`. `progress` is told a share from 0 to 1 after each chunk.
+  // Throws OpenError when the file went away meanwhile.
+  Account(const TraceReader& trace, std::uint64_t until, const std::function<void(double)>& progress = {});
 
   const std::vector<DeviceLedger>& devices() const { return ledger_.devices(); }
   const Ledger& ledger() const { return ledger_; }
   const std::vector<Position>& positions() const { return positions_; }
-  // Per device, one interval after the other; an interval without events repeats the one before it.
-  const std::vector<std::vector<TimelineInterval>>& timelines() const { return timelines_; }
   // How many events of a kind there are, kinds of a newer recorder too.
   static constexpr std::size_t kKindNumbers = 256;
   std::uint64_t kind_count(std::size_t kind) const { return kind_counts_[kind]; }
@@ -49,12 +36,9 @@ class Account {
 
  private:
   void note_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns);
-  void note_timeline(const TraceReader& trace, std::uint64_t sequence, std::int64_t time_ns, std::size_t points);
-  void fill_timeline_holes();
 
   Ledger ledger_;
   std::vector<Position> positions_;
-  std::vector<std::vector<TimelineInterval>> timelines_;
   std::uint64_t kind_counts_[kKindNumbers] = {};
   std::uint64_t undecodable_chunks_ = 0;
 };

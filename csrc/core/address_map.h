@@ -14,13 +14,15 @@ class AddressMap {
   AddressMap() : slots_(16) {}
 
   std::size_t size() const { return size_; }
+  std::size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
 
-  Value* find(std::uint64_t address) {
+  const Value* find(std::uint64_t address) const {
     for (std::size_t at = home(address);; at = next(at)) {
       if (!slots_[at].used) return nullptr;
       if (slots_[at].address == address) return &slots_[at].value;
     }
   }
+  Value* find(std::uint64_t address) { return const_cast<Value*>(std::as_const(*this).find(address)); }
 
   // The value of `address`, made if it was not there; `second` is true when it was made.
   std::pair<Value*, bool> insert(std::uint64_t address) {

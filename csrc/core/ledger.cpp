@@ -69,11 +69,6 @@ void Ledger::allocate(const Event& event, std::uint64_t size, std::uint64_t sequ
   if (backward) totals.live_backward_bytes += size;
   totals.largest = std::max(totals.largest, size);
   owner.live_bytes += size;
-  if (owner.live_bytes > owner.peak_bytes) {
-    owner.peak_bytes = owner.live_bytes;
-    owner.peak_sequence = sequence;
-    owner.peak_ns = time_ns;
-  }
 }
 
 void Ledger::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns) {

@@ -40,8 +40,6 @@ struct DeviceLedger {
   AddressMap<std::uint64_t> pending_frees;  // requested but not yet completed: their sizes
   std::vector<StackTotals> stacks;          // by stack id
   std::uint64_t live_bytes = 0;
-  std::uint64_t peak_bytes = 0, peak_sequence = 0;  // highest live_bytes, and the first event that reached it
-  std::int64_t peak_ns = 0;
 };
 
 class Ledger {

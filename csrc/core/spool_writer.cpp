@@ -106,11 +106,21 @@ bool Spool::claim(std::uint64_t& position) noexcept {
   }
 }
 
+// The builtin alone, on x86-64, asks for the line as a reader: the writer's thread, which has read it, keeps its copy,
+// and the store must then take that away while the hook waits.
+inline void prefetch_for_store(const void* address) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   Event& slot = ring_[position & mask_];
   // The ring is larger than the caches near a core: ask for the line of a later event now, or its hook would wait for
   // it.
-  __builtin_prefetch(&ring_[(position + 4) & mask_], 1);
+  prefetch_for_store(&ring_[(position + 4) & mask_]);
   const auto mark = static_cast<std::uint32_t>(position + 1);
   // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.
   std::memcpy(reinterpret_cast<std::uint8_t*>(&slot) + sizeof slot.commit,

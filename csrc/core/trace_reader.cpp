@@ -349,19 +349,22 @@ void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
   }
 }
 
-std::int64_t TraceReader::wall_ns(const Chunk& chunk, std::uint64_t counter) const {
+ChunkClock TraceReader::clock_of(const Chunk& chunk) const {
   // Over less than a millisecond the anchors' own jitter would bend the slope: take the whole trace's.
   const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
   const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
   const double slope =
       span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
-  const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - chunk.begin.counter)) * slope;
   // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic
   // clock.
-  const std::uint64_t begin = first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns);
+  return {chunk.begin.counter, first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns), slope};
+}
+
+std::int64_t ChunkClock::wall_ns(std::uint64_t counter) const {
   constexpr double kLimit = 0x1p62;  // beyond it a conversion to an integer has no meaning
+  const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - begin_counter)) * slope;
   const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));
-  return static_cast<std::int64_t>(begin + static_cast<std::uint64_t>(offset));
+  return static_cast<std::int64_t>(begin_ns + static_cast<std::uint64_t>(offset));
 }
 
 }  // namespace alloctrace

@@ -54,6 +54,13 @@ struct Chunk {
   std::size_t spool_run = SIZE_MAX;                     // or: which run of the spool
 };
 
+// Turns the counter values of one chunk into wall clock time.
+struct ChunkClock {
+  std::uint64_t begin_counter = 0, begin_ns = 0;
+  double slope = 1.0;  // ns per count
+  std::int64_t wall_ns(std::uint64_t counter) const;
+};
+
 class TraceReader {
  public:
   // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` is told a share from 0
@@ -73,8 +80,8 @@ class TraceReader {
   // made the block.
   void decode(const Chunk& chunk, std::vector<Event>& out) const;
 
-  // Wall clock time (ns since 1970) of a counter value in that chunk.
-  std::int64_t wall_ns(const Chunk& chunk, std::uint64_t counter) const;
+  // For the wall clock time (ns since 1970) of the chunk's events.
+  ChunkClock clock_of(const Chunk& chunk) const;
   // First and last moment known, wall clock.
   std::int64_t begin_ns() const { return begin_ns_; }
   std::int64_t end_ns() const { return end_ns_; }

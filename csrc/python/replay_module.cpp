@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -12,40 +13,13 @@
 
 #include "../core/account.h"
 #include "../core/trace_reader.h"
+#include "numpy_columns.h"
+#include "replay_states.h"
 
 namespace py = pybind11;
 
 namespace alloctrace {
 namespace {
-
-using Progress = std::function<void(double)>;
-
-// Calls back into Python while the work runs without the GIL; also the place where Ctrl-C gets through.
-Progress with_gil(const py::object& callback) {
-  return [callback](double share) {
-    const py::gil_scoped_acquire locked;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (!callback.is_none()) callback(share);
-  };
-}
-
-template <typename T>
-py::array_t<T> to_array(std::vector<T>&& values) {
-  auto owner = std::make_unique<std::vector<T>>(std::move(values));
-  const T* data = owner->data();
-  const auto size = static_cast<py::ssize_t>(owner->size());
-  const py::capsule keep(owner.release(),
-                         [](void* held) { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(held)); });
-  return py::array_t<T>(size, data, keep);
-}
-
-// One column of a run of structs.
-template <typename T, typename Row, typename Get>
-py::array_t<T> column(const std::vector<Row>& rows, Get get) {
-  std::vector<T> values(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) values[i] = static_cast<T>(get(rows[i]));
-  return to_array(std::move(values));
-}
 
 std::string readable_node_type(const NodeType& type) {
   if (!type.mangled) return type.name;
@@ -129,8 +103,9 @@ class EventStream {
       return;  // as in Account: the rest is still good
     }
     std::uint64_t sequence = chunk.first_sequence;
+    const ChunkClock clock = trace_->clock_of(chunk);
     for (Event& event : decoded_) {
-      const std::int64_t time_ns = trace_->wall_ns(chunk, event.time);
+      const std::int64_t time_ns = clock.wall_ns(event.time);
       ledger_.apply(event, sequence, time_ns);
       if (sequence >= first_ && sequence < end_) {
         columns.sequence.push_back(sequence);
@@ -153,9 +128,6 @@ py::dict device_dict(const DeviceLedger& device) {
   result["device_type"] = device.device_type;
   result["device_index"] = device.device_index;
   result["live_bytes"] = device.live_bytes;
-  result["peak_bytes"] = device.peak_bytes;
-  result["peak_seq"] = device.peak_sequence;
-  result["peak_ns"] = device.peak_ns;
 
   std::vector<std::uint32_t> ids;
   std::vector<StackTotals> totals;
@@ -192,30 +164,15 @@ py::dict device_dict(const DeviceLedger& device) {
   return result;
 }
 
-py::dict account(const std::shared_ptr<const TraceReader>& trace, std::uint64_t until, std::size_t points,
-                 const py::object& callback) {
+py::dict account(const std::shared_ptr<const TraceReader>& trace, std::uint64_t until, const py::object& callback) {
   const Progress progress = with_gil(callback);
   const auto taken = [&] {
     const py::gil_scoped_release unlocked;
-    return std::make_unique<const Account>(*trace, until, points, progress);
+    return std::make_unique<const Account>(*trace, until, progress);
   }();
   py::dict result;
   py::list devices;
-  for (std::size_t index = 0; index < taken->devices().size(); ++index) {
-    py::dict device = device_dict(taken->devices()[index]);
-    if (index < taken->timelines().size()) {
-      const std::vector<TimelineInterval>& rows = taken->timelines()[index];
-      py::dict timeline;
-      timeline["lowest"] = column<std::uint64_t>(rows, [](const TimelineInterval& row) { return row.lowest; });
-      timeline["highest"] = column<std::uint64_t>(rows, [](const TimelineInterval& row) { return row.highest; });
-      timeline["last"] = column<std::uint64_t>(rows, [](const TimelineInterval& row) { return row.last; });
-      timeline["blocks"] = column<std::uint64_t>(rows, [](const TimelineInterval& row) { return row.last_blocks; });
-      timeline["highest_seq"] =
-          column<std::uint64_t>(rows, [](const TimelineInterval& row) { return row.highest_sequence; });
-      device["timeline"] = timeline;
-    }
-    devices.append(device);
-  }
+  for (const DeviceLedger& device : taken->devices()) devices.append(device_dict(device));
   result["devices"] = devices;
   py::list positions;
   for (const Position& position : taken->positions()) {
@@ -269,6 +226,7 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception<FormatError>(module, "FormatError");
   py::register_exception<OpenError>(module, "OpenError");
 
+  define_replay(module);
   py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("wanted"));
 
   py::class_<TraceReader, std::shared_ptr<TraceReader>>(module, "TraceReader")
@@ -340,9 +298,10 @@ PYBIND11_MODULE(_replay, module) {
           py::arg("first") = 0, py::arg("end") = UINT64_MAX)
       .def(
           "account",
-          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, std::size_t points,
-             const py::object& progress) { return account(trace, until, points, progress); },
-          py::arg("until") = UINT64_MAX, py::arg("points") = 0, py::arg("progress") = py::none());
+          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, const py::object& progress) {
+            return account(trace, until, progress);
+          },
+          py::arg("until") = UINT64_MAX, py::arg("progress") = py::none());
 }
 
 }  // namespace alloctrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <locale>
 #include <sstream>
@@ -16,9 +17,8 @@ using Divisions = std::array<std::size_t, kIntervals>;
 
 // torch changes them in place and reads them without a lock, as we do.
 bool same_divisions(const Divisions& seen) {
-  const std::vector<std::size_t>& now = SharedConfig::roundup_power2_divisions();
-  return std::equal(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(std::min(now.size(), kIntervals)),
-                    seen.begin());
+  static const std::vector<std::size_t>& now = SharedConfig::roundup_power2_divisions();
+  return std::memcmp(now.data(), seen.data(), std::min(now.size(), kIntervals) * sizeof seen[0]) == 0;
 }
 
 struct Settings {

@@ -19,6 +19,9 @@ namespace {
 
 // A new one for each recording, never destroyed: a forked child may inherit the mutex of an old one in a locked state.
 std::atomic<EventHold*> hold{nullptr};
+// CUDA was in use before the recording: storages of that time ask torch's allocator itself for more, not the one in
+// front.
+std::atomic<bool> has_older_storages{false};
 thread_local bool reads_state = false;  // this thread is in write_state: the SNAPSHOT entries are ours
 
 EventKind kind_of(TraceEntry::Action action) {
@@ -84,15 +87,19 @@ void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
   deliver(scope, event, device);
 }
 
-// Most frees are completed by the call that requested them: same thread, nothing passed on since, and its Python code
-// stands where it stood. The stack need not be walked again. (A free that waited for a stream is completed by a later
-// allocation: one that the allocator in front passes on, or, where a storage from before the recording asks torch's
-// allocator itself, one at another place in the code.)
+// Most frees are completed by the call that requested them: same thread, nothing passed on since. The stack need not be
+// walked again. (A free that waited for a stream is completed by a later allocation: one that the allocator in front
+// passes on, or, where a storage from before the recording asks torch's allocator itself, one at another place in the
+// Python code.)
 bool take_context_of_request(python::HookScope& scope, Event& event) {
-  const Event& request = scope.thread().request;
+  const python::ThreadContext& thread = scope.thread();
+  const Event& request = thread.request;
   if (request.address != event.address || scope.thread_is_new() ||
-      scope.thread().request_call != calls_of_this_thread.forwarded || scope.thread().request_position == 0 ||
-      scope.thread().request_position != python::innermost_position()) {
+      thread.request_call != calls_of_this_thread.forwarded) {
+    return false;
+  }
+  if (has_older_storages.load(std::memory_order_relaxed) &&
+      (thread.request_position == 0 || thread.request_position != python::innermost_position())) {
     return false;
   }
   const std::uint64_t time = event.time;
@@ -186,6 +193,7 @@ bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() ==
 
 void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
   hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
+  has_older_storages.store(upstream.initialized(), std::memory_order_relaxed);
   if (!upstream.initialized()) {
     cuda_tracing.store(true, std::memory_order_release);
     return;

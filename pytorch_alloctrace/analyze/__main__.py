@@ -1,4 +1,4 @@
-"""``python -m pytorch_alloctrace.analyze TRACE``: says what happened to the memory. Parses, calls, prints."""
+"""``python -m pytorch_alloctrace.analyze [VERB] TRACE``: says what happened to the memory. Parses, calls, prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..report.as_json import verdict_json
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from ..report.text import write_verdict
-from ..trace import load
+from ..trace import Trace, load
+from .verbs import VERBS, show
 
 PROGRAM = "python -m pytorch_alloctrace.analyze"
 EXIT_BAD_INPUT = 2
@@ -28,13 +29,34 @@ def parser() -> argparse.ArgumentParser:
     """The command line's options."""
     made = argparse.ArgumentParser(
         prog=PROGRAM,
+        usage="%(prog)s [VERB] TRACE [options]",
         description="Says from a trace what happened to the memory: what leaks, what made the peak, what grows.",
-        epilog="Sizes are those that the program asked for. Fields of --json: pydoc pytorch_alloctrace.report.as_json",
+        epilog=_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.add_argument("verb", metavar="VERB", nargs="?", choices=[*VERBS, None], help="what to show (see below)")
     made.add_argument("trace", metavar="TRACE", help="a trace file, whole or damaged")
-    made.add_argument("--json", action="store_true", help="print one JSON object, all sizes in bytes")
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, all sizes in bytes")
+    form.add_argument("--csv", action="store_true", help="print a table as CSV, all sizes in bytes (with a verb)")
     made.add_argument(
-        "--top", type=_count, default=5, metavar="N", help="lines of code in each table (default: 5; 0: all)"
+        "--top", type=_count, metavar="N", help="lines in each table (default: 5, with a verb 20; 0: all)"
+    )
+    made.add_argument(
+        "--at",
+        type=_moment,
+        default="end",
+        metavar="MOMENT",
+        help="of segments, blocks: end (default), peak, peak:reserved, an event number, step:N, mark:NAME, 12.5s",
+    )
+    made.add_argument("--since", type=_moment, metavar="MOMENT", help="of timeline: begin here")
+    made.add_argument("--until", type=_moment, metavar="MOMENT", help="of timeline: end here")
+    made.add_argument(
+        "--points",
+        type=_count,
+        default=2000,
+        metavar="N",
+        help="of timeline: intervals in the whole trace (default: 2000)",
     )
     made.add_argument(
         "--device", action="append", default=[], metavar="NAME", help='only this device, such as "cuda:0" (repeatable)'
@@ -55,6 +77,26 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _epilog() -> str:
+    verbs = "\n".join(f"  {name:9} {text}" for name, text in VERBS.items())
+    return f"""verbs (without one: the verdict):
+{verbs}
+
+examples:
+  {PROGRAM} run.alloctrace
+  {PROGRAM} segments run.alloctrace --at peak:reserved --device cuda:0
+  {PROGRAM} blocks run.alloctrace --at step:12 --top 50
+  {PROGRAM} timeline run.alloctrace --since step:10 --csv > timeline.csv
+  {PROGRAM} verify run.alloctrace
+
+Sizes of the verdict are those that the program asked for. Fields of its --json: pydoc pytorch_alloctrace.report.as_json
+"""
+
+
+def _moment(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
@@ -62,8 +104,8 @@ def _count(text: str) -> int:
     return value
 
 
-def analyze(options: argparse.Namespace) -> str:
-    """What is to be printed. Raises AlloctraceError for bad input."""
+def analyze(options: argparse.Namespace) -> tuple[str, int]:
+    """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
     with SlowProgress(Console(stderr=True)) as progress:
         # Relative to here if it is here; a path of the machine where the trace was made is taken as it is.
         user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
@@ -71,21 +113,31 @@ def analyze(options: argparse.Namespace) -> str:
         unknown = [device for device in options.device if device not in trace.devices]
         if unknown:
             raise TraceError(f"the trace has no device {unknown[0]!r}: it has {', '.join(trace.devices) or 'none'}")
-        summary = summarize(trace, top=options.top or sys.maxsize, devices=options.device)
+        console = Console()
+        # As a whole, so that a reader that goes away (head) is noticed in one place, here.
+        with console.capture() as captured:
+            data, status = show_verdict(trace, options, console)
+    return data or captured.get(), status
+
+
+def show_verdict(trace: Trace, options: argparse.Namespace, console: Console) -> tuple[str, int]:
+    """As verbs.show, and for no verb."""
+    screen = Screen(console, options.width)
+    if options.verb is not None:
+        return show(options.verb, trace, options, screen)
+    top = 5 if options.top is None else options.top
+    summary = summarize(trace, top=top or sys.maxsize, devices=options.device)
     if options.json:
-        return verdict_json(summary) + "\n"
-    console = Console()
-    # As a whole, so that a reader that goes away (head) is noticed in one place, here.
-    with console.capture() as captured:
-        write_verdict(summary, Screen(console, options.width))
-    return captured.get()
+        return verdict_json(summary) + "\n", 0
+    write_verdict(summary, screen)
+    return "", 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0, 2 for bad input."""
-    options = parser().parse_args(arguments)
+    """Runs the command line; returns the exit status: 0, 1 where `verify` finds something, 2 for bad input."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        text = analyze(options)
+        text, status = analyze(options)
         if hasattr(sys.stdout, "reconfigure"):
             # Source may hold what the terminal's encoding has not.
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -100,7 +152,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter flushes once more at exit, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    return 0
+    return status
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    made = parser()
+    # Options may come first; a trace may be called as a verb is, where nothing else is named.
+    options = made.parse_intermixed_args(arguments)
+    if options.csv and options.verb is None:
+        made.error("--csv needs a verb: the verdict has no table")
+    if len(options.device) > 1 and options.verb is not None:
+        made.error("a verb shows one device, or all: give --device once")
+    if options.verb == "verify" and options.csv:
+        made.error("verify has no table: use --json")
+    return options
 
 
 if __name__ == "__main__":

@@ -65,31 +65,34 @@ class Worker:
 
 
 Rows = dict[str, list[dict[str, float]]]
+"""For each variant, one row a process: the least of each figure."""
 
 
 def run_rounds(workers: list[Worker], kind: str, rounds: int, count: int, rows: Rows) -> None:
-    """Adds the figures of each round to the rows of its variant."""
+    """Adds a row for each process: of every figure, the least of its rounds.
+
+    The least: what a busy machine, or a neighbour of a virtual one, does to a round only makes it slower, and here by
+    up to a factor of two for seconds. Short rounds find the times in between.
+    """
     for worker in workers:  # what happens once (new stacks, first segments) is not a cost per pair
         worker.run(kind, max(count // 10, 1))
-    for _ in range(rounds):
-        for worker in workers:
-            rows[worker.name].append(worker.run(kind, count))
+    measured = [[worker.run(kind, count) for worker in workers] for _ in range(rounds)]
+    for index, worker in enumerate(workers):
+        values = [of_round[index] for of_round in measured]
+        rows[worker.name].append({field: min(value[field] for value in values) for field in values[0]})
 
 
 def figures_of(rows: Rows) -> dict[str, Any]:
-    """For each variant the lower quartile of every figure, and what it adds to the plain program's.
-
-    Quartiles, not means: what a busy machine does to a round only makes it slower, at times by half.
-    """
-    lower = {
-        name: {field: statistics.quantiles([value[field] for value in values])[0] for field in values[0]}
+    """For each variant the median over its processes of every figure, and what it adds to the plain program's."""
+    typical = {
+        name: {field: statistics.median(value[field] for value in values) for field in values[0]}
         for name, values in rows.items()
     }
-    plain = lower[VARIANTS[0]]
+    plain = typical[VARIANTS[0]]
     return {
         name: {field: round(value, 1) for field, value in figures.items()}
         | {f"added_{field}": round(value - plain[field], 1) for field, value in figures.items()}
-        for name, figures in lower.items()
+        for name, figures in typical.items()
     }
 
 
@@ -99,14 +102,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
     # Processes too: where the loader puts code and data makes some of them slower than others by a tenth.
-    processes, rounds = (2, 4) if options.quick else (4, 12)
+    processes, rounds = (1, 10) if options.quick else (7, 60)
     measured: dict[str, Rows] = {kind: {name: [] for name in VARIANTS} for kind in ("pairs", "contended", "training")}
     for _ in range(processes):
         with tempfile.TemporaryDirectory() as folder:
             workers = [Worker(name, Path(folder)) for name in VARIANTS]
-            run_rounds(workers, "pairs", rounds, 20_000, measured["pairs"])
+            run_rounds(workers, "pairs", rounds, 4_000, measured["pairs"])
             run_rounds(workers, "contended", 2, 40, measured["contended"])
-            run_rounds(workers, "training", rounds, 5, measured["training"])
+            run_rounds(workers, "training", rounds, 1, measured["training"])
             device = workers[0].device
             for worker in workers:
                 worker.stop()

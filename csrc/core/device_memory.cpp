@@ -1,0 +1,401 @@
+#include "device_memory.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace alloctrace {
+
+std::uint64_t DeviceMemory::pool_of(std::uint32_t place) const {
+  const Place& where = definitions_->place(place);
+  return where.pool_first << 32 ^ where.pool_second;  // MempoolId_t counts up in one of the two
+}
+
+const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+  switch (event.kind) {
+    case EventKind::kAlloc:
+      return allocate(event, sequence, time_ns);
+    case EventKind::kFreeRequested:
+      return request_free(event);
+    case EventKind::kFreeCompleted:
+      return complete_free(event);
+    case EventKind::kSegmentAlloc:
+      return add_segment(event);
+    case EventKind::kSegmentFree:
+      return remove_segment(event);
+    case EventKind::kSegmentMap:
+      return map(event);
+    case EventKind::kSegmentUnmap:
+      return unmap(event);
+    case EventKind::kConfig:
+      tells_segments_ = true;
+      settings_.read(definitions_->string(static_cast<std::uint32_t>(event.size)));
+      return nullptr;
+    case EventKind::kNoSplit:
+      unsplit_pools_.push_back(pool_of(event.place));
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const {
+  bool is_expandable = settings_.expandable_segments;
+  if (!unsplit_pools_.empty() || !own_pools_.empty()) {
+    const std::uint64_t pool = pool_of(segment.place);
+    const auto has = [pool](const std::vector<std::uint64_t>& pools) {
+      return std::find(pools.begin(), pools.end(), pool) != pools.end();
+    };
+    if (has(unsplit_pools_)) return false;
+    if (has(own_pools_)) is_expandable = false;
+  }
+  return settings_.splits(piece.size, wanted, segment.is_large, is_expandable);
+}
+
+const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+  const char* problem = nullptr;
+  PieceIndex index = kNoPiece;
+  if (const PieceIndex* found = piece_at_.find(event.address)) {
+    index = *found;
+  } else {
+    // Of an allocator that tells no segments, each block stands alone.
+    if (tells_segments_) problem = "an allocation where no free block begins";
+    Piece alone;
+    alone.address = event.address;
+    alone.size = event.size;
+    index = new_piece(alone);
+  }
+  const std::uint32_t in_segment = pieces_[index].segment;
+  if (in_segment != 0) {
+    const std::uint64_t wanted = settings_.rounded(event.size);
+    if (!segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
+    const Segment& segment = segments_[in_segment];
+    if (pieces_[index].state == PieceState::kUnmapped) {
+      problem = "an allocation in memory that is not mapped";
+      if (pieces_[index].size > wanted) index = split_front(index, wanted);
+      totals_.reserved += pieces_[index].size;
+    } else if (pieces_[index].state != PieceState::kFree) {
+      problem = "an allocation at an address that is in use";
+    } else if (pieces_[index].size < wanted) {
+      problem = "an allocation larger than the free block that it took";
+    } else if (splits(pieces_[index], segment, wanted)) {
+      index = split_front(index, wanted);
+    }
+  } else if (pieces_[index].state != PieceState::kUnused) {
+    problem = "an allocation at an address that is in use";
+  }
+  count(pieces_[index], index, false);
+  Piece& piece = pieces_[index];
+  if (in_segment == 0) piece.size = event.size;
+  piece.state = PieceState::kAllocated;
+  piece.requested = event.size;
+  piece.birth = sequence;
+  piece.birth_ns = time_ns;
+  piece.stack = event.stack;
+  piece.thread = event.thread;
+  count(piece, index, true);
+  return problem;
+}
+
+const char* DeviceMemory::request_free(const Event& event) {
+  const PieceIndex* found = piece_at_.find(event.address);
+  if (!found || pieces_[*found].state != PieceState::kAllocated) return "a free of a block that is not allocated";
+  become(*found, PieceState::kPendingFree);
+  return nullptr;
+}
+
+const char* DeviceMemory::complete_free(const Event& event) {
+  const PieceIndex* found = piece_at_.find(event.address);
+  // Nothing tells what such an allocator had before the trace began.
+  if (!found) return tells_segments_ ? "a free of a block that is not allocated" : nullptr;
+  const PieceIndex index = *found;
+  const PieceState state = pieces_[index].state;
+  if (state != PieceState::kPendingFree && state != PieceState::kAllocated) {
+    return "a free of a block that is not allocated";
+  }
+  // The caching allocator always tells the request first.
+  const char* problem = state == PieceState::kAllocated && tells_segments_
+                            ? "a free that completes without having been requested"
+                            : nullptr;
+  if (pieces_[index].segment == 0) {
+    count(pieces_[index], index, false);
+    drop(index);
+    return problem;
+  }
+  become(index, PieceState::kFree);
+  merge(index, pieces_[index].previous);
+  merge(index, pieces_[index].next);
+  return problem;
+}
+
+const char* DeviceMemory::add_segment(const Event& event) {
+  tells_segments_ = true;
+  const char* problem = nullptr;
+  if (piece_at_.find(event.address)) {
+    problem = "a new segment where there is one";
+    remove_segment(event);
+  }
+  // With expandable segments on, a private pool that is given a segment has an allocator of its own, and the setting
+  // does not hold for it: torch would have mapped memory instead.
+  const std::uint64_t pool = pool_of(event.place);
+  if (settings_.expandable_segments && pool != 0 &&
+      std::find(own_pools_.begin(), own_pools_.end(), pool) == own_pools_.end()) {
+    own_pools_.push_back(pool);
+  }
+  Piece piece;
+  piece.address = event.address;
+  piece.size = event.size;
+  piece.segment = add_segment_record(event.address, event.size, event.place, false);
+  piece.state = PieceState::kFree;
+  const PieceIndex index = new_piece(piece);
+  count(pieces_[index], index, true);
+  totals_.reserved += event.size;
+  return problem;
+}
+
+const char* DeviceMemory::remove_segment(const Event& event) {
+  const PieceIndex* found = piece_at_.find(event.address);
+  if (!found) return "a segment that goes, but was not there";
+  const Piece first = pieces_[*found];
+  const char* problem = nullptr;
+  if (first.state != PieceState::kFree || first.previous != kNoPiece || first.next != kNoPiece) {
+    problem = "a segment that goes while blocks in it are in use";
+  }
+  if (first.segment == 0) return problem;
+  unused_segments_.push_back(first.segment);
+  for (PieceIndex index = *found; index != kNoPiece;) {
+    const PieceIndex next = pieces_[index].next;
+    count(pieces_[index], index, false);
+    if (pieces_[index].state != PieceState::kUnmapped) totals_.reserved -= pieces_[index].size;
+    drop(index);
+    index = next;
+  }
+  if (first.previous != kNoPiece) pieces_[first.previous].next = kNoPiece;
+  return problem;
+}
+
+const char* DeviceMemory::map(const Event& event) {
+  tells_segments_ = true;
+  const std::uint64_t end = event.address + event.size;
+  const PieceIndex* found = piece_at_.find(event.address);
+  PieceIndex index = found ? *found : kNoPiece;
+  if (index == kNoPiece) {
+    // torch maps from the beginning of what is unmapped: this is a new range, or one from before the trace.
+    Piece piece;
+    piece.address = event.address;
+    piece.size = UINT64_MAX - event.address;
+    piece.segment = add_segment_record(event.address, event.size, event.place, true);
+    piece.state = PieceState::kUnmapped;
+    index = new_piece(piece);
+  } else if (pieces_[index].state != PieceState::kUnmapped) {
+    return "memory that is mapped a second time";
+  }
+  if (pieces_[index].size < event.size) return "a mapping that reaches into mapped memory";
+  if (pieces_[index].size > event.size) {
+    const bool is_open = pieces_[index].next == kNoPiece;
+    const PieceIndex* following = piece_at_.find(end);
+    if (is_open && following && pieces_[*following].previous == kNoPiece &&
+        segments_[pieces_[*following].segment].is_expandable) {
+      pieces_[index].size = event.size;  // closes the gap between two stretches that a recording in mid-run began with
+      link(index, *following);
+    } else {
+      split_back(index, event.size);
+    }
+  }
+  become(index, PieceState::kFree);
+  totals_.reserved += event.size;
+  merge(index, pieces_[index].previous);
+  merge(index, pieces_[index].next);
+  return nullptr;
+}
+
+const char* DeviceMemory::unmap(const Event& event) {
+  const std::uint64_t end = event.address + event.size;
+  auto free_piece = expandable_free_.upper_bound(event.address);
+  if (free_piece == expandable_free_.begin()) return "memory that is unmapped, but was not free";
+  PieceIndex index = std::prev(free_piece)->second;
+  if (pieces_[index].address + pieces_[index].size < end) return "memory that is unmapped, but was not free";
+  // torch keeps its block for what is unmapped and makes new ones for what is left on both sides.
+  if (pieces_[index].address < event.address) {
+    split_front(index, event.address - pieces_[index].address);
+  }
+  if (pieces_[index].size > event.size) split_back(index, event.size);
+  become(index, PieceState::kUnmapped);
+  totals_.reserved -= event.size;
+  merge(index, pieces_[index].previous);
+  merge(index, pieces_[index].next);
+  if (pieces_[index].previous == kNoPiece && pieces_[index].next == kNoPiece) {
+    unused_segments_.push_back(pieces_[index].segment);
+    drop(index);
+  }
+  return nullptr;
+}
+
+PieceIndex DeviceMemory::new_piece(const Piece& piece) {
+  PieceIndex index;
+  if (unused_pieces_.empty()) {
+    index = static_cast<PieceIndex>(pieces_.size());
+    pieces_.push_back(piece);
+  } else {
+    index = unused_pieces_.back();
+    unused_pieces_.pop_back();
+    pieces_[index] = piece;
+  }
+  *piece_at_.insert(piece.address).first = index;
+  return index;
+}
+
+void DeviceMemory::drop(PieceIndex index) {
+  piece_at_.erase(pieces_[index].address);
+  pieces_[index].state = PieceState::kUnused;
+  unused_pieces_.push_back(index);
+}
+
+void DeviceMemory::link(PieceIndex previous, PieceIndex next) {
+  if (previous != kNoPiece) pieces_[previous].next = next;
+  if (next != kNoPiece) pieces_[next].previous = previous;
+}
+
+// The first `size` bytes become a new piece in the same state, which is returned; `index` keeps the rest.
+PieceIndex DeviceMemory::split_front(PieceIndex index, std::uint64_t size) {
+  count(pieces_[index], index, false);
+  Piece front;
+  front.address = pieces_[index].address;
+  front.size = size;
+  front.segment = pieces_[index].segment;
+  front.state = pieces_[index].state;
+  pieces_[index].address += size;
+  pieces_[index].size -= size;
+  *piece_at_.insert(pieces_[index].address).first = index;
+  const PieceIndex made = new_piece(front);
+  link(pieces_[index].previous, made);
+  link(made, index);
+  count(pieces_[made], made, true);
+  count(pieces_[index], index, true);
+  return made;
+}
+
+// `index` keeps its first `size` bytes; the rest becomes a new piece in the same state, which is returned.
+PieceIndex DeviceMemory::split_back(PieceIndex index, std::uint64_t size) {
+  count(pieces_[index], index, false);
+  Piece back;
+  back.address = pieces_[index].address + size;
+  back.size = pieces_[index].size - size;
+  back.segment = pieces_[index].segment;
+  back.state = pieces_[index].state;
+  pieces_[index].size = size;
+  const PieceIndex made = new_piece(back);
+  link(made, pieces_[index].next);
+  link(index, made);
+  count(pieces_[index], index, true);
+  count(pieces_[made], made, true);
+  return made;
+}
+
+// Where both are free, or both unmapped, `into` takes its neighbour's place too. It keeps what it remembers: see
+// Piece::requested.
+void DeviceMemory::merge(PieceIndex into, PieceIndex neighbour) {
+  if (neighbour == kNoPiece || pieces_[neighbour].state != pieces_[into].state) return;
+  count(pieces_[into], into, false);
+  count(pieces_[neighbour], neighbour, false);
+  Piece& piece = pieces_[into];
+  const Piece gone = pieces_[neighbour];
+  piece.size += gone.size;
+  if (piece.previous == neighbour) {
+    piece_at_.erase(piece.address);
+    piece.address = gone.address;
+    link(gone.previous, into);
+    *piece_at_.insert(gone.address).first = into;
+    pieces_[neighbour].state = PieceState::kUnused;
+    unused_pieces_.push_back(neighbour);
+  } else {
+    link(into, gone.next);
+    drop(neighbour);
+  }
+  count(pieces_[into], into, true);
+}
+
+void DeviceMemory::become(PieceIndex index, PieceState state) {
+  count(pieces_[index], index, false);
+  pieces_[index].state = state;
+  count(pieces_[index], index, true);
+}
+
+void DeviceMemory::count(const Piece& piece, PieceIndex index, bool comes) {
+  const auto move = [comes](std::uint64_t& total, std::uint64_t bytes) { total += comes ? bytes : 0 - bytes; };
+  switch (piece.state) {
+    case PieceState::kAllocated:
+      move(totals_.requested, piece.requested);
+      move(totals_.allocated, piece.size);
+      move(totals_.active, piece.size);
+      move(totals_.blocks, 1);
+      break;
+    case PieceState::kPendingFree:
+      move(totals_.active, piece.size);
+      break;
+    case PieceState::kFree:
+      move(totals_.releasable, releasable_bytes(piece));
+      comes ? free_sizes_.add(piece.size) : free_sizes_.remove(piece.size);
+      if (segments_[piece.segment].is_expandable) {
+        if (comes) {
+          expandable_free_[piece.address] = index;
+        } else {
+          expandable_free_.erase(piece.address);
+        }
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+// A segment's first allocation tells which of torch's two pools it belongs to.
+void DeviceMemory::set_large(std::uint32_t index, bool is_large) {
+  Segment& segment = segments_[index];
+  segment.is_large_known = true;
+  if (segment.is_large == is_large) return;
+  segment.is_large = is_large;
+  segment.unit = is_large ? settings_.large_segment_size : kSmallSegment;
+  totals_.releasable = 0;  // the unit has part in it
+  for (const Piece& piece : pieces_) {
+    if (piece.state == PieceState::kFree) totals_.releasable += releasable_bytes(piece);
+  }
+}
+
+// What empty_cache() would give back of a free piece: all or nothing of a segment, whole units of an expandable one.
+std::uint64_t DeviceMemory::releasable_bytes(const Piece& piece) const {
+  const Segment& segment = segments_[piece.segment];
+  if (!segment.is_expandable) {
+    return piece.previous == kNoPiece && piece.next == kNoPiece ? piece.size : 0;
+  }
+  const std::uint64_t unit = segment.unit;
+  const bool is_behind = piece.address >= segment.origin;
+  const std::uint64_t distance = (is_behind ? piece.address - segment.origin : segment.origin - piece.address) % unit;
+  const std::uint64_t skipped = is_behind && distance != 0 ? unit - distance : distance;
+  return skipped >= piece.size ? 0 : (piece.size - skipped) / unit * unit;
+}
+
+std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64_t size, std::uint32_t place,
+                                               bool is_expandable) {
+  Segment segment;
+  segment.origin = origin;
+  segment.place = place;
+  segment.is_expandable = is_expandable;
+  segment.is_large = is_expandable ? size % settings_.large_segment_size == 0 : size > kSmallSegment;
+  segment.unit = segment.is_large ? settings_.large_segment_size : kSmallSegment;
+  if (unused_segments_.empty()) {
+    segments_.push_back(segment);
+    return static_cast<std::uint32_t>(segments_.size() - 1);
+  }
+  const std::uint32_t index = unused_segments_.back();
+  unused_segments_.pop_back();
+  segments_[index] = segment;
+  return index;
+}
+
+std::size_t DeviceMemory::memory_bytes() const {
+  return sizeof *this + pieces_.capacity() * sizeof(Piece) + unused_pieces_.capacity() * sizeof(PieceIndex) +
+         segments_.capacity() * sizeof(Segment) + piece_at_.memory_bytes() +
+         expandable_free_.size() * 64;  // a tree's node, about
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,139 @@
+// The memory of one device as torch's allocator has it at a moment: its segments, and the blocks that tile them. A
+// mirror of the native caching allocator's own lists, moved on by the events of a trace.
+//
+// Each event is constant work: blocks are found by their address and know their neighbours. (Free blocks of expandable
+// segments are also kept in order, for unmapping begins anywhere in one.)
+//
+// An event that contradicts the mirror is told, and the mirror follows the event.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "address_map.h"
+#include "allocator_rules.h"
+#include "definitions.h"
+#include "event.h"
+#include "free_sizes.h"
+
+namespace alloctrace {
+
+enum class PieceState : std::uint8_t { kFree, kAllocated, kPendingFree, kUnmapped, kUnused };
+
+using PieceIndex = std::uint32_t;
+constexpr PieceIndex kNoPiece = UINT32_MAX;
+
+// A stretch of a segment: torch's Block. Unmapped stretches of expandable segments are pieces too; the last one of each
+// reaches to the end of the address space, since no event tells its size.
+struct Piece {
+  std::uint64_t address = 0, size = 0;
+  std::uint64_t requested = 0;  // of a free one: what torch has left there from its former lives
+  std::uint64_t birth = 0;      // sequence number of its alloc
+  std::int64_t birth_ns = 0;
+  PieceIndex previous = kNoPiece, next = kNoPiece;  // neighbours in the segment
+  std::uint32_t segment = 0;
+  std::uint32_t stack = 0, thread = 0;
+  PieceState state = PieceState::kUnused;
+};
+
+// What one cudaMalloc gave, or one expandable range of addresses. Entry 0 stands for no segment: blocks of allocators
+// that tell none.
+struct Segment {
+  std::uint64_t origin = 0;            // of an expandable one: an address from which units of mapping are counted
+  std::uint64_t unit = kSmallSegment;  // of mapping
+  std::uint32_t place = 0;
+  bool is_large = false;
+  bool is_large_known = false;  // by a request; else guessed from the size
+  bool is_expandable = false;
+};
+
+// Bytes, but for `blocks`. The definitions are those of docs/reading.md, "What the bytes mean".
+struct MemoryTotals {
+  std::uint64_t requested = 0, allocated = 0, active = 0, reserved = 0, releasable = 0;
+  std::uint64_t blocks = 0;  // allocated ones
+
+  std::uint64_t cached() const { return reserved > active ? reserved - active : 0; }
+  std::uint64_t stranded() const { return cached() > releasable ? cached() - releasable : 0; }
+};
+
+// A segment as torch.cuda.memory_snapshot() lists it: of an expandable one, each stretch that is mapped without a gap.
+struct SegmentView {
+  std::uint64_t address = 0, total_size = 0, allocated_size = 0, active_size = 0, requested_size = 0;
+  std::uint32_t place = 0;
+  bool is_large = false, is_expandable = false;
+  std::size_t first_block = 0, block_count = 0;  // in the list of blocks
+};
+
+class DeviceMemory {
+ public:
+  DeviceMemory(std::int32_t device_type, std::int32_t device_index, const Definitions& definitions)
+      : definitions_(&definitions), device_type_(device_type), device_index_(device_index) {}
+
+  std::int32_t device_type() const { return device_type_; }
+  std::int32_t device_index() const { return device_index_; }
+
+  // Takes in the next event of this device. nullptr, or in a few words what contradicts the state before.
+  const char* apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns);
+
+  const MemoryTotals& totals() const { return totals_; }
+  std::uint64_t largest_free() { return free_sizes_.largest(); }
+  // No block of it is known, nor ever was.
+  bool is_untouched() const { return pieces_.empty(); }
+  // Whether its allocator tells segments: only then do reserved, and what follows from it, mean anything.
+  bool tells_segments() const { return tells_segments_; }
+
+  // All segments by address, and their blocks.
+  void list(std::vector<SegmentView>& segments, std::vector<const Piece*>& blocks) const;
+  // Becomes what `state` (the events state_segment and state_block, in order) tells. Stacks and births are kept where
+  // the same block was known. False when it makes no sense: damage.
+  bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns);
+  // In words, the first of the differences to a state that is told; empty when there is none.
+  std::string difference_to(const std::vector<Event>& state) const;
+
+  std::size_t memory_bytes() const;
+
+ private:
+  const char* allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns);
+  const char* request_free(const Event& event);
+  const char* complete_free(const Event& event);
+  const char* add_segment(const Event& event);
+  const char* remove_segment(const Event& event);
+  const char* map(const Event& event);
+  const char* unmap(const Event& event);
+
+  PieceIndex new_piece(const Piece& piece);
+  void drop(PieceIndex index);
+  void link(PieceIndex previous, PieceIndex next);
+  PieceIndex split_front(PieceIndex index, std::uint64_t size);
+  PieceIndex split_back(PieceIndex index, std::uint64_t size);
+  void merge(PieceIndex into, PieceIndex neighbour);
+  void become(PieceIndex index, PieceState state);
+  // Takes a piece out of all sums and orders, or puts it back: around each change of its state, place or size.
+  void count(const Piece& piece, PieceIndex index, bool comes);
+  std::uint64_t releasable_bytes(const Piece& piece) const;
+  void set_large(std::uint32_t segment, bool is_large);
+  bool splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const;
+  std::uint32_t add_segment_record(std::uint64_t origin, std::uint64_t size, std::uint32_t place, bool is_expandable);
+  std::uint64_t pool_of(std::uint32_t place) const;
+
+  const Definitions* definitions_;
+  std::int32_t device_type_, device_index_;
+  AllocatorSettings settings_;
+  bool tells_segments_ = false;
+  std::vector<std::uint64_t> unsplit_pools_;  // no_split was set
+  std::vector<std::uint64_t> own_pools_;      // have an allocator of their own: never expandable
+
+  std::vector<Piece> pieces_;
+  std::vector<PieceIndex> unused_pieces_;
+  std::vector<Segment> segments_{1};
+  std::vector<std::uint32_t> unused_segments_;
+  AddressMap<PieceIndex> piece_at_;
+  std::map<std::uint64_t, PieceIndex> expandable_free_;  // free and mapped
+  FreeSizes free_sizes_;
+  MemoryTotals totals_;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,78 @@
+// The sizes of all free pieces, of which the largest is known at once, whatever comes and goes. An ordered map would
+// cost more than the rest of the replay.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace alloctrace {
+
+class FreeSizes {
+ public:
+  void add(std::uint64_t size) {
+    const std::size_t bucket = bucket_of(size);
+    for (auto& [known, count] : buckets_[bucket]) {
+      if (known == size) {
+        ++count;
+        return;
+      }
+    }
+    buckets_[bucket].emplace_back(size, 1);
+    used_[bucket / 64] |= std::uint64_t{1} << bucket % 64;
+    if (size > largest_) largest_ = size;
+  }
+
+  void remove(std::uint64_t size) {
+    const std::size_t bucket = bucket_of(size);
+    Bucket& sizes = buckets_[bucket];
+    for (auto& entry : sizes) {
+      if (entry.first != size) continue;
+      if (--entry.second != 0) return;
+      entry = sizes.back();
+      sizes.pop_back();
+      if (sizes.empty()) used_[bucket / 64] &= ~(std::uint64_t{1} << bucket % 64);
+      if (size == largest_) largest_ = kUnknown;
+      return;
+    }
+  }
+
+  // 0 when there is none.
+  std::uint64_t largest() {
+    if (largest_ == kUnknown) largest_ = find_largest();
+    return largest_;
+  }
+
+ private:
+  // 32 buckets to each power of two: few enough sizes fall into one that they are searched in a row.
+  static constexpr int kFraction = 5;
+  static constexpr std::size_t kBuckets = std::size_t{64} << kFraction;
+  static constexpr std::uint64_t kUnknown = UINT64_MAX;
+  using Bucket = std::vector<std::pair<std::uint64_t, std::uint32_t>>;  // size, how many
+
+  static std::size_t bucket_of(std::uint64_t size) {
+    const int log = std::bit_width(size | 1) - 1;
+    const std::uint64_t fraction = log >= kFraction ? size >> (log - kFraction) : size << (kFraction - log);
+    return static_cast<std::size_t>(log) << kFraction | (fraction & ((std::uint64_t{1} << kFraction) - 1));
+  }
+
+  std::uint64_t find_largest() const {
+    for (std::size_t word = used_.size(); word-- > 0;) {
+      if (used_[word] == 0) continue;
+      const std::size_t bucket = word * 64 + static_cast<std::size_t>(std::bit_width(used_[word]) - 1);
+      std::uint64_t largest = 0;
+      for (const auto& [size, count] : buckets_[bucket]) largest = size > largest ? size : largest;
+      return largest;
+    }
+    return 0;
+  }
+
+  std::vector<Bucket> buckets_ = std::vector<Bucket>(kBuckets);
+  std::array<std::uint64_t, kBuckets / 64> used_{};
+  std::uint64_t largest_ = 0;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,109 @@
+#include "replay.h"
+
+#include <algorithm>
+
+namespace alloctrace {
+
+std::size_t Replay::device_of(std::uint32_t place) {
+  if (place >= device_of_place_.size()) device_of_place_.resize(place + std::size_t{1}, SIZE_MAX);
+  std::size_t& index = device_of_place_[place];
+  if (index != SIZE_MAX) return index;
+  const Place& where = definitions_->place(place);
+  const auto known = std::find_if(devices_.begin(), devices_.end(), [&](const DeviceMemory& device) {
+    return device.device_type() == where.device_type && device.device_index() == where.device_index;
+  });
+  index = static_cast<std::size_t>(known - devices_.begin());
+  if (known == devices_.end()) {
+    devices_.emplace_back(where.device_type, where.device_index, *definitions_);
+    is_known_.push_back(!had_loss_);
+  }
+  return index;
+}
+
+std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                             ReplayFindings* findings) {
+  time_ns_ = time_ns;
+  const bool in_state = event.kind == EventKind::kStateSegment || event.kind == EventKind::kStateBlock;
+  if (state_.left != 0 && !in_state) {
+    if (findings) ++findings->void_states;
+    state_.left = 0;
+    note_loss();
+  }
+  switch (event.kind) {
+    case EventKind::kAlloc:
+    case EventKind::kFreeRequested:
+    case EventKind::kFreeCompleted:
+    case EventKind::kSegmentAlloc:
+    case EventKind::kSegmentFree:
+    case EventKind::kSegmentMap:
+    case EventKind::kSegmentUnmap:
+    case EventKind::kConfig:
+    case EventKind::kNoSplit: {
+      const std::size_t device = device_of(event.place);
+      const char* const problem = devices_[device].apply(event, sequence, time_ns);
+      if (problem && findings) {
+        if (is_known_[device]) {
+          ++findings->contradictions;
+          if (findings->kept_contradictions.size() < ReplayFindings::kKept) {
+            findings->kept_contradictions.push_back({sequence, device, problem});
+          }
+        } else {
+          ++findings->after_loss;
+        }
+      }
+      return static_cast<std::ptrdiff_t>(device);
+    }
+    case EventKind::kAllocatorState:
+      state_ = {device_of(event.place), sequence, event.size, time_ns, {}};
+      if (state_.left != 0) return -1;
+      break;
+    case EventKind::kStateSegment:
+    case EventKind::kStateBlock:
+      if (state_.left == 0) return -1;  // its beginning is missing
+      state_.events.push_back(event);
+      if (--state_.left != 0) return -1;
+      break;
+    case EventKind::kLost:
+      note_loss();
+      return -1;
+    default:
+      return -1;
+  }
+  end_state(findings);
+  return static_cast<std::ptrdiff_t>(state_.device);
+}
+
+void Replay::end_state(ReplayFindings* findings) {
+  DeviceMemory& device = devices_[state_.device];
+  const bool is_first = device.is_untouched();  // a recording that began in mid-run
+  const std::string difference = device.difference_to(state_.events);
+  if (findings) {
+    ++findings->states;
+    if (difference.empty() || is_first) {
+      ++findings->agreeing;
+    } else if (!is_known_[state_.device]) {
+      ++findings->resumed;
+    } else if (findings->differences.size() < ReplayFindings::kKept) {
+      findings->differences.push_back({state_.sequence, state_.device, difference});
+    }
+  }
+  if (difference.empty() || device.adopt(state_.events, state_.sequence, state_.time_ns)) {
+    is_known_[state_.device] = true;
+  } else if (findings) {
+    ++findings->void_states;
+  }
+  state_.events.clear();
+}
+
+void Replay::note_loss() {
+  had_loss_ = true;
+  std::fill(is_known_.begin(), is_known_.end(), false);
+}
+
+std::size_t Replay::memory_bytes() const {
+  std::size_t bytes = sizeof *this + state_.events.capacity() * sizeof(Event);
+  for (const DeviceMemory& device : devices_) bytes += device.memory_bytes();
+  return bytes;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,71 @@
+// The memory of all devices at any event of a trace, rebuilt from its events alone: streaming, constant work per event,
+// memory in proportion to live blocks.
+//
+// The trace may tell the allocator's own state now and then (at its start, its end, on request). Each is compared with
+// what the replay has, and where they differ the replay goes on from the state: so it is whole again after a loss.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "definitions.h"
+#include "device_memory.h"
+#include "event.h"
+
+namespace alloctrace {
+
+// What does not fit, kept apart from the state so that the state can be copied.
+struct ReplayFindings {
+  struct Item {
+    std::uint64_t sequence;
+    std::size_t device;  // index in Replay::devices()
+    std::string text;
+  };
+  static constexpr std::size_t kKept = 1000;
+
+  std::uint64_t states = 0, agreeing = 0;
+  std::uint64_t resumed = 0;         // states from which a replay went on that had a loss behind it
+  std::uint64_t void_states = 0;     // events inside them are missing
+  std::uint64_t contradictions = 0;  // events that do not fit what came before, with no loss to explain them
+  std::uint64_t after_loss = 0;      // those that a loss explains
+  std::vector<Item> differences, kept_contradictions;  // the first kKept of each
+};
+
+class Replay {
+ public:
+  explicit Replay(const Definitions& definitions) : definitions_(&definitions) {}
+
+  // Takes in the next event. Returns the device that it changed, -1 when none did.
+  std::ptrdiff_t apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
+  // Events are missing here.
+  void note_loss();
+
+  std::vector<DeviceMemory>& devices() { return devices_; }
+  const std::vector<DeviceMemory>& devices() const { return devices_; }
+  // When the last event happened that was taken in; 0 before the first.
+  std::int64_t time_ns() const { return time_ns_; }
+  std::size_t memory_bytes() const;
+
+ private:
+  // The state that is being told: its events follow each other directly.
+  struct ToldState {
+    std::size_t device = 0;
+    std::uint64_t sequence = 0, left = 0;
+    std::int64_t time_ns = 0;
+    std::vector<Event> events;
+  };
+
+  std::size_t device_of(std::uint32_t place);
+  void end_state(ReplayFindings* findings);
+
+  const Definitions* definitions_;
+  std::vector<DeviceMemory> devices_;
+  std::vector<std::size_t> device_of_place_;
+  std::vector<bool> is_known_;  // by device: nothing was lost since its beginning, or its last state
+  bool had_loss_ = false;       // before a device's first event
+  ToldState state_;
+  std::int64_t time_ns_ = 0;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,131 @@
+#include "replay_run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace alloctrace {
+namespace {
+
+// A quarter of a second of replay, about; longer in traces of which that many states would not fit.
+constexpr std::uint64_t kCheckPointDistance = 1'000'000;
+constexpr std::size_t kCheckPointBytes = std::size_t{512} << 20;
+
+// Calls `take(event, sequence, time)` for each event of the chunk, `lose()` where events are missing before it or all
+// of it cannot be read.
+template <typename Take, typename Lose>
+void replay_chunk(const TraceReader& trace, const Chunk& chunk, std::uint64_t expected, std::vector<Event>& events,
+                  Take take, Lose lose) {
+  if (chunk.first_sequence != expected) lose();
+  try {
+    trace.decode(chunk, events);
+  } catch (const DecodeError&) {
+    lose();
+    return;
+  }
+  std::uint64_t sequence = chunk.first_sequence;
+  const ChunkClock clock = trace.clock_of(chunk);
+  for (const Event& event : events) take(event, sequence++, clock.wall_ns(event.time));
+}
+
+}  // namespace
+
+ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
+                     const std::function<void(double)>& progress)
+    : trace_(std::move(trace)), check_point_distance_(kCheckPointDistance), next_check_point_(kCheckPointDistance) {
+  auto replay = std::make_unique<Replay>(trace_->definitions());
+  const std::int64_t begin = trace_->begin_ns();
+  const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
+  std::size_t interval = 0;
+  std::int64_t interval_end = begin;
+  std::vector<Event> events;
+  std::uint64_t expected = 0;
+  const std::vector<Chunk>& chunks = trace_->chunks();
+  for (std::size_t index = 0; index < chunks.size(); ++index) {
+    if (progress) progress(static_cast<double>(index) / static_cast<double>(chunks.size()));
+    const Chunk& chunk = chunks[index];
+    if (chunk.first_sequence >= next_check_point_) keep_check_point(index, *replay);
+    replay_chunk(
+        *trace_, chunk, expected, events,
+        [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+          const std::ptrdiff_t changed = replay->apply(event, sequence, time_ns, &findings_);
+          if (changed < 0) return;
+          if (time_ns >= interval_end && points > 0) {
+            // Modulo 2^64: the time of an event that is damaged may be anything.
+            const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin);
+            const double share = static_cast<double>(static_cast<std::int64_t>(since)) / static_cast<double>(span);
+            const auto last = static_cast<double>(points - 1);
+            interval = static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, last));
+            interval_end = begin + static_cast<std::int64_t>(static_cast<double>(interval + 1) /
+                                                             static_cast<double>(points) * static_cast<double>(span));
+          }
+          const auto device = static_cast<std::size_t>(changed);
+          while (timelines_.size() <= device) timelines_.emplace_back(points);
+          timelines_[device].note(replay->devices()[device], interval, sequence, time_ns);
+        },
+        [&] { replay->note_loss(); });
+    expected = chunk.first_sequence + chunk.event_count;
+  }
+  for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
+  end_ = std::move(replay);
+}
+
+void ReplayRun::keep_check_point(std::size_t chunk, const Replay& replay) {
+  check_points_.push_back({chunk, std::make_unique<const Replay>(replay)});
+  check_point_bytes_ += replay.memory_bytes();
+  while (check_point_bytes_ > kCheckPointBytes && check_points_.size() > 1) {
+    // Every second one goes, and those to come are twice as far apart.
+    check_point_distance_ *= 2;
+    check_point_bytes_ = 0;
+    std::vector<CheckPoint> kept;
+    for (std::size_t index = 1; index < check_points_.size(); index += 2) {
+      check_point_bytes_ += check_points_[index].state->memory_bytes();
+      kept.push_back(std::move(check_points_[index]));
+    }
+    check_points_ = std::move(kept);
+  }
+  next_check_point_ = trace_->chunks()[chunk].first_sequence + check_point_distance_;
+}
+
+std::unique_ptr<Replay> ReplayRun::state_before(std::uint64_t until) const {
+  const std::vector<Chunk>& chunks = trace_->chunks();
+  const CheckPoint* nearest = nullptr;
+  for (const CheckPoint& point : check_points_) {
+    if (chunks[point.chunk].first_sequence <= until) nearest = &point;
+  }
+  if (chunks.empty() || until >= chunks.back().first_sequence + chunks.back().event_count) {
+    return std::make_unique<Replay>(*end_);
+  }
+  auto replay = nearest ? std::make_unique<Replay>(*nearest->state) : std::make_unique<Replay>(trace_->definitions());
+  const std::size_t first = nearest ? nearest->chunk : 0;
+  std::uint64_t expected = first == 0 ? 0 : chunks[first - 1].first_sequence + chunks[first - 1].event_count;
+  std::vector<Event> events;
+  for (std::size_t index = first; index < chunks.size() && chunks[index].first_sequence < until; ++index) {
+    replay_chunk(
+        *trace_, chunks[index], expected, events,
+        [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+          if (sequence < until) replay->apply(event, sequence, time_ns, nullptr);
+        },
+        [&] { replay->note_loss(); });
+    expected = chunks[index].first_sequence + chunks[index].event_count;
+  }
+  return replay;
+}
+
+std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
+  std::vector<Event> events;
+  for (const Chunk& chunk : trace_->chunks()) {
+    const ChunkClock clock = trace_->clock_of(chunk);
+    if (clock.wall_ns(chunk.end.counter) <= time_ns) continue;
+    std::uint64_t found = UINT64_MAX;
+    replay_chunk(
+        *trace_, chunk, chunk.first_sequence, events,
+        [&](const Event&, std::uint64_t sequence, std::int64_t at_ns) {
+          if (at_ns > time_ns) found = std::min(found, sequence);
+        },
+        [] {});
+    if (found != UINT64_MAX) return found;
+  }
+  return UINT64_MAX;
+}
+
+}  // namespace alloctrace

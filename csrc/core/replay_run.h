@@ -1,0 +1,50 @@
+// One pass of the replay over a whole trace, which leaves check points behind: the state at any event is then a short
+// replay from the one before it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "memory_timeline.h"
+#include "replay.h"
+#include "trace_reader.h"
+
+namespace alloctrace {
+
+class ReplayRun {
+ public:
+  // `points` intervals of equal time make the timeline. `progress` is told a share from 0 to 1. Throws OpenError when
+  // the file went away meanwhile.
+  ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
+            const std::function<void(double)>& progress = {});
+
+  const ReplayFindings& findings() const { return findings_; }
+  // At the end of the trace.
+  const Replay& end() const { return *end_; }
+  // Per device, in the order of end().devices().
+  const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
+
+  // The state after all events with a sequence number below `until`.
+  std::unique_ptr<Replay> state_before(std::uint64_t until) const;
+  // Sequence number of the first event after a moment (wall clock).
+  std::uint64_t sequence_after(std::int64_t time_ns) const;
+
+ private:
+  struct CheckPoint {
+    std::size_t chunk;  // the state is the one before it
+    std::unique_ptr<const Replay> state;
+  };
+  void keep_check_point(std::size_t chunk, const Replay& replay);
+
+  std::shared_ptr<const TraceReader> trace_;
+  ReplayFindings findings_;
+  std::vector<MemoryTimeline> timelines_;
+  std::unique_ptr<const Replay> end_;
+  std::vector<CheckPoint> check_points_;
+  std::uint64_t check_point_distance_, next_check_point_;  // in events
+  std::size_t check_point_bytes_ = 0;
+};
+
+}  // namespace alloctrace

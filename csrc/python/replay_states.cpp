@@ -1,0 +1,143 @@
+#include "replay_states.h"
+
+#include <pybind11/functional.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../core/replay_run.h"
+#include "numpy_columns.h"
+
+namespace alloctrace {
+namespace {
+
+// Segments and blocks of one device, as columns.
+py::dict memory_dict(const DeviceMemory& memory) {
+  std::vector<SegmentView> segments;
+  std::vector<const Piece*> blocks;
+  memory.list(segments, blocks);
+  py::dict result;
+  result["device_type"] = memory.device_type();
+  result["device_index"] = memory.device_index();
+
+  py::dict of_segments;
+  const auto add_segments = [&]<typename Get>(const char* name, Get get) {
+    of_segments[name] = column<std::uint64_t>(segments, get);
+  };
+  add_segments("address", [](const SegmentView& row) { return row.address; });
+  add_segments("total_size", [](const SegmentView& row) { return row.total_size; });
+  add_segments("allocated_size", [](const SegmentView& row) { return row.allocated_size; });
+  add_segments("active_size", [](const SegmentView& row) { return row.active_size; });
+  add_segments("requested_size", [](const SegmentView& row) { return row.requested_size; });
+  add_segments("place", [](const SegmentView& row) { return row.place; });
+  add_segments("is_large", [](const SegmentView& row) { return row.is_large; });
+  add_segments("is_expandable", [](const SegmentView& row) { return row.is_expandable; });
+  result["segments"] = of_segments;
+
+  std::vector<std::uint64_t> segment_of(blocks.size(), 0);
+  for (const SegmentView& segment : segments) {
+    for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = segment.address;
+  }
+  py::dict of_blocks;
+  of_blocks["segment"] = to_array(std::move(segment_of));
+  const auto add_blocks = [&]<typename Get>(const char* name, Get get) {
+    of_blocks[name] = column<std::uint64_t>(blocks, get);
+  };
+  add_blocks("address", [](const Piece* row) { return row->address; });
+  add_blocks("size", [](const Piece* row) { return row->size; });
+  add_blocks("requested_size", [](const Piece* row) { return row->requested; });
+  add_blocks("state", [](const Piece* row) { return row->state; });
+  add_blocks("stack", [](const Piece* row) { return row->stack; });
+  add_blocks("thread", [](const Piece* row) { return row->thread; });
+  add_blocks("birth_seq", [](const Piece* row) { return row->birth; });
+  of_blocks["birth_ns"] = column<std::int64_t>(blocks, [](const Piece* row) { return row->birth_ns; });
+  result["blocks"] = of_blocks;
+  return result;
+}
+
+py::list memory_list(const Replay& replay) {
+  py::list result;
+  for (const DeviceMemory& device : replay.devices()) result.append(memory_dict(device));
+  return result;
+}
+
+py::dict timeline_dict(const DeviceMemory& memory, const MemoryTimeline& timeline) {
+  constexpr const char* kNames[kMeasureCount] = {"requested",  "allocated", "active",       "reserved",
+                                                 "releasable", "stranded",  "largest_free", "blocks"};
+  const std::vector<MemoryTimeline::Interval>& rows = timeline.intervals();
+  using Interval = MemoryTimeline::Interval;
+  py::dict result;
+  result["device_type"] = memory.device_type();
+  result["device_index"] = memory.device_index();
+  result["tells_segments"] = memory.tells_segments();
+  const auto peak = [](const MemoryTimeline::Peak& of) { return py::make_tuple(of.bytes, of.sequence, of.time_ns); };
+  result["allocated_peak"] = peak(timeline.allocated_peak());
+  result["reserved_peak"] = peak(timeline.reserved_peak());
+  py::dict columns;
+  for (std::size_t i = 0; i < kMeasureCount; ++i) {
+    const std::string name = kNames[i];
+    columns[name.c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.last[i]; });
+    columns[(name + "_min").c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.lowest[i]; });
+    columns[(name + "_max").c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.highest[i]; });
+  }
+  columns["seq"] = column<std::uint64_t>(rows, [](const Interval& row) { return row.highest_sequence; });
+  result["columns"] = columns;
+  return result;
+}
+
+py::list items(const std::vector<ReplayFindings::Item>& found) {
+  py::list result;
+  for (const ReplayFindings::Item& item : found) result.append(py::make_tuple(item.sequence, item.device, item.text));
+  return result;
+}
+
+py::dict findings_dict(const ReplayFindings& findings) {
+  py::dict result;
+  result["states"] = findings.states;
+  result["agreeing"] = findings.agreeing;
+  result["resumed"] = findings.resumed;
+  result["void_states"] = findings.void_states;
+  result["contradictions"] = findings.contradictions;
+  result["after_loss"] = findings.after_loss;
+  result["differences"] = items(findings.differences);
+  result["contradiction_list"] = items(findings.kept_contradictions);
+  return result;
+}
+
+}  // namespace
+
+void define_replay(py::module_& module) {
+  py::class_<ReplayRun>(module, "Replay")
+      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const py::object& callback) {
+             const Progress progress = with_gil(callback);
+             const py::gil_scoped_release unlocked;
+             return std::make_unique<ReplayRun>(std::move(trace), points, progress);
+           }),
+           py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
+      .def("state_before",
+           [](const ReplayRun& run, std::uint64_t until) {
+             std::unique_ptr<Replay> state;
+             {
+               const py::gil_scoped_release unlocked;
+               state = run.state_before(until);
+             }
+             return py::make_tuple(state->time_ns(), memory_list(*state));
+           })
+      .def("sequence_after",
+           [](const ReplayRun& run, std::int64_t time_ns) {
+             const py::gil_scoped_release unlocked;
+             return run.sequence_after(time_ns);
+           })
+      .def("timelines",
+           [](const ReplayRun& run) {
+             py::list result;
+             for (std::size_t index = 0; index < run.timelines().size(); ++index) {
+               result.append(timeline_dict(run.end().devices()[index], run.timelines()[index]));
+             }
+             return result;
+           })
+      .def("findings", [](const ReplayRun& run) { return findings_dict(run.findings()); });
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,70 @@
+"""The verbs that show replayed memory: each makes its table, in the form that was asked for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+
+import pandas as pd
+
+from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
+from ..report.screen import Screen
+from ..trace import Trace
+
+VERBS = {
+    "segments": "what torch holds of each device's memory at a moment, segment by segment",
+    "blocks": "the blocks at a moment, largest first, with the line that made each",
+    "timeline": "requested, allocated, active and reserved bytes over time, and what is only cached",
+    "verify": "whether the trace agrees with itself and with the allocator's own states (exit status 1: it does not)",
+}
+"""What each verb shows."""
+EXIT_FOUND = 1
+
+
+def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
+    """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
+    device = options.device[0] if options.device else None
+    top = options.top if options.top is not None else 20
+    rows = top or sys.maxsize
+    if verb == "verify":
+        found = trace.verify()
+        status = 0 if found.ok else EXIT_FOUND
+        if options.json:
+            return json.dumps({"ok": found.ok, **dataclasses.asdict(found)}, indent=2) + "\n", status
+        write_verification(found, screen)
+        return "", status
+    if verb == "timeline":
+        table = trace.timeline(options.points, device)
+        table = _between(table, trace, options)
+        if not _is_data(options):
+            write_timeline(table, screen)
+    elif verb == "segments":
+        table = trace.segments(options.at, device=device)
+        if not _is_data(options):
+            write_segments(table, trace.blocks(options.at, device=device), screen, rows)
+    else:
+        table = trace.blocks(options.at, device=device)
+        if not _is_data(options):
+            write_blocks(table, trace, screen, rows)
+        else:
+            sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in table["stack"]])
+            table = pd.concat([table, sites[["filename", "line", "function"]]], axis=1) if len(table) else table
+    if options.json:
+        return table.to_json(orient="records", indent=1) + "\n", 0
+    return (table.to_csv(index=False) if options.csv else ""), 0
+
+
+def _is_data(options: argparse.Namespace) -> bool:
+    return bool(options.json or options.csv)
+
+
+def _between(table: pd.DataFrame, trace: Trace, options: argparse.Namespace) -> pd.DataFrame:
+    """The intervals from --since to --until."""
+    begin, end = options.since, options.until
+    if begin is not None:
+        table = table[table["time_ns"] >= trace.time_ns(begin)]
+    if end is not None:
+        table = table[table["time_ns"] <= trace.time_ns(end)]
+    return table.reset_index(drop=True)

@@ -1,0 +1,210 @@
+"""What was in memory, exactly, at any moment: segments, blocks and their sums over time, from the events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from . import _replay
+from .kinds import device_name
+
+SEGMENT_COLUMNS = (
+    "device",
+    "address",
+    "total_size",
+    "allocated_size",
+    "active_size",
+    "requested_size",
+    "stream",
+    "segment_type",
+    "segment_pool_id",
+    "is_expandable",
+)
+BLOCK_COLUMNS = (
+    "device",
+    "segment",
+    "address",
+    "size",
+    "requested_size",
+    "state",
+    "stack",
+    "thread",
+    "birth_seq",
+    "birth_ns",
+    "age_ns",
+)
+MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
+"""In bytes; of each the timeline has the value at an interval's end, and the lowest and highest within it."""
+
+_BLOCK_STATES = np.array(["inactive", "active_allocated", "active_pending_free"], dtype=object)
+_NEED_SEGMENTS = MEASURES[3:]
+POINTS = 6000
+"""Intervals that the one pass measures: those of a timeline with fewer are made of them, where the number divides."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that a device had at once, and the event that reached it."""
+
+    bytes: int
+    seq: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """An event that does not fit what came before it."""
+
+    seq: int
+    device: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far a trace agrees with itself: see `Trace.verify`."""
+
+    states: int
+    """Allocator states in the trace: at the start and stop of the recording, and wherever the program asked for one."""
+    agreeing: int
+    """Of these, those that the replay equals in every segment and block; the first of a recording that began when CUDA
+    was in use is where the replay begins, and counts as agreeing."""
+    differences: list[Contradiction] = field(default_factory=list)
+    """States that the replay does not equal although nothing was lost before them (the first 1000)."""
+    contradictions: int = 0
+    """Events that do not fit what came before, with no loss that explains it."""
+    contradiction_list: list[Contradiction] = field(default_factory=list)
+    """The first 1000 of them."""
+    after_loss: int = 0
+    """Events that do not fit, after a loss and before the next state."""
+    resumed: int = 0
+    """States from which the replay went on after a loss."""
+    void_states: int = 0
+    """States of which events are missing."""
+    unmatched_frees: int = 0
+    """Frees of blocks whose alloc is not in the trace: made before it began, or lost."""
+    lost: int = 0
+    """Events that are missing: not recorded, or in damaged or absent blocks."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is lost, and all that is there agrees."""
+        return not (self.differences or self.contradictions or self.void_states or self.lost)
+
+
+class Replay:
+    """A replayed trace. `places`: of the reader (device, stream, pool by place id)."""
+
+    def __init__(
+        self,
+        reader: _replay.TraceReader,
+        places: pd.DataFrame,
+        points: int = POINTS,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._run = _replay.Replay(reader, points, progress)
+        self._places = places
+        self._points = points
+        self.devices: dict[str, dict[str, Any]] = {
+            device_name(entry["device_type"], entry["device_index"]): entry for entry in self._run.timelines()
+        }
+        self._names = list(self.devices)
+
+    def peak(self, measure: str, device: str | None = None) -> Peak | None:
+        """The peak of "allocated" or "reserved" bytes, of one device or of that with the highest; None without one."""
+        peaks = [Peak(*entry[f"{measure}_peak"]) for name, entry in self.devices.items() if device in (None, name)]
+        highest = max(peaks, key=lambda peak: peak.bytes, default=None)
+        return highest if highest is not None and highest.bytes else None
+
+    def sequence_after(self, time_ns: int) -> int:
+        """Number of the first event after a moment (ns since 1970); beyond all events where there is none."""
+        return self._run.sequence_after(time_ns)
+
+    def time_before(self, until: int) -> int:
+        """When the last event before `until` was (ns since 1970); 0 where there is none."""
+        return self._run.state_before(until)[0]
+
+    def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
+        """See `Trace.segments`; the state before event `until`."""
+        tables = []
+        for entry in self._run.state_before(until)[1]:
+            name = device_name(entry["device_type"], entry["device_index"])
+            if device not in (None, name):
+                continue
+            table = pd.DataFrame(entry["segments"])
+            place = self._places.iloc[table.pop("place")]
+            table["device"] = name
+            table["stream"] = place["stream"].to_numpy()
+            table["segment_pool_id"] = place["pool"].to_numpy()
+            table["segment_type"] = np.where(table.pop("is_large"), "large", "small")
+            table["is_expandable"] = table["is_expandable"].astype(bool)
+            tables.append(table)
+        return _joined(tables, SEGMENT_COLUMNS)
+
+    def blocks(self, until: int, device: str | None = None) -> pd.DataFrame:
+        """See `Trace.blocks`; the state before event `until`."""
+        now_ns, entries = self._run.state_before(until)
+        tables = []
+        for entry in entries:
+            name = device_name(entry["device_type"], entry["device_index"])
+            if device not in (None, name):
+                continue
+            table = pd.DataFrame(entry["blocks"])
+            table["device"] = name
+            table["state"] = _BLOCK_STATES[table["state"].to_numpy(dtype=np.int64)]
+            live = table["state"] != "inactive"
+            table["age_ns"] = np.where(live, now_ns - table["birth_ns"], 0)
+            table.loc[~live, ["stack", "thread", "birth_seq", "birth_ns"]] = 0
+            tables.append(table)
+        return _joined(tables, BLOCK_COLUMNS)
+
+    def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
+        """See `Trace.timeline`, without its times; `points` divides the number of intervals that were measured."""
+        tables = []
+        for name, entry in self.devices.items():
+            if device in (None, name):
+                tables.append(_fewer(pd.DataFrame(entry["columns"]), points))
+                tables[-1].insert(0, "device", name)
+                if not entry["tells_segments"]:
+                    for measure in _NEED_SEGMENTS:
+                        tables[-1][[measure, f"{measure}_min", f"{measure}_max"]] = pd.NA
+        columns = [f"{measure}{end}" for measure in MEASURES for end in ("", "_min", "_max")]
+        table = _joined(tables, ("device", *columns, "blocks", "seq"))
+        return table.astype({name: "Int64" for name in columns if name.startswith(_NEED_SEGMENTS)})
+
+    def verification(self, unmatched_frees: int, lost: int) -> Verification:
+        """See `Trace.verify`."""
+        found = self._run.findings()
+        for name in ("differences", "contradiction_list"):
+            found[name] = [Contradiction(seq, self._names[device], sentence) for seq, device, sentence in found[name]]
+        return Verification(**found, unmatched_frees=unmatched_frees, lost=lost)
+
+
+def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    if not tables:
+        return pd.DataFrame({name: pd.Series(dtype=np.uint64) for name in columns})
+    return pd.concat(tables, ignore_index=True)[list(columns)]
+
+
+def _fewer(table: pd.DataFrame, points: int) -> pd.DataFrame:
+    """Every len/points rows as one: the last, lowest and highest values, and the event of the highest."""
+    group = len(table) // points
+    if group == 1:
+        return table
+    made = {}
+    for name in table.columns:
+        rows = table[name].to_numpy().reshape(points, group)
+        if name == "seq":
+            highest = table["allocated_max"].to_numpy().reshape(points, group).argmax(axis=1)
+            made[name] = rows[np.arange(points), highest]
+        elif name.endswith("_min"):
+            made[name] = rows.min(axis=1)
+        elif name.endswith("_max"):
+            made[name] = rows.max(axis=1)
+        else:
+            made[name] = rows[:, -1]
+    return pd.DataFrame(made)
