@@ -40,25 +40,28 @@ class ForwardStacks {
   }
 
  private:
-  // The last nodes of each thread. A step of the largest models makes tens of thousands.
-  static constexpr std::size_t kRemembered = std::size_t{1} << 18;
+  // The last nodes of each thread. A step of the largest models makes tens of thousands; most programs are far smaller,
+  // so the ring is made in parts as it fills.
+  static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 12;
   struct Entry {
     std::uint64_t node = 0;  // its number + 1; 0: none
     std::uint32_t stack = 0;
   };
-  using Ring = std::array<Entry, kRemembered>;
+  using Part = std::array<Entry, kPart>;
+  using Ring = std::array<std::unique_ptr<Part>, kRemembered / kPart>;
 
   Entry& entry_of(std::uint64_t thread, std::uint64_t node) {
     if (thread != last_thread_ || !last_ring_) {
-      std::unique_ptr<Ring>& ring = rings_[thread];
-      if (!ring) ring = std::make_unique<Ring>();
       last_thread_ = thread;
-      last_ring_ = ring.get();
+      last_ring_ = &rings_[thread];
     }
-    return (*last_ring_)[node % kRemembered];
+    const std::size_t at = node % kRemembered;
+    std::unique_ptr<Part>& part = (*last_ring_)[at / kPart];
+    if (!part) part = std::make_unique<Part>();
+    return (*part)[at % kPart];
   }
 
-  std::map<std::uint64_t, std::unique_ptr<Ring>> rings_;
+  std::map<std::uint64_t, Ring> rings_;
   std::uint64_t last_thread_ = 0;
   Ring* last_ring_ = nullptr;
 };

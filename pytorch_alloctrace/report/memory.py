@@ -118,7 +118,7 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
             highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
             if highest.isna().all():
                 continue
-            levels = [int(level) for level in highest.fillna(0)]
+            levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, max(min(screen.width - 52, 60), 10), plain=screen.plain)
             line = Text.assemble(f"{name.replace('_', ' '):13}", (chart, "green"))
             line.append(f"  {units.size(min(levels))} to {units.size(max(levels))}, at the end {_last(rows[name])}")
