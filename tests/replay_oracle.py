@@ -1,0 +1,233 @@
+"""What torch said of its allocator at each checkpoint of a program (replay_programs), and comparisons with it: of the
+checkpoint with itself, of the events of the trace, of the segments and blocks that the trace is replayed to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import pytorch_alloctrace as alloctrace
+
+SEGMENT_COLUMNS = (
+    "device", "address", "total_size", "allocated_size", "active_size", "requested_size",
+    "stream", "segment_type", "segment_pool_id", "is_expandable",
+)  # fmt: skip
+BLOCK_COLUMNS = ("device", "segment", "address", "size", "requested_size", "state")
+STATES = ("active_allocated", "active_pending_free", "inactive")
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    trace: str
+    """Name of the trace's file."""
+    at: str
+    """The moment in the trace."""
+    mid_run: bool
+    """Whether torch had expandable segments when the trace began."""
+    segments: list[Row]
+    blocks: list[Row]
+    peaks: dict[str, dict[str, int]]
+    """At the end of a trace: of each device, the most bytes of each measure since the trace began."""
+
+
+def read_expected(path: Path) -> list[Checkpoint]:
+    found = []
+    for line in path.read_text().splitlines():
+        told = json.loads(line)
+        told["segments"] = sorted((*row[:8], tuple(row[8]), row[9]) for row in told["segments"])
+        told["blocks"] = sorted(map(tuple, told["blocks"]))
+        found.append(Checkpoint(**{"peaks": {}, **told}))
+    return found
+
+
+def contradictions(checkpoint: Checkpoint) -> list[str]:
+    """What a snapshot of any allocator must not say: blocks tile their segment, and its sums are theirs."""
+    wrong = []
+    blocks_of: dict[tuple[str, int], list[Row]] = {}
+    for block in checkpoint.blocks:
+        blocks_of.setdefault((block[0], block[1]), []).append(block)
+    for segment in checkpoint.segments:
+        device, begin, total, *sums = segment[:6]
+        name = f"{checkpoint.at}: segment {begin:#x} of {device}"
+        expected_sums, end = [0, 0, 0], begin
+        for _, _, address, size, requested, state in blocks_of.pop((device, begin), []):
+            if address != end or size <= 0 or state not in STATES:
+                wrong.append(f"{name}: block {address:#x} of {size} bytes, {state}, after {end:#x}")
+            end = address + size
+            if state != "inactive":
+                allocated = size if state == "active_allocated" else 0
+                expected_sums = [expected_sums[0] + allocated, expected_sums[1] + size, expected_sums[2] + requested]
+                if not 0 < requested <= size:
+                    wrong.append(f"{name}: block {address:#x} of {size} bytes for {requested} requested")
+        if end != begin + total:
+            wrong.append(f"{name}: {total} bytes, its blocks end after {end - begin}")
+        if sums != expected_sums:
+            wrong.append(f"{name}: says {sums} allocated, active, requested, its blocks {expected_sums}")
+    return wrong + [f"{checkpoint.at}: blocks at {where} without a segment" for where in blocks_of]
+
+
+def account_of_events(
+    trace: alloctrace.Trace, moments: Sequence[str]
+) -> Iterator[tuple[dict[tuple[str, int], int], dict[str, int]]]:
+    """At each of the moments, which are in order: the live blocks, (device, address) to requested bytes, and the
+    reserved bytes of each device, from nothing but allocations, frees and segments. Of the allocator's states in the
+    trace only the first of each device counts."""
+    ends = [trace.positions.until(at, None) for at in moments]
+    live: dict[tuple[str, int], int] = {}
+    reserved: dict[str, int] = {}
+    begun: set[str] = set()
+    owner, takes_state = "", False
+    columns = ("seq", "kind", "device", "address", "size", "autograd_seq", "node_seq")
+    events = trace.events(columns=columns)
+    reached = 0
+    for seq, kind, device, address, size, requested, state in zip(*(events[name] for name in columns), strict=True):
+        while reached < len(ends) and ends[reached] is not None and seq >= ends[reached]:
+            yield live, reserved
+            reached += 1
+        if not device.startswith("cuda"):
+            continue
+        if kind == "allocator_state":
+            owner, takes_state = device, device not in begun
+            begun.add(device)
+        elif kind == "state_segment" and takes_state:
+            reserved[owner] = reserved.get(owner, 0) + size
+        elif kind == "state_block" and takes_state and state == 1:
+            live[owner, address] = requested
+        elif kind == "alloc":
+            live[device, address] = size
+        elif kind == "free_requested":
+            del live[device, address]
+        elif kind in ("segment_alloc", "segment_map"):
+            reserved[device] = reserved.get(device, 0) + size
+        elif kind in ("segment_free", "segment_unmap"):
+            reserved[device] -= size
+        if kind in ("alloc", "segment_alloc", "segment_map"):
+            begun.add(device)
+    for _ in ends[reached:]:
+        yield live, reserved
+
+
+def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Where the trace's events, without any rule of the allocator, lead to other live blocks or reserved bytes."""
+    differences = []
+    accounts = account_of_events(trace, [checkpoint.at for checkpoint in checkpoints])
+    for checkpoint, (live, reserved) in zip(checkpoints, accounts, strict=True):
+        told = {(block[0], block[2]): block[4] for block in checkpoint.blocks if block[5] == "active_allocated"}
+        if told != live:
+            odd = sorted(told.items() ^ live.items())
+            differences.append(f"{checkpoint.at}: {len(odd)} live blocks differ from the events', as {odd[:3]}")
+        bytes_of = dict.fromkeys(reserved, 0)
+        for segment in checkpoint.segments:
+            bytes_of[segment[0]] = bytes_of.get(segment[0], 0) + segment[2]
+        if bytes_of != reserved:
+            differences.append(f"{checkpoint.at}: {bytes_of} reserved, the events say {reserved}")
+    return differences
+
+
+@dataclass
+class Comparison:
+    """Counts what was compared and keeps what differs."""
+
+    checkpoints: int = 0
+    segments: int = 0
+    blocks: int = 0
+    unknown_sizes: int = 0
+    """Blocks whose stale requested size was not compared: see `rows_to_compare`."""
+    differences: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.checkpoints} checkpoints, {self.segments} segments and {self.blocks} blocks compared"
+            f" ({self.unknown_sizes} stale sizes left out), {len(self.differences)} differences"
+        )
+
+    def __iadd__(self, other: Comparison) -> Comparison:
+        self.checkpoints += other.checkpoints
+        self.segments += other.segments
+        self.blocks += other.blocks
+        self.unknown_sizes += other.unknown_sizes
+        self.differences += other.differences
+        return self
+
+    def count(self, checkpoint: Checkpoint) -> None:
+        self.checkpoints += 1
+        self.segments += len(checkpoint.segments)
+        self.blocks += len(checkpoint.blocks)
+
+    def add(self, segments: pd.DataFrame, blocks: pd.DataFrame, checkpoint: Checkpoint) -> None:
+        """Compares what the replay says with what torch said, every column of every row."""
+        self._rows(checkpoint, "segment", SEGMENT_COLUMNS, rows_of(segments, SEGMENT_COLUMNS), checkpoint.segments)
+        ours, told = rows_of(blocks, BLOCK_COLUMNS), checkpoint.blocks
+        if checkpoint.mid_run:
+            expandable = {(segment[0], segment[1]) for segment in checkpoint.segments if segment[9]}
+            ours, told = without_stale_sizes(ours, expandable), without_stale_sizes(told, expandable)
+            self.unknown_sizes += sum(row[4] is None for row in told)
+        self._rows(checkpoint, "block", BLOCK_COLUMNS, ours, told)
+
+    def _rows(
+        self, checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], told: list[Row]
+    ) -> None:
+        if ours == told:
+            return
+        key = columns.index("address")
+        mine = {(row[0], row[key]): row for row in ours}
+        theirs = {(row[0], row[key]): row for row in told}
+        where = f"{checkpoint.trace} at {checkpoint.at}"
+        if [*mine] != sorted(mine) or len(mine) != len(ours):
+            self.differences.append(f"{where}: {what}s are not sorted by device and address, or twice there")
+        for device, address in sorted({*mine, *theirs}):
+            our, their = mine.get((device, address)), theirs.get((device, address))
+            if our is None or their is None:
+                only = f"not in torch's state: {our}" if their is None else f"missing: {their}"
+                self.differences.append(f"{where}: {what} {address:#x} of {device} is {only}")
+                continue
+            for name, one, other in zip(columns, our, their, strict=True):
+                if one != other:
+                    told_by = f"{what} {address:#x} of {device}: {name} is {one!r}, torch says {other!r}"
+                    self.differences.append(f"{where}: {told_by}")
+
+
+def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
+    return [*zip(*(table[name].tolist() for name in columns), strict=True)]
+
+
+def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> list[Row]:
+    """torch leaves in a free block what was requested of one that was there before, in memory that is not mapped as
+    well: a recording that begins when there is such memory cannot know what comes back with it."""
+    return [
+        (*row[:4], None, row[5]) if row[5] == "inactive" and (row[0], row[1]) in expandable else row for row in blocks
+    ]
+
+
+def compare_states(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> Comparison:
+    """Every checkpoint of one trace, and the trace's own check points."""
+    comparison = Comparison()
+    for checkpoint in checkpoints:
+        comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
+    verified = trace.verify()
+    if not verified.ok or verified.contradictions or verified.agreeing != verified.states:
+        told = [*verified.differences[:3], *verified.contradiction_list[:3]]
+        comparison.differences.append(
+            f"{checkpoints[0].trace}: verify() is {'' if verified.ok else 'not '}ok, {verified.agreeing} of"
+            f" {verified.states} states agree, {verified.contradictions} contradictions: {told}"
+        )
+    return comparison
+
+
+def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) -> list[str]:
+    """Where the highest point of the timeline is not the peak that torch has counted."""
+    differences = []
+    for device, measures in peaks.items():
+        timeline = trace.timeline(points=100, device=device)
+        for measure, peak in measures.items():
+            highest = int(timeline[f"{measure}_max"].max()) if len(timeline) else 0
+            if highest != peak:
+                differences.append(f"{device}: at most {highest} bytes {measure}, torch says {peak}")
+    return differences

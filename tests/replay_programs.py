@@ -1,0 +1,401 @@
+"""Programs made of operations, recorded, with torch's own snapshots of its allocator beside the trace.
+
+    python replay_programs.py TRACE EXPECTED OPERATIONS.json     runs one program
+    python replay_programs.py serve                              runs one for each line of JSON on stdin:
+                                                                 {"trace": ..., "expected": ..., "operations": [...]}
+
+An operation is a list: its name, then numbers, a text or a list of operations. Numbers that choose among what is there
+are taken modulo the count, and what cannot be done is left out, so every list of operations is a program: hypothesis
+can make and shrink them. Every "begin" starts a trace: TRACE.0, TRACE.1, ...
+
+EXPECTED has a line of JSON for each checkpoint: see Recording.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda_programs import exhaust, reset_allocator_settings, set_allocator_settings, simulated_device, threads
+
+import pytorch_alloctrace as alloctrace
+
+Operation = list[Any]
+
+STREAMS = 3  # of each device: the default one and two more
+PEAKS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
+
+
+def snapshot() -> list[dict[str, Any]]:
+    """torch's segments. Its bindings take a reference too many from True at each call (torch 2.11): after some
+    thousands Python would abort."""
+    segments = torch.cuda.memory_snapshot()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(True))
+    return segments
+
+
+class Recording:
+    """One trace, and its lines in EXPECTED: {"trace": file name, "mid_run": whether there were expandable segments when
+    it began, "at": where in the trace ("mark:check-3"), "segments": [...], "blocks": [...]}, rows as in replay_oracle.
+    The last line of a trace, at "end", has "peaks": of each device, since the trace began."""
+
+    def __init__(self, trace: Path, expected: Path, **options: Any) -> None:
+        self._expected = expected
+        self._trace = trace.name
+        self._checks = self._steps = 0
+        self.mid_run = torch.cuda.is_initialized() and any(segment["is_expandable"] for segment in snapshot())
+        self.session = alloctrace.enable(trace, devices=("cuda",), **options)
+        if torch.cuda.is_initialized():
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
+
+    def check(self) -> None:
+        name = f"check-{self._checks}"
+        self._checks += 1
+        alloctrace.mark(name)
+        self._write(f"mark:{name}")
+
+    def step(self) -> None:
+        alloctrace.step(self._steps)
+        self._write(f"step:{self._steps}")
+        self._steps += 1
+
+    def end(self) -> None:
+        counted = [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
+        peaks = {
+            f"cuda:{device}": {measure: stats[f"{name}.all.peak"] for measure, name in PEAKS.items()}
+            for device, stats in enumerate(counted)
+            if stats
+        }
+        self._write("end", peaks=peaks)
+        alloctrace.disable()
+
+    def _write(self, at: str, **more: Any) -> None:
+        segments, blocks = [], []
+        for segment in snapshot():
+            device = f"cuda:{segment['device']}"
+            numbers = [segment[f"{name}_size"] for name in ("total", "allocated", "active", "requested")]
+            kind = [segment["stream"], segment["segment_type"], segment["segment_pool_id"], segment["is_expandable"]]
+            segments.append([device, segment["address"], *numbers, *kind])
+            for block in segment["blocks"]:
+                columns = [block[name] for name in ("address", "size", "requested_size", "state")]
+                blocks.append([device, segment["address"], *columns])
+        line = {"trace": self._trace, "mid_run": self.mid_run, "at": at, "segments": segments, "blocks": blocks, **more}
+        with open(self._expected, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class Machine:
+    """Carries out operations."""
+
+    def __init__(self, trace: Path, expected: Path) -> None:
+        self._trace, self._expected = trace, expected
+        self._traces = 0
+        self._recording: Recording | None = None
+        self._devices = torch.cuda.device_count()
+        self._live: list[torch.Tensor] = []
+        self._pools: list[tuple[torch.cuda.MemPool, int, str]] = []
+        self._graphs: list[tuple[torch.cuda.CUDAGraph, int]] = []
+        self._streams: dict[tuple[int, int], torch.cuda.Stream] = {}
+        self._held: set[tuple[int, int]] = set()
+        self._capturing_device: int | None = None
+        self._operations: dict[str, Callable[..., None]] = {
+            name.removeprefix("do_"): getattr(self, name) for name in dir(self) if name.startswith("do_")
+        }
+
+    def run(self, operations: list[Operation]) -> None:
+        if operations[:1] != [["untraced"]]:
+            self.do_begin()
+        self._all(operations)
+        if self._traces == 0:
+            self.do_begin()
+        self.do_check()
+        self.do_stop()
+
+    def _all(self, operations: list[Operation]) -> None:
+        for name, *arguments in operations:
+            self._operations[name](*arguments)
+
+    def clear(self) -> None:
+        """Gives back all that the program had, so that the next one finds an allocator without segments."""
+        for device, number in list(self._held):
+            self.do_release(device, number)
+        self._live.clear()
+        self._graphs.clear()
+        self._pools.clear()
+        reset_allocator_settings()
+        for device in range(self._devices):
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+            torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+    # The recording
+
+    def do_untraced(self) -> None:
+        """First of all operations: what follows is not recorded until "begin"."""
+
+    def do_begin(self) -> None:
+        if self._recording is not None:
+            return
+        # A recording that begins in mid-run cannot know which pools there are special ones.
+        self._pools = [pool for pool in self._pools if pool[2] == "plain"]
+        self._recording = Recording(self._trace.with_name(f"{self._trace.name}.{self._traces}"), self._expected)
+        self._traces += 1
+
+    def do_stop(self) -> None:
+        if self._recording is not None:
+            self._recording.end()
+            self._recording = None
+
+    def do_check(self) -> None:
+        if self._recording is not None:
+            self._recording.check()
+
+    def do_step(self) -> None:
+        if self._recording is not None:
+            self._recording.step()
+
+    def do_snapshot(self) -> None:
+        if self._recording is not None:
+            assert self._recording.session.snapshot() or not torch.cuda.is_initialized()
+
+    # Blocks
+
+    def _stream(self, device: int, number: int) -> torch.cuda.Stream:
+        """While a graph is captured on the device, 0 and 1 are the streams of the capture."""
+        if device == self._capturing_device and number < 2:
+            number += STREAMS
+        if number == 0:
+            return torch.cuda.default_stream(device)
+        if (device, number) not in self._streams:
+            self._streams[device, number] = torch.cuda.Stream(device)
+        return self._streams[device, number]
+
+    def _empty(self, size: int, device: int, number: int) -> None:
+        with torch.cuda.stream(self._stream(device, number)), contextlib.suppress(torch.OutOfMemoryError):
+            self._live.append(torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}"))
+
+    def do_allocate(self, size: int, device: int, stream: int) -> None:
+        self._empty(size, device % self._devices, stream % STREAMS)
+
+    def do_free(self, which: int) -> None:
+        if self._live:
+            del self._live[which % len(self._live)]
+
+    def do_free_every(self, step: int) -> None:
+        del self._live[:: step + 1]
+
+    def do_free_while_used(self, which: int, stream: int) -> None:
+        """Another stream uses the block, and is not done with it when it is freed."""
+        if not self._live:
+            return
+        tensor = self._live.pop(which % len(self._live))
+        device, number = tensor.device.index, stream % STREAMS
+        is_captured = device == self._capturing_device and number < 2
+        if (simulator := simulated_device()) and not is_captured and (device, number) not in self._held:
+            with torch.cuda.device(device):
+                simulator.simcuda_hold_stream(ctypes.c_void_p(self._stream(device, number).cuda_stream))
+            self._held.add((device, number))
+        tensor.record_stream(self._stream(device, number))
+
+    def do_release(self, device: int, stream: int) -> None:
+        """What the stream had to do is done; allocations take notice."""
+        held = (device % self._devices, stream % STREAMS)
+        is_captured = held[0] == self._capturing_device and held[1] < 2
+        if held in self._held and not is_captured and (simulator := simulated_device()):
+            with torch.cuda.device(held[0]):
+                simulator.simcuda_release_stream(ctypes.c_void_p(self._stream(*held).cuda_stream))
+            self._held.discard(held)
+
+    def do_use(self, which: int, stream: int) -> None:
+        """Work on the block: in a capture, a node of the graph."""
+        if self._live:
+            tensor = self._live[which % len(self._live)]
+            with torch.cuda.stream(self._stream(tensor.device.index, stream % STREAMS)):
+                tensor[:8].fill_(1)
+
+    def do_wait(self, first: int) -> None:
+        """In a capture, one of its streams waits for the other: from then on blocks of the other may be reused."""
+        if (device := self._capturing_device) is not None:
+            self._stream(device, first % 2).wait_stream(self._stream(device, 1 - first % 2))
+
+    def do_synchronize(self, device: int) -> None:
+        if self._capturing_device is None:
+            torch.cuda.synchronize(device % self._devices)
+
+    def do_empty_cache(self) -> None:
+        if self._capturing_device is None:
+            torch.cuda.empty_cache()
+
+    def do_exhaust(self, size: int, device: int, keep_every: int) -> None:
+        """Runs out of memory, at most 300 blocks later, and frees most of it."""
+        made: list[torch.Tensor] = []
+        device %= self._devices
+        _, total = torch.cuda.mem_get_info(device)
+        with torch.cuda.device(device):
+            exhaust(max(size, total // 300), made)
+        self._live += made[:: keep_every + 2]
+
+    def do_threads(self, steps: int) -> None:
+        if self._capturing_device is None:
+            try:
+                threads(steps, count=3)
+            except torch.OutOfMemoryError as error:
+                del error
+                gc.collect()  # what an error holds
+
+    # Settings
+
+    def do_settings(self, text: str) -> None:
+        with contextlib.suppress(
+            ValueError
+        ):  # not all go together with others; some are then set, as on a mistake of a user
+            set_allocator_settings(text)
+
+    def do_fraction(self, percent: int, device: int) -> None:
+        torch.cuda.set_per_process_memory_fraction(percent / 100, device % self._devices)
+
+    # Pools
+
+    def do_make_pool(self, kind: str, device: int) -> None:
+        """Of kind "plain", "no_split", "use_on_oom", or "own": with an allocator of its own."""
+        device %= self._devices
+        with torch.cuda.device(device):
+            if kind == "own":
+                library = alloctrace.pluggable_library()
+                pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
+                pool = torch.cuda.MemPool(pair.allocator())
+            else:
+                pool = torch.cuda.MemPool(no_split=kind == "no_split", use_on_oom=kind == "use_on_oom")
+        self._pools.append((pool, device, kind))
+
+    def do_drop_pool(self, which: int) -> None:
+        if self._pools and self._capturing_device is None:
+            del self._pools[which % len(self._pools)]
+
+    def do_allocate_in_pool(self, size: int, which: int, stream: int) -> None:
+        if self._pools:
+            pool, device, _ = self._pools[which % len(self._pools)]
+            with torch.cuda.use_mem_pool(pool, device):
+                self._empty(size, device, stream % STREAMS)
+
+    # Graphs
+
+    def _can_capture(self, device: int) -> bool:
+        """torch takes the process down when it lacks the memory for the random numbers of a graph."""
+        if self._capturing_device is not None:
+            return False
+        try:
+            with torch.cuda.stream(self._stream(device, STREAMS)):
+                torch.empty(4096, dtype=torch.uint8, device=f"cuda:{device}")
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _capturing(self, device: int, pool: Any) -> Iterator[None]:
+        """As torch.cuda.graph, which also collects garbage and empties the cache: slow, and no free block is left."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(device)
+        self._capturing_device = device
+        stream, fork = self._stream(device, 0), self._stream(device, 1)
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(stream):
+                graph.capture_begin(*(() if pool is None else (pool,)), capture_error_mode="relaxed")
+                fork.wait_stream(stream)
+                try:
+                    yield
+                finally:
+                    stream.wait_stream(fork)
+                    graph.capture_end()
+        finally:
+            self._capturing_device = None
+        self._graphs.append((graph, device))
+
+    def do_capture(self, device: int, share: int, operations: list[Operation]) -> None:
+        """share 0: a new pool; else that of an earlier graph of the device, if there is one."""
+        device %= self._devices
+        shared = [graph for graph, of_device in self._graphs if of_device == device]
+        pool = shared[share % len(shared)].pool() if share and shared else None
+        if self._can_capture(device):
+            with self._capturing(device, pool):
+                self._all(operations)
+
+    def do_drop_graph(self, which: int) -> None:
+        if self._graphs and self._capturing_device is None:
+            self._graphs.pop(which % len(self._graphs))[0].reset()
+
+    def do_checkpoint_pool(self, device: int, first: list[int], later: list[int], settings: str) -> None:
+        """A pool goes back to its state after an earlier capture, as trees of graphs do it: every second block of the
+        first capture is there again, what was made since is dropped. Between the two, the settings change."""
+        device %= self._devices
+        if not self._can_capture(device):
+            return
+        kept, stale = self._live, []  # what is live elsewhere is none of this
+        pool = torch.cuda.graph_pool_handle()
+        try:
+            self._live = []
+            with self._capturing(device, pool):
+                for size in first:
+                    self._empty(size, device, 0)
+                self.do_free_every(1)
+            state = torch._C._cuda_getCheckpointState(device, pool)
+            alive = [(tensor.data_ptr(), tensor.untyped_storage().size()) for tensor in self._live]
+            self._live = []
+            self.do_check()
+            self.do_settings(settings)
+            if not self._can_capture(device):
+                return
+            with self._capturing(device, pool):
+                for size in later:
+                    self._empty(size, device, 0)
+                self.do_check()
+            stale = self._live
+        finally:
+            self._live = kept
+        where = torch.device("cuda", device)
+        again = [torch._C._construct_storage_from_data_pointer(address, where, size) for address, size in alive]
+        stale_storages = [tensor.untyped_storage()._cdata for tensor in stale]
+        torch._C._cuda_setCheckpointPoolState(device, state, stale_storages, [storage._cdata for storage in again])
+        self.do_check()
+
+
+def run_program(trace: Path, expected: Path, operations: list[Operation]) -> None:
+    machine = Machine(trace, expected)
+    try:
+        machine.run(operations)
+    finally:
+        if alloctrace.is_enabled():
+            alloctrace.disable()
+        machine.clear()
+
+
+def serve() -> None:
+    """Answers each line with one, {"error": what went wrong or null, "clean": whether the next program finds an
+    allocator without segments}."""
+    gc.disable()  # objects are to die where the operations say so
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    for line in sys.stdin:
+        program = json.loads(line)
+        error = None
+        try:
+            run_program(Path(program["trace"]), Path(program["expected"]), program["operations"])
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+        print(json.dumps({"error": error, "clean": not error and not snapshot()}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        gc.disable()
+        run_program(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text()))

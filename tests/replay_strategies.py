@@ -1,0 +1,149 @@
+"""Programs for replay_programs as hypothesis strategies, which shrink to the shortest list of operations that
+still shows a difference; and a process to run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+BOUNDARIES = (1, 511, 512, 513, MIB - 512, MIB - 1, MIB, MIB + 1, 2 * MIB, 9 * MIB, 10 * MIB - 1, 10 * MIB)
+LARGE_BOUNDARIES = (10 * MIB + 1, 18 * MIB, 19 * MIB, 19 * MIB + 1, 20 * MIB, 20 * MIB + 1, 21 * MIB, 64 * MIB, 2 * GIB)
+SIZES = st.one_of(
+    st.integers(1, 4 * KIB),
+    st.integers(1, MIB),
+    st.sampled_from(BOUNDARIES),
+    st.integers(MIB, 12 * MIB),
+    st.sampled_from(LARGE_BOUNDARIES),
+    st.integers(10 * MIB, 150 * MIB),
+    st.integers(100 * MIB, 2 * GIB),
+)
+
+# What one call names not is set to its default by it.
+SETTING = st.one_of(
+    st.sampled_from(("expandable_segments:True", "expandable_segments:True", "expandable_segments:False")),
+    st.sampled_from((21, 32, 64, 200)).map("max_split_size_mb:{}".format),
+    st.sampled_from((1, 2, 4, 8, 16)).map("roundup_power2_divisions:{}".format),
+    st.just("roundup_power2_divisions:[1:2,64:8,256:1,512:4,>:1]"),
+    st.sampled_from((30, 100)).map("max_split_size_mb:25,max_non_split_rounding_mb:{}".format),
+    st.sampled_from((0.1, 0.4, 0.8)).map("garbage_collection_threshold:{}".format),
+    st.sampled_from((22, 50)).map("large_segment_size_mb:{}".format),
+    st.just("graph_capture_record_stream_reuse:True"),
+)
+SETTINGS = st.lists(SETTING, min_size=1, max_size=3, unique_by=lambda text: text.split("_")[0]).map(",".join)
+
+NUMBERS = st.integers(0, 30)
+DEVICES = st.sampled_from((0, 0, 0, 1))
+STREAMS = st.sampled_from((0, 0, 0, 1, 2))
+
+
+def operation(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.tuples(st.just(name), *arguments).map(list)
+
+
+def one_of(weights: dict[st.SearchStrategy[list[Any]], int]) -> st.SearchStrategy[list[Any]]:
+    """As st.one_of, which chooses each as often as any other."""
+    choices = [strategy for strategy, weight in weights.items() for _ in range(weight)]
+    return st.integers(0, len(choices) - 1).flatmap(choices.__getitem__)
+
+
+ANYWHERE = {
+    operation("allocate", SIZES, DEVICES, STREAMS): 12,
+    operation("free", NUMBERS): 8,
+    operation("check"): 6,
+    operation("allocate_in_pool", SIZES, NUMBERS, STREAMS): 4,
+    operation("free_every", st.integers(0, 3)): 1,
+    operation("free_while_used", NUMBERS, STREAMS): 3,
+    operation("release", DEVICES, STREAMS): 2,
+    operation("use", NUMBERS, STREAMS): 1,
+    operation("settings", SETTINGS): 2,
+    operation("exhaust", SIZES, DEVICES, st.integers(0, 5)): 1,
+    operation("snapshot"): 1,
+    operation("step"): 1,
+}
+IN_CAPTURE = st.lists(one_of({**ANYWHERE, operation("wait", NUMBERS): 3}), max_size=12)
+SIZE_LISTS = st.lists(SIZES, min_size=1, max_size=6)
+OPERATIONS = one_of(
+    {
+        **ANYWHERE,
+        operation("make_pool", st.sampled_from(("plain", "plain", "no_split", "use_on_oom", "own")), DEVICES): 2,
+        operation("drop_pool", NUMBERS): 1,
+        operation("capture", DEVICES, st.integers(0, 3), IN_CAPTURE): 2,
+        operation("drop_graph", NUMBERS): 1,
+        operation("checkpoint_pool", DEVICES, SIZE_LISTS, SIZE_LISTS, SETTINGS): 1,
+        operation("synchronize", DEVICES): 1,
+        operation("empty_cache"): 2,
+        operation("fraction", st.sampled_from((100, 50, 30)), DEVICES): 1,
+        operation("threads", st.integers(1, 20)): 1,
+        operation("stop"): 1,
+        operation("begin"): 2,
+    }
+)
+
+
+def beginnings() -> st.SearchStrategy[list[Any]]:
+    """Settings as the process may have begun with, and some that begin untraced."""
+    first_settings = st.one_of(st.just("expandable_segments:False"), SETTINGS)
+    return st.tuples(st.sampled_from(([], [], [["untraced"]])), operation("settings", first_settings)).map(
+        lambda chosen: [*chosen[0], chosen[1]]
+    )
+
+
+def programs() -> st.SearchStrategy[list[Any]]:
+    """Most of them long: left alone, hypothesis makes lists of a few operations. Shrinking begins with the length."""
+    lengths = st.sampled_from((1, 25, 50, 75))
+    rest = lengths.flatmap(lambda length: st.lists(OPERATIONS, min_size=length, max_size=length + 15))
+    return st.tuples(beginnings(), rest).map(lambda parts: [*parts[0], *parts[1]])
+
+
+class Runner:
+    """A process that runs one program after another: importing torch takes longer than a program. A new one when a
+    program has failed or has left something behind."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
+        self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), "serve"]
+        self._folder, self._environment = folder, environment
+        self._process: subprocess.Popen[str] | None = None
+        self.processes = 0
+
+    def run(self, trace: str, expected: str, operations: list[Any]) -> str | None:
+        """What went wrong, with the end of what the process has said."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        program = {"trace": trace, "expected": expected, "operations": operations}
+        try:
+            process.stdin.write(json.dumps(program) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or '{"error": "the process has ended", "clean": false}')
+        except BrokenPipeError:
+            answer = {"error": "the process has ended", "clean": False}
+        if not answer["clean"]:
+            self.stop()
+        error: str | None = answer["error"]
+        return error and f"{error}\n{(self._folder / 'output.txt').read_text()[-3000:]}"
+
+    def _start(self) -> None:
+        with open(self._folder / "output.txt", "w") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+            )
+        self.processes += 1
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=120)
+            self._process = None

@@ -1,0 +1,59 @@
+"""Records cuda_programs with checkpoints between torch's operators, so in the middle of forward, backward and the
+optimizer too: `python replay_training.py FOLDER SCALE GROWTH NAME...` leaves NAME.alloctrace and NAME.expected (see
+replay_programs) of each program in FOLDER. SCALE multiplies the steps; GROWTH, over 1, is by how much each stretch
+between two checkpoints is longer than the one before."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda_programs import PROGRAMS
+from replay_programs import Recording
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Checker(TorchDispatchMode):
+    """Calls the operators, in backward too, which inherits the mode."""
+
+    def __init__(self, recording: Recording, growth: float) -> None:
+        super().__init__()
+        self._recording, self._growth = recording, growth
+        self._operators, self._next, self._stretch = 0, 7.0, 7.0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        result = operator(*arguments, **(options or {}))
+        self._operators += 1
+        if self._operators >= self._next:
+            self._stretch *= self._growth
+            self._next += self._stretch
+            self._recording.check()
+        return result
+
+
+def record(folder: Path, name: str, scale: float, growth: float) -> None:
+    recording = Recording(folder / f"{name}.alloctrace", folder / f"{name}.expected")
+    with Checker(recording, growth):
+        PROGRAMS[name].run(max(2, round(PROGRAMS[name].steps * scale)))
+    recording.check()
+    recording.end()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def main(arguments: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    gc.disable()  # what it frees is not to be freed between a mark and its snapshot
+    folder, scale, growth, *names = arguments
+    if "graphs" in names:
+        PROGRAMS["mlp"].run(1)  # cuBLAS is not to begin in a capture
+    for name in names:
+        record(Path(folder), name, float(scale), float(growth))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
