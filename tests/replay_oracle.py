@@ -227,7 +227,7 @@ def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) 
     for device, measures in peaks.items():
         timeline = trace.timeline(points=100, device=device)
         for measure, peak in measures.items():
-            highest = int(timeline[f"{measure}_max"].max()) if len(timeline) else 0
-            if highest != peak:
+            highest = timeline[f"{measure}_max"].max()
+            if (0 if pd.isna(highest) else int(highest)) != peak:  # not known where the device was not used
                 differences.append(f"{device}: at most {highest} bytes {measure}, torch says {peak}")
     return differences
