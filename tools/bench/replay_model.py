@@ -1,0 +1,166 @@
+"""A plain model of torch's caching allocator that watches a trace's events for contradictions.
+
+It takes nothing from the generator or from csrc/core: each event must be one that the allocator could have told in the
+state that the events before it led to, and what the trace says of the allocator's state at its end must be what the
+model has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytorch_alloctrace as alloctrace
+
+MIB = 1 << 20
+KINDS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "state_segment", "state_block")
+STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2}
+
+
+class ContradictionError(Exception):
+    """An event that cannot follow those before it."""
+
+
+@dataclass
+class Block:
+    address: int
+    size: int
+    segment: int
+    state: str = "inactive"
+    requested: int = 0
+
+
+@dataclass
+class Segment:
+    size: int
+    stream: int
+    large: bool
+    blocks: list[Block] = field(default_factory=list)
+    """In the order of their addresses."""
+
+
+class Device:
+    def __init__(self) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.blocks: dict[int, Block] = {}
+        self.free: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+        """By stream and pool: (size, address) in order, so that the first that is large enough fits best."""
+
+    def segment_alloc(self, address: int, size: int, stream: int) -> None:
+        for other, segment in self.segments.items():
+            if address < other + segment.size and other < address + size:
+                raise ContradictionError(f"segment {address:#x} lies over {other:#x}")
+        block = Block(address, size, address)
+        self.segments[address] = Segment(size, stream, size > 2 * MIB, [block])
+        self.blocks[address] = block
+        self._enter(block)
+
+    def segment_free(self, address: int, size: int) -> None:
+        segment = self.segments.pop(address, None)
+        if segment is None or segment.size != size:
+            raise ContradictionError(f"no segment of {size} bytes at {address:#x}")
+        if [block.state for block in segment.blocks] != ["inactive"]:
+            raise ContradictionError(f"segment {address:#x} is given back with blocks in it")
+        self._leave(segment.blocks[0], segment)
+        del self.blocks[address]
+
+    def alloc(self, address: int, requested: int, stream: int) -> None:
+        size = max(512, -(-requested // 512) * 512)
+        large = size > MIB
+        free = self.free.get((stream, large), [])
+        best = bisect_left(free, (size, 0))
+        if best == len(free):
+            raise ContradictionError(f"an alloc of {requested} bytes, but no free block holds it")
+        if free[best][1] != address:
+            raise ContradictionError(f"alloc at {address:#x}, but {free[best][1]:#x} fits best")
+        block = self.blocks[address]
+        segment = self.segments[block.segment]
+        self._leave(block, segment)
+        rest = block.size - size
+        if rest > MIB if large else rest >= 512:
+            after = Block(address + size, rest, block.segment)
+            block.size = size
+            segment.blocks.insert(self._index(segment, address) + 1, after)
+            self.blocks[after.address] = after
+            self._enter(after)
+        block.state, block.requested = "active_allocated", requested
+
+    def free_requested(self, address: int, requested: int) -> None:
+        self._change(address, requested, "active_allocated", "active_pending_free")
+
+    def free_completed(self, address: int, requested: int) -> None:
+        block = self._change(address, requested, "active_pending_free", "inactive")
+        block.requested = 0
+        segment = self.segments[block.segment]
+        at = self._index(segment, address)
+        if at + 1 < len(segment.blocks) and segment.blocks[at + 1].state == "inactive":
+            after = segment.blocks.pop(at + 1)
+            self._leave(after, segment)
+            del self.blocks[after.address]
+            block.size += after.size
+        if at > 0 and segment.blocks[at - 1].state == "inactive":
+            before = segment.blocks[at - 1]
+            self._leave(before, segment)
+            del self.blocks[segment.blocks.pop(at).address]
+            before.size += block.size
+            block = before
+        self._enter(block)
+
+    def state(self) -> list[tuple[int, ...]]:
+        """As the trace tells it: segments in the order of their addresses, each followed by its blocks."""
+        rows: list[tuple[int, ...]] = []
+        for address, segment in sorted(self.segments.items()):
+            rows.append((address, segment.size, segment.stream, 0, int(segment.large)))
+            rows += [
+                (block.address, block.size, segment.stream, block.requested, STATES[block.state])
+                for block in segment.blocks
+            ]
+        return rows
+
+    def _change(self, address: int, requested: int, before: str, after: str) -> Block:
+        block = self.blocks.get(address)
+        if block is None or block.state != before:
+            raise ContradictionError(f"{address:#x} is {block.state if block else 'no block'}, not {before}")
+        if block.requested != requested:
+            raise ContradictionError(f"{address:#x} was made with {block.requested} bytes, not {requested}")
+        block.state = after
+        return block
+
+    @staticmethod
+    def _index(segment: Segment, address: int) -> int:
+        return bisect_left(segment.blocks, address, key=lambda block: block.address)
+
+    def _enter(self, block: Block) -> None:
+        segment = self.segments[block.segment]
+        insort(self.free.setdefault((segment.stream, segment.large), []), (block.size, block.address))
+
+    def _leave(self, block: Block, segment: Segment) -> None:
+        free = self.free[segment.stream, segment.large]
+        del free[bisect_left(free, (block.size, block.address))]
+
+
+def check(trace: alloctrace.Trace) -> dict[str, Any]:
+    """What was seen; raises ContradictionError at the first event that does not fit."""
+    devices: dict[str, Device] = {}
+    told: dict[str, list[tuple[int, ...]]] = {}
+    seen = dict.fromkeys(KINDS, 0)
+    columns = ("seq", "kind", "device", "address", "size", "stream", "autograd_seq", "node_seq")
+    for chunk in trace.iter_events(columns=columns):
+        for seq, kind, name, address, size, stream, sequence, node in chunk.itertuples(index=False, name=None):
+            if kind not in seen:
+                continue
+            seen[kind] += 1
+            device = devices.setdefault(name, Device())
+            if kind in ("state_segment", "state_block"):
+                told.setdefault(name, []).append((address, size, stream, sequence, node))
+                continue
+            arguments = (address, size, stream) if kind in ("alloc", "segment_alloc") else (address, size)
+            try:
+                getattr(device, kind)(*arguments)
+            except ContradictionError as error:
+                raise ContradictionError(f"event {seq}, {kind} on {name}: {error}") from None
+    for name, rows in told.items():
+        if rows != devices[name].state():
+            raise ContradictionError(f"{name}: the state at the end is another than the events lead to")
+    return {"integrity": trace.integrity.state, "devices_checked_at_the_end": len(told), **seen}
