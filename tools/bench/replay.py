@@ -1,0 +1,206 @@
+"""What reading a trace costs: decoding, the replay with its timeline, single moments, and 100 million events; beside
+them, what other tools can do with the same events.
+
+The traces are made up (replay_trace.cpp): a training run under a model of torch's allocator, a million blocks live at
+the peak, 50,000 stacks of 30 frames, 3 streams on each of 2 devices. They are kept in build/bench. Each measure runs in
+a process of its own, one after the other; processor time is what "per core" means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build" / "bench"
+CORE = ("crc32", "definition_log", "definitions", "event_codec", "line_table", "stack_table", "trace_file")
+GIB = 1 << 30
+PEER_SECONDS, PEER_BYTES = 60, 8 * GIB
+PEER_FIRST, PEER_LAST = 300_000, 4_800_000
+"""Events at which the other tools begin, doubled while they keep within the limits; more would take the exporter, which
+is plain Python, too long."""
+MEASURE_SECONDS = 900
+
+Result = dict[str, Any]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def build_generator() -> Path:
+    sources = [ROOT / "tools/bench/replay_trace.cpp", *(ROOT / f"csrc/core/{name}.cpp" for name in CORE)]
+    headers = [*sorted((ROOT / "csrc/core").glob("*.h")), *sorted((ROOT / "tools/bench").glob("*.h"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources + headers)).hexdigest()[:12]
+    program = BUILT / f"replay_trace-{digest}"
+    if not program.exists():
+        say("compiling the generator")
+        BUILT.mkdir(parents=True, exist_ok=True)
+        unfinished = program.with_suffix(".unfinished")
+        command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*command, *map(str, sources), "-o", str(unfinished), "-lpthread"], check=True)
+        unfinished.rename(program)
+    return program
+
+
+def make_trace(generator: Path, events: int) -> tuple[Path, Result]:
+    """The trace of so many events, and what the generator says of it; made once for each generator."""
+    # The program's digest is in its name, so traces of another generator are not taken for this one's.
+    path = BUILT / f"{generator.name}-{events}.alloctrace"
+    said = path.with_suffix(".json")
+    if not said.exists() or not path.exists():
+        say(f"making a trace of {events:,} events")
+        command = [str(generator), "--out", str(path), "--events", str(events)]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        said.write_text(made.stdout)
+    return path, json.loads(said.read_text())
+
+
+def measure(name: str, path: Path, *, seconds: float = MEASURE_SECONDS, memory: int = 0, **options: Any) -> Result:
+    """What a measure of replay_measures.py returns, or {"failed": why}."""
+    command = [sys.executable, str(ROOT / "tools/bench/replay_measures.py"), name, str(path)]
+    for option, value in {**options, **({"memory": memory} if memory else {})}.items():
+        command += [f"--{option}", str(value)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took more than {seconds:.0f} s"}
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"ended with {done.returncode}"
+        return {"failed": f"needs more than {memory / GIB:.0f} GiB" if "MemoryError" in reason else reason}
+    result: Result = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def with_rate(result: Result, part: str) -> Result:
+    if part in result:
+        result["events_per_cpu_second"] = round(result["events"] / max(result[part]["cpu_s"], 1e-9))
+    return result
+
+
+def peers(generator: Path, mosaic_folder: str, first: int, last: int) -> list[Result]:
+    """The other tools on the same events, from `first` on, doubled while a tool keeps within its limits."""
+    tools = {
+        "torch _memory_viz trace": ("torch_trace", {}),
+        "torch _memory_viz trace_plot (packs only)": ("torch_plot", {}),
+        "mosaic peak": ("mosaic", {"folder": mosaic_folder}),
+    }
+    out = []
+    if mosaic_folder == "" and not _has_mosaic():
+        del tools["mosaic peak"]
+        out.append({
+            "tool": "mosaic peak",
+            "failed": "not installed, and not on PyPI (the `mosaic` there is another project): clone "
+            "facebookresearch/mosaic, give its folder with --mosaic",
+        })  # fmt: skip
+    events = first
+    while tools and events <= last:
+        trace, _ = make_trace(generator, events)
+        pickled = trace.with_suffix(".pickle")
+        exported = measure("export", trace, to=pickled)
+        if "failed" in exported:
+            out.append({"tool": "export", "events": events, **exported})
+            break
+        out.append({"tool": "pytorch_alloctrace timeline", **with_rate(measure("replay", trace), "timeline")})
+        for tool, (name, options) in list(tools.items()):
+            say(f"{tool}, {events:,} events")
+            result = measure(name, pickled, seconds=PEER_SECONDS, memory=PEER_BYTES, **options)
+            out.append({"tool": tool, "events": exported["events"], "pickle_bytes": exported["bytes"], **result})
+            if "failed" in result:
+                del tools[tool]
+        pickled.unlink()
+        events *= 2
+    return out
+
+
+def _has_mosaic() -> bool:
+    probe = "import mosaic.libmosaic"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
+
+
+def row(name: str, result: Result, part: str = "total") -> str:
+    if "failed" in result or "unavailable" in result:
+        return f"{name:44} {result.get('failed') or result.get('unavailable')}"
+    took = result[part]
+    events = result.get("events", 0)
+    return (
+        f"{name:44} {events:12,} events {took['wall_s']:9.2f} s  {took['cpu_s']:9.2f} s cpu "
+        f"{events / max(took['cpu_s'], 1e-9) / 1e6:8.2f} M/s/core {result['peak_bytes'] / (1 << 20):9,.0f} MiB"
+    )
+
+
+def table(result: Result) -> str:
+    lines = [f"{'':44} {'':19} {'wall':>11}  {'processor':>15} {'events':>17} {'peak memory':>13}"]
+    for key in ("middle", "large"):
+        part = result[key]
+        lines.append(f"-- {part['made']['events']:,} events, {part['made']['live_peak']:,} blocks live at the peak")
+        lines.append(row("decode and account (after load)", part["decode"], "account"))
+        lines.append(row("  load", part["decode"], "load"))
+        lines.append(row("timeline of 2000 points (after load)", part["replay"], "timeline"))
+        if note := part["replay"].get("note"):
+            lines.append(f"  ({note})")
+    moments = result["moments"]
+    if "median_s" in moments:
+        lines.append(
+            f"{'a random moment, after the first pass':44} {moments['events']:12,} events: median "
+            f"{moments['median_s']:.3f} s, longest {moments['longest_s']:.3f} s of {len(moments['seconds'])}; "
+            f"{moments['peak_bytes'] / (1 << 20):,.0f} MiB"
+        )
+    else:
+        lines.append(row("a random moment, after the first pass", moments))
+    lines.append("-- the same events in other tools (theirs: pickle read and followed, whole process)")
+    lines += [row(peer["tool"], peer) for peer in result["peers"]]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output's last line)")
+    parser.add_argument("--events", type=int, help="events of the large trace (100,000,000; with --quick 2,000,000)")
+    parser.add_argument("--quick", action="store_true", help="smaller traces, for a look")
+    parser.add_argument("--mosaic", default="", help="folder with a clone of facebookresearch/mosaic")
+    parser.add_argument("--no-peers", action="store_true", help="do not run the other tools")
+    options = parser.parse_args()
+    large = options.events or (2_000_000 if options.quick else 100_000_000)
+    middle = min(1_000_000 if options.quick else 10_000_000, large)
+
+    generator = build_generator()
+    small, _ = make_trace(generator, 100_000)
+    result: Result = {
+        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+        "check": measure("check", small),
+    }
+    if "failed" in result["check"]:
+        raise SystemExit(f"the made-up traces are not right: {result['check']['failed']}")
+    for key, events in (("middle", middle), ("large", large)):
+        path, made = make_trace(generator, events)
+        say(f"measuring {path.name}")
+        result[key] = {
+            "made": made,
+            "decode": with_rate(measure("decode", path), "account"),
+            "replay": with_rate(measure("replay", path), "timeline"),
+        }
+        if key == "middle":
+            result["moments"] = measure("moments", path)
+    limits = (100_000, 200_000) if options.quick else (PEER_FIRST, PEER_LAST)
+    result["peers"] = [] if options.no_peers else peers(generator, options.mosaic, *limits)
+    say(table(result))
+    text = json.dumps(result, indent=1)
+    if options.out:
+        options.out.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
