@@ -132,7 +132,8 @@ def _has_mosaic() -> bool:
 
 def row(name: str, result: Result, part: str = "total") -> str:
     if "failed" in result or "unavailable" in result:
-        return f"{name:44} {result.get('failed') or result.get('unavailable')}"
+        events = f"{result['events']:12,} events " if "events" in result else ""
+        return f"{name:44} {events}{result.get('failed') or result.get('unavailable')}"
     took = result[part]
     events = result.get("events", 0)
     return (
