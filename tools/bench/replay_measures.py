@@ -70,12 +70,17 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
     return result
 
 
-def moments(path: Path, count: int = 20, seed: int = 1, **_: Any) -> dict[str, Any]:
+def moments(path: Path, count: int, **_: Any) -> dict[str, Any]:
     trace = load(path)
     if not hasattr(trace, "blocks"):
         return {"unavailable": "Trace has no `blocks` yet"}
-    _, first_pass = timed(lambda: timeline(trace))
-    chosen = random.Random(seed).sample(range(trace.integrity.events), count)
+
+    def first() -> None:
+        timeline(trace)
+        blocks_at(trace, 0)  # what is made once for all moments
+
+    _, first_pass = timed(first)
+    chosen = random.Random(1).sample(range(trace.integrity.events), count)
     each, rows = [], []
     for at in chosen:
         table, took = timed(lambda at=at: blocks_at(trace, at))
@@ -164,13 +169,15 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--to", default="")
     parser.add_argument("--folder", default="")
+    parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--memory", type=int, default=0, help="bytes that this process may take")
     options = parser.parse_args()
     if options.memory:
         resource.setrlimit(resource.RLIMIT_AS, (options.memory, options.memory))
     if options.measure in OWN:
         import pytorch_alloctrace  # noqa: F401  # with numpy and pandas: no part of what reading a trace takes
-    result, total = timed(lambda: MEASURES[options.measure](options.file, to=options.to, folder=options.folder))
+    arguments = {"to": options.to, "folder": options.folder, "count": options.count}
+    result, total = timed(lambda: MEASURES[options.measure](options.file, **arguments))
     print(json.dumps({**result, "total": total, "peak_bytes": peak_bytes()}))
 
 
