@@ -152,6 +152,11 @@ def table(result: Result) -> str:
         lines.append(row("timeline of 2000 points (after load)", part["replay"], "timeline"))
         if note := part["replay"].get("note"):
             lines.append(f"  ({note})")
+        if verify := part["replay"].get("verify"):
+            lines.append(
+                f"  (of {verify['states']} allocator states in the trace {verify['agreeing']} agree with the replay; "
+                f"{verify['contradictions']} contradictions)"
+            )
         moments = part["moments"]
         if "median_s" in moments:
             lines.append(

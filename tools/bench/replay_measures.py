@@ -65,6 +65,11 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
     trace, loading = timed(lambda: load(path))
     table, replaying = timed(lambda: timeline(trace))
     result = {"events": trace.integrity.events, "load": loading, "timeline": replaying, "columns": list(table.columns)}
+    if hasattr(trace, "verify"):
+        verified = trace.verify()
+        result["verify"] = {
+            name: getattr(verified, name) for name in ("states", "agreeing", "contradictions", "after_loss")
+        }
     if "reserved" not in table:
         result["note"] = "this timeline has no column `reserved`: it comes from the account, not from a replay"
     return result

@@ -7,6 +7,7 @@ model has.
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,6 +119,14 @@ class Device:
             ]
         return rows
 
+    def tiles(self) -> list[tuple[Any, ...]]:
+        """All blocks as `Trace.blocks` lists them. What a free one had been asked for last is not compared."""
+        return [
+            (address, block.address, block.size, block.state, block.requested)
+            for address, segment in sorted(self.segments.items())
+            for block in segment.blocks
+        ]
+
     def _change(self, address: int, requested: int, before: str, after: str) -> Block:
         block = self.blocks.get(address)
         if block is None or block.state != before:
@@ -140,27 +149,47 @@ class Device:
         del free[bisect_left(free, (block.size, block.address))]
 
 
-def check(trace: alloctrace.Trace) -> dict[str, Any]:
-    """What was seen; raises ContradictionError at the first event that does not fit."""
+def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
+    """What was seen; raises ContradictionError at the first event that does not fit, or where the project's own replay
+    has another state than this model at one of the random moments."""
     devices: dict[str, Device] = {}
     told: dict[str, list[tuple[int, ...]]] = {}
     seen = dict.fromkeys(KINDS, 0)
+    chosen = set(random.Random(1).sample(range(trace.integrity.events), moments))
+    compared = 0
     columns = ("seq", "kind", "device", "address", "size", "stream", "autograd_seq", "node_seq")
     for chunk in trace.iter_events(columns=columns):
         for seq, kind, name, address, size, stream, sequence, node in chunk.itertuples(index=False, name=None):
-            if kind not in seen:
-                continue
-            seen[kind] += 1
-            device = devices.setdefault(name, Device())
-            if kind in ("state_segment", "state_block"):
-                told.setdefault(name, []).append((address, size, stream, sequence, node))
-                continue
-            arguments = (address, size, stream) if kind in ("alloc", "segment_alloc") else (address, size)
-            try:
-                getattr(device, kind)(*arguments)
-            except ContradictionError as error:
-                raise ContradictionError(f"event {seq}, {kind} on {name}: {error}") from None
+            if kind in seen:
+                seen[kind] += 1
+                device = devices.setdefault(name, Device())
+                if kind in ("state_segment", "state_block"):
+                    told.setdefault(name, []).append((address, size, stream, sequence, node))
+                else:
+                    arguments = (address, size, stream) if kind in ("alloc", "segment_alloc") else (address, size)
+                    try:
+                        getattr(device, kind)(*arguments)
+                    except ContradictionError as error:
+                        raise ContradictionError(f"event {seq}, {kind} on {name}: {error}") from None
+            if seq in chosen and hasattr(trace, "blocks"):
+                compare_moment(trace, seq, devices)
+                compared += 1
     for name, rows in told.items():
         if rows != devices[name].state():
             raise ContradictionError(f"{name}: the state at the end is another than the events lead to")
-    return {"integrity": trace.integrity.state, "devices_checked_at_the_end": len(told), **seen}
+    return {
+        "integrity": trace.integrity.state,
+        "devices_checked_at_the_end": len(told),
+        "moments_equal_to_the_replay": compared,
+        **seen,
+    }
+
+
+def compare_moment(trace: Any, seq: int, devices: dict[str, Device]) -> None:
+    table = trace.blocks(at=seq)
+    table.loc[table["state"] == "inactive", "requested_size"] = 0
+    columns = ["segment", "address", "size", "state", "requested_size"]
+    for name, device in devices.items():
+        replayed = [tuple(row) for row in table.loc[table["device"] == name, columns].itertuples(index=False)]
+        if replayed != device.tiles():
+            raise ContradictionError(f"after event {seq} the replay of {name} has other blocks than the model")
