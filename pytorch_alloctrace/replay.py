@@ -176,6 +176,10 @@ class Replay:
         table = _joined(tables, ("device", *columns, "blocks", "seq"))
         return table.astype({name: "Int64" for name in columns if name.startswith(_NEED_SEGMENTS)})
 
+    def samples(self) -> dict[str, Any]:
+        """What the driver said, by column: see `driver.driver_memory`."""
+        return self._run.samples()
+
     def verification(self, unmatched_frees: int, lost: int) -> Verification:
         """See `Trace.verify`."""
         found = self._run.findings()

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
-from .driver import EVENT_COLUMNS as DRIVER_EVENT_COLUMNS
 from .driver import driver_memory, outside_at
 from .errors import TraceError
 from .integrity import Integrity
@@ -419,7 +418,7 @@ class Trace:
         reserved (torch's segments at that moment; where its allocator tells them), outside (used - reserved: the CUDA
         context, libraries, other processes). What is not told is <NA>.
         """
-        table = driver_memory(self.iter_events(columns=DRIVER_EVENT_COLUMNS))
+        table = driver_memory(self._replayed.samples())
         return table if device is None else table[table["device"] == device].reset_index(drop=True)
 
     def steps(self, device: str | None = None) -> pd.DataFrame:

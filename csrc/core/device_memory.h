@@ -94,6 +94,16 @@ class DeviceMemory {
   std::string difference_to(const std::vector<Event>& state) const;
 
   std::size_t memory_bytes() const;
+  // Gives up what can be made anew, for a copy that is only kept; unpack() makes it again.
+  void pack();
+  void unpack();
+
+  // The memory that an event will need: first where its block is noted, then, once that has come, the block.
+  void prefetch_place(const Event& event) const { piece_at_.prefetch(event.address); }
+  void prefetch_piece(const Event& event) const {
+    const PieceIndex* const found = piece_at_.find(event.address);
+    if (found) __builtin_prefetch(&pieces_[*found]);
+  }
 
  private:
   const char* allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns);

@@ -74,6 +74,15 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<const Pi
   }
 }
 
+void DeviceMemory::pack() { piece_at_ = {}; }
+
+void DeviceMemory::unpack() {
+  piece_at_.reserve(pieces_.size() - unused_pieces_.size());
+  for (PieceIndex index = 0; index < pieces_.size(); ++index) {
+    if (pieces_[index].state != PieceState::kUnused) *piece_at_.insert(pieces_[index].address).first = index;
+  }
+}
+
 bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns) {
   DeviceMemory made(device_type_, device_index_, *definitions_);
   made.settings_ = settings_;

@@ -4,18 +4,24 @@
 
 namespace alloctrace {
 
+const DeviceMemory* Replay::find(std::int32_t device_type, std::int32_t device_index) const {
+  for (const DeviceMemory& device : devices_) {
+    if (device.device_type() == device_type && device.device_index() == device_index) return &device;
+  }
+  return nullptr;
+}
+
 std::size_t Replay::device_of(std::uint32_t place) {
   if (place >= device_of_place_.size()) device_of_place_.resize(place + std::size_t{1}, SIZE_MAX);
   std::size_t& index = device_of_place_[place];
   if (index != SIZE_MAX) return index;
   const Place& where = definitions_->place(place);
-  const auto known = std::find_if(devices_.begin(), devices_.end(), [&](const DeviceMemory& device) {
-    return device.device_type() == where.device_type && device.device_index() == where.device_index;
-  });
-  index = static_cast<std::size_t>(known - devices_.begin());
-  if (known == devices_.end()) {
+  const DeviceMemory* const known = find(where.device_type, where.device_index);
+  index = known ? static_cast<std::size_t>(known - devices_.data()) : devices_.size();
+  if (!known) {
     devices_.emplace_back(where.device_type, where.device_index, *definitions_);
     is_known_.push_back(!had_loss_);
+    was_in_use_.push_back(false);
   }
   return index;
 }
@@ -76,6 +82,7 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
 void Replay::end_state(ReplayFindings* findings) {
   DeviceMemory& device = devices_[state_.device];
   const bool is_first = device.is_untouched();  // a recording that began in mid-run
+  if (is_first && !state_.events.empty()) was_in_use_[state_.device] = true;
   const std::string difference = device.difference_to(state_.events);
   if (findings) {
     ++findings->states;
@@ -98,6 +105,14 @@ void Replay::end_state(ReplayFindings* findings) {
 void Replay::note_loss() {
   had_loss_ = true;
   std::fill(is_known_.begin(), is_known_.end(), false);
+}
+
+void Replay::pack() {
+  for (DeviceMemory& device : devices_) device.pack();
+}
+
+void Replay::unpack() {
+  for (DeviceMemory& device : devices_) device.unpack();
 }
 
 std::size_t Replay::memory_bytes() const {

@@ -43,11 +43,28 @@ class Replay {
 
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }
+  // nullptr for a device that has no events yet.
+  const DeviceMemory* find(std::int32_t device_type, std::int32_t device_index) const;
+  // Whether the first thing told of the device was a state with memory in it: it was in use before the recording began.
+  bool was_in_use(std::size_t device) const { return was_in_use_[device]; }
   // When the last event happened that was taken in; 0 before the first.
   std::int64_t time_ns() const { return time_ns_; }
   std::size_t memory_bytes() const;
+  // See DeviceMemory.
+  void pack();
+  void unpack();
+  void prefetch_place(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.place)) memory->prefetch_place(event);
+  }
+  void prefetch_piece(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.place)) memory->prefetch_piece(event);
+  }
 
  private:
+  const DeviceMemory* known_device(std::uint32_t place) const {
+    const std::size_t index = place < device_of_place_.size() ? device_of_place_[place] : SIZE_MAX;
+    return index < devices_.size() ? &devices_[index] : nullptr;
+  }
   // The state that is being told: its events follow each other directly.
   struct ToldState {
     std::size_t device = 0;
@@ -63,7 +80,8 @@ class Replay {
   std::vector<DeviceMemory> devices_;
   std::vector<std::size_t> device_of_place_;
   std::vector<bool> is_known_;  // by device: nothing was lost since its beginning, or its last state
-  bool had_loss_ = false;       // before a device's first event
+  std::vector<bool> was_in_use_;
+  bool had_loss_ = false;  // before a device's first event
   ToldState state_;
   std::int64_t time_ns_ = 0;
 };

@@ -6,25 +6,32 @@
 namespace alloctrace {
 namespace {
 
-// A quarter of a second of replay, about; longer in traces of which that many states would not fit.
-constexpr std::uint64_t kCheckPointDistance = 1'000'000;
-constexpr std::size_t kCheckPointBytes = std::size_t{512} << 20;
+// A tenth of a second of replay, about; longer in traces of which that many states would not fit.
+constexpr std::uint64_t kCheckPointDistance = 500'000;
+constexpr std::size_t kCheckPointBytes = std::size_t{1} << 30;
 
-// Calls `take(event, sequence, time)` for each event of the chunk, `lose()` where events are missing before it or all
-// of it cannot be read.
-template <typename Take, typename Lose>
+// So many events ahead their memory is asked for.
+constexpr std::size_t kPlaceAhead = 16, kPieceAhead = 8;
+
+// Calls `take(event, sequence, time)` for each event of the chunk. The replay is told where events are missing before
+// it, or all of it cannot be read.
+template <typename Take>
 void replay_chunk(const TraceReader& trace, const Chunk& chunk, std::uint64_t expected, std::vector<Event>& events,
-                  Take take, Lose lose) {
-  if (chunk.first_sequence != expected) lose();
+                  Replay& replay, Take take) {
+  if (chunk.first_sequence != expected) replay.note_loss();
   try {
     trace.decode(chunk, events);
   } catch (const DecodeError&) {
-    lose();
+    replay.note_loss();
     return;
   }
   std::uint64_t sequence = chunk.first_sequence;
   const ChunkClock clock = trace.clock_of(chunk);
-  for (const Event& event : events) take(event, sequence++, clock.wall_ns(event.time));
+  for (std::size_t index = 0; index < events.size(); ++index) {
+    if (index + kPlaceAhead < events.size()) replay.prefetch_place(events[index + kPlaceAhead]);
+    if (index + kPieceAhead < events.size()) replay.prefetch_piece(events[index + kPieceAhead]);
+    take(events[index], sequence++, clock.wall_ns(events[index].time));
+  }
 }
 
 }  // namespace
@@ -45,9 +52,10 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     const Chunk& chunk = chunks[index];
     if (chunk.first_sequence >= next_check_point_) keep_check_point(index, *replay);
     replay_chunk(
-        *trace_, chunk, expected, events,
+        *trace_, chunk, expected, events, *replay,
         [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
           const std::ptrdiff_t changed = replay->apply(event, sequence, time_ns, &findings_);
+          if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, *replay);
           if (changed < 0) return;
           if (time_ns >= interval_end && points > 0) {
             // Modulo 2^64: the time of an event that is damaged may be anything.
@@ -61,17 +69,44 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
           const auto device = static_cast<std::size_t>(changed);
           while (timelines_.size() <= device) timelines_.emplace_back(points);
           timelines_[device].note(replay->devices()[device], interval, sequence, time_ns);
-        },
-        [&] { replay->note_loss(); });
+        });
     expected = chunk.first_sequence + chunk.event_count;
   }
   for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
   end_ = std::move(replay);
+  finish_samples();
+}
+
+void ReplayRun::take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
+  const Place& where = trace_->definitions().place(event.place);
+  MemorySample sample{sequence, time_ns, where.device_type, where.device_index, event.address, event.size};
+  sample.by_this_process = event.sequence;
+  sample.by_others = event.node_sequence;
+  const DeviceMemory* const memory = replay.find(where.device_type, where.device_index);
+  if (!memory || (memory->is_untouched() && !memory->tells_segments())) {
+    early_samples_.push_back(samples_.size());
+  } else if (memory->tells_segments()) {
+    sample.reserved = memory->totals().reserved;
+  }
+  samples_.push_back(sample);
+}
+
+// Before the first event of a device there was nothing, unless it was in use when the recording began.
+void ReplayRun::finish_samples() {
+  for (const std::size_t index : early_samples_) {
+    MemorySample& sample = samples_[index];
+    const DeviceMemory* const memory = end_->find(sample.device_type, sample.device_index);
+    if (!memory || !memory->tells_segments()) continue;
+    const auto device = static_cast<std::size_t>(memory - end_->devices().data());
+    if (!end_->was_in_use(device)) sample.reserved = 0;
+  }
 }
 
 void ReplayRun::keep_check_point(std::size_t chunk, const Replay& replay) {
-  check_points_.push_back({chunk, std::make_unique<const Replay>(replay)});
-  check_point_bytes_ += replay.memory_bytes();
+  auto state = std::make_unique<Replay>(replay);
+  state->pack();
+  check_point_bytes_ += state->memory_bytes();
+  check_points_.push_back({chunk, std::move(state)});
   while (check_point_bytes_ > kCheckPointBytes && check_points_.size() > 1) {
     // Every second one goes, and those to come are twice as far apart.
     check_point_distance_ *= 2;
@@ -96,16 +131,15 @@ std::unique_ptr<Replay> ReplayRun::state_before(std::uint64_t until) const {
     return std::make_unique<Replay>(*end_);
   }
   auto replay = nearest ? std::make_unique<Replay>(*nearest->state) : std::make_unique<Replay>(trace_->definitions());
+  if (nearest) replay->unpack();
   const std::size_t first = nearest ? nearest->chunk : 0;
   std::uint64_t expected = first == 0 ? 0 : chunks[first - 1].first_sequence + chunks[first - 1].event_count;
   std::vector<Event> events;
   for (std::size_t index = first; index < chunks.size() && chunks[index].first_sequence < until; ++index) {
-    replay_chunk(
-        *trace_, chunks[index], expected, events,
-        [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
-          if (sequence < until) replay->apply(event, sequence, time_ns, nullptr);
-        },
-        [&] { replay->note_loss(); });
+    replay_chunk(*trace_, chunks[index], expected, events, *replay,
+                 [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+                   if (sequence < until) replay->apply(event, sequence, time_ns, nullptr);
+                 });
     expected = chunks[index].first_sequence + chunks[index].event_count;
   }
   return replay;
@@ -116,14 +150,14 @@ std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
   for (const Chunk& chunk : trace_->chunks()) {
     const ChunkClock clock = trace_->clock_of(chunk);
     if (clock.wall_ns(chunk.end.counter) <= time_ns) continue;
-    std::uint64_t found = UINT64_MAX;
-    replay_chunk(
-        *trace_, chunk, chunk.first_sequence, events,
-        [&](const Event&, std::uint64_t sequence, std::int64_t at_ns) {
-          if (at_ns > time_ns) found = std::min(found, sequence);
-        },
-        [] {});
-    if (found != UINT64_MAX) return found;
+    try {
+      trace_->decode(chunk, events);
+    } catch (const DecodeError&) {
+      continue;
+    }
+    const auto later = [&](const Event& event) { return clock.wall_ns(event.time) > time_ns; };
+    const auto found = std::find_if(events.begin(), events.end(), later);
+    if (found != events.end()) return chunk.first_sequence + static_cast<std::uint64_t>(found - events.begin());
   }
   return UINT64_MAX;
 }

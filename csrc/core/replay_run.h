@@ -13,6 +13,16 @@
 
 namespace alloctrace {
 
+// What the driver said of a device's memory (of the cpu: the system of this process's), and what torch's allocator had
+// reserved there at that moment. In bytes; kNotTold where it is not.
+struct MemorySample {
+  static constexpr std::uint64_t kNotTold = UINT64_MAX;
+  std::uint64_t sequence = 0;
+  std::int64_t time_ns = 0;
+  std::int32_t device_type = 0, device_index = 0;
+  std::uint64_t used = 0, total = 0, by_this_process = kNotTold, by_others = kNotTold, reserved = kNotTold;
+};
+
 class ReplayRun {
  public:
   // `points` intervals of equal time make the timeline. `progress` is told a share from 0 to 1. Throws OpenError when
@@ -26,6 +36,8 @@ class ReplayRun {
   // Per device, in the order of end().devices().
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
 
+  const std::vector<MemorySample>& samples() const { return samples_; }
+
   // The state after all events with a sequence number below `until`.
   std::unique_ptr<Replay> state_before(std::uint64_t until) const;
   // Sequence number of the first event after a moment (wall clock).
@@ -36,11 +48,15 @@ class ReplayRun {
     std::size_t chunk;  // the state is the one before it
     std::unique_ptr<const Replay> state;
   };
+  void take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
+  void finish_samples();
   void keep_check_point(std::size_t chunk, const Replay& replay);
 
   std::shared_ptr<const TraceReader> trace_;
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
+  std::vector<MemorySample> samples_;
+  std::vector<std::size_t> early_samples_;  // of devices of which nothing had been told yet
   std::unique_ptr<const Replay> end_;
   std::vector<CheckPoint> check_points_;
   std::uint64_t check_point_distance_, next_check_point_;  // in events

@@ -86,6 +86,21 @@ py::dict timeline_dict(const DeviceMemory& memory, const MemoryTimeline& timelin
   return result;
 }
 
+py::dict samples_dict(const std::vector<MemorySample>& samples) {
+  py::dict result;
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(samples, get); };
+  add("seq", [](const MemorySample& row) { return row.sequence; });
+  result["time_ns"] = column<std::int64_t>(samples, [](const MemorySample& row) { return row.time_ns; });
+  result["device_type"] = column<std::int32_t>(samples, [](const MemorySample& row) { return row.device_type; });
+  result["device_index"] = column<std::int32_t>(samples, [](const MemorySample& row) { return row.device_index; });
+  add("used", [](const MemorySample& row) { return row.used; });
+  add("total", [](const MemorySample& row) { return row.total; });
+  add("by_this_process", [](const MemorySample& row) { return row.by_this_process; });
+  add("by_others", [](const MemorySample& row) { return row.by_others; });
+  add("reserved", [](const MemorySample& row) { return row.reserved; });
+  return result;
+}
+
 py::list items(const std::vector<ReplayFindings::Item>& found) {
   py::list result;
   for (const ReplayFindings::Item& item : found) result.append(py::make_tuple(item.sequence, item.device, item.text));
@@ -137,6 +152,7 @@ void define_replay(py::module_& module) {
              }
              return result;
            })
+      .def("samples", [](const ReplayRun& run) { return samples_dict(run.samples()); })
       .def("findings", [](const ReplayRun& run) { return findings_dict(run.findings()); });
 }
 
