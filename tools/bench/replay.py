@@ -167,7 +167,9 @@ def table(result: Result) -> str:
         else:
             lines.append(row("a random moment, after the first pass", moments))
     lines.append("-- the same events in other tools (theirs: pickle read and followed, whole process)")
-    lines += [row(peer["tool"], peer) for peer in result["peers"]]
+    lines += [
+        row(peer["tool"], peer, "load_and_timeline" if "timeline" in peer else "total") for peer in result["peers"]
+    ]
     return "\n".join(lines)
 
 

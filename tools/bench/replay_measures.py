@@ -65,8 +65,11 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
     trace, loading = timed(lambda: load(path))
     table, replaying = timed(lambda: timeline(trace))
     result = {"events": trace.integrity.events, "load": loading, "timeline": replaying, "columns": list(table.columns)}
+    result["load_and_timeline"] = {part: round(loading[part] + replaying[part], 4) for part in loading}
+    result["timeline_peak_bytes"] = peak_bytes()
     if hasattr(trace, "verify"):
-        verified = trace.verify()
+        # It may need another pass over the events: told, but no part of the timeline.
+        verified, result["verifying"] = timed(trace.verify)
         result["verify"] = {
             name: getattr(verified, name) for name in ("states", "agreeing", "contradictions", "after_loss")
         }
