@@ -29,6 +29,7 @@ KINDS = (
     "empty_cache",
     "stream_use",
     "allocator_state",
+    "pool_restore",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
 csrc/core/event.h."""

@@ -49,6 +49,7 @@ KINDS = [
     "empty_cache",
     "stream_use",
     "allocator_state",
+    "pool_restore",
 ]
 DEVICES = {0: "cpu", 1: "cuda"}
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP, STATE_BLOCK = 1, 2, 3, 10, 21

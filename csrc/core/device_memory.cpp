@@ -30,6 +30,9 @@ const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std:
       tells_segments_ = true;
       settings_.read(definitions_->string(static_cast<std::uint32_t>(event.size)));
       return nullptr;
+    case EventKind::kPoolRestore:
+      restoring_thread_ = event.address != 0 ? event.thread : 0;
+      return nullptr;
     case EventKind::kNoSplit:
       unsplit_pools_.push_back(pool_of(event.place));
       return nullptr;
@@ -66,7 +69,8 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   }
   const std::uint32_t in_segment = pieces_[index].segment;
   if (in_segment != 0) {
-    const std::uint64_t wanted = settings_.rounded(event.size);
+    const bool is_restored = restoring_thread_ != 0 && event.thread == restoring_thread_;
+    const std::uint64_t wanted = is_restored ? event.size : settings_.rounded(event.size);
     if (!segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
     const Segment& segment = segments_[in_segment];
     if (pieces_[index].state == PieceState::kUnmapped) {
@@ -77,7 +81,7 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
       problem = "an allocation at an address that is in use";
     } else if (pieces_[index].size < wanted) {
       problem = "an allocation larger than the free block that it took";
-    } else if (splits(pieces_[index], segment, wanted)) {
+    } else if (is_restored ? pieces_[index].size > wanted : splits(pieces_[index], segment, wanted)) {
       index = split_front(index, wanted);
     }
   } else if (pieces_[index].state != PieceState::kUnused) {

@@ -88,6 +88,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
   made.settings_ = settings_;
   made.unsplit_pools_ = unsplit_pools_;
   made.own_pools_ = own_pools_;
+  made.restoring_thread_ = restoring_thread_;
   made.tells_segments_ = true;
   std::vector<PieceIndex> last_of_expandable;
   std::uint64_t address = 0, end = 0;

@@ -40,8 +40,12 @@ enum class EventKind : std::uint8_t {
   kEmptyCache = 23,
   kStreamUse = 24,       // record_stream: the block is used on the stream of this place
   kAllocatorState = 25,  // size: number of state_segment and state_block events that follow, directly
+  // A pool goes back to an earlier state (setCheckpointPoolState): address: 1 where that begins, 0 where it is done.
+  // What this thread allocates on the device in between has exactly the sizes that it had then, whatever the settings
+  // are.
+  kPoolRestore = 26,
 };
-constexpr std::size_t kEventKindCount = 26;
+constexpr std::size_t kEventKindCount = 27;
 
 // Bits. Part of the file format.
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };

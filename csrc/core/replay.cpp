@@ -44,7 +44,8 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
     case EventKind::kSegmentMap:
     case EventKind::kSegmentUnmap:
     case EventKind::kConfig:
-    case EventKind::kNoSplit: {
+    case EventKind::kNoSplit:
+    case EventKind::kPoolRestore: {
       const std::size_t device = device_of(event.place);
       const char* const problem = devices_[device].apply(event, sequence, time_ns);
       if (problem && findings) {

@@ -126,6 +126,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   }
   native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
                                                  std::shared_ptr<native::AllocatorState> state) override {
+    const RecordedPoolRestore recorded(device);
     return next().setCheckpointPoolState(device, std::move(state));
   }
   std::string name() override { return next().name(); }

@@ -4,6 +4,20 @@
 #include "record_event.h"
 
 namespace alloctrace::torch_side {
+namespace {
+
+void record_pool_restore(c10::DeviceIndex device, std::uintptr_t begins) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolRestore, reinterpret_cast<const void*>(begins), 0, {kCudaType, device, 0, 0, 0});
+}
+
+}  // namespace
+
+RecordedPoolRestore::RecordedPoolRestore(c10::DeviceIndex device) noexcept : device_(device) {
+  record_pool_restore(device, 1);
+}
+RecordedPoolRestore::~RecordedPoolRestore() { record_pool_restore(device_, 0); }
+
 void record_empty_cache(c10::MempoolId_t pool) noexcept {
   if (cuda_is_traced())
     record_cuda_call(EventKind::kEmptyCache, nullptr, 0, {kCudaType, 0, 0, pool.first, pool.second});

@@ -22,6 +22,18 @@ class TimedCall {
   TimedCall& operator=(const TimedCall&) = delete;
 };
 
+// Around a call of the upstream that makes a pool's blocks as they were before.
+class RecordedPoolRestore {
+ public:
+  explicit RecordedPoolRestore(c10::DeviceIndex device) noexcept;
+  ~RecordedPoolRestore();
+  RecordedPoolRestore(const RecordedPoolRestore&) = delete;
+  RecordedPoolRestore& operator=(const RecordedPoolRestore&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+};
+
 void record_empty_cache(c10::MempoolId_t pool) noexcept;
 void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
 // torch will not reuse the block before the work that is now queued on that stream is done.
