@@ -23,9 +23,14 @@ def program_environment(**extra: str) -> dict[str, str]:
     return {**environment, **extra}
 
 
+def gpu_count() -> int:
+    return len([*Path("/dev").glob("nvidia[0-9]*")])
+
+
 def has_nvidia_gpu() -> bool:
-    """Whether CUDA programs run on the machine's own GPU here, and not on the simulated device."""
-    return Path("/dev/nvidia0").exists()
+    """Whether CUDA programs run on the machine's own GPU here, and not on the simulated device, which
+    ALLOCTRACE_TEST_DEVICE=simulated asks for where there is a GPU."""
+    return gpu_count() > 0 and os.environ.get("ALLOCTRACE_TEST_DEVICE") != "simulated"
 
 
 def torch_has_cuda() -> bool:

@@ -148,6 +148,8 @@ def streams() -> Told:
             tensor.record_stream(side)
         del tensor
         other.record_stream(torch.cuda.current_stream())
+        if not hold:
+            torch.cuda.synchronize()  # else the device's own time decides which frees are completed when
     if hold:
         told.append(figures())
         simulated.simcuda_release_stream(ctypes.c_void_p(side.cuda_stream))

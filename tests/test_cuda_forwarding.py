@@ -148,7 +148,8 @@ def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> lis
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None:
     modes = ("traced", "late") if name in ALSO_LATE else ("traced",)
-    with ThreadPoolExecutor(2) as runs:
+    # At once they are told of each other's memory, unless each has a device of its own, as simulated ones do.
+    with ThreadPoolExecutor(1 if has_nvidia_gpu() else 2) as runs:
         plain, *others = runs.map(lambda mode: run_observed(tmp_path, mode, SETTINGS[name]), ("plain", *modes))
     # Most subjects must have answered as a whole, else the comparison is one of error texts.
     failed = [subject for subject, told in plain if isinstance(told, list) and str(told[:1]).endswith("Error']")]
@@ -207,7 +208,7 @@ def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) ->
         assert untouched()
         assert in_child(use_cuda) == 0 and in_child(trace_own) == 0
         log = os.environ.get("SIMCUDA_LOG")
-        if log: os.remove(log)           # that was the children's
+        if log and os.path.exists(log): os.remove(log)  # that was the children's; a real GPU's driver keeps none
         alloctrace.disable()
         assert untouched(), "disable() opened CUDA"
         session = alloctrace.enable("u.alloctrace")

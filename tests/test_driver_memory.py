@@ -33,7 +33,7 @@ alloctrace.disable()
 
 def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
     if has_nvidia_gpu():
-        pytest.skip("the sizes are those of the simulated device")
+        pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
     extra = tmp_path / "extra"
     extra.write_text("0")
     run_cuda_program(
@@ -60,3 +60,40 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     resident = trace.driver_memory("cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
     assert list(trace.events().query("device == 'pinned'")["size"])[:1] == [4000]
+
+
+OTHER_PROCESS = """
+import torch
+held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print("ready", flush=True)
+input()
+"""
+BESIDE_ANOTHER = """
+import subprocess, sys, time, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace", devices=("cuda",))
+held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+time.sleep(1)
+alloctrace.mark("alone")
+other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+assert other.stdout.readline() == "ready\\n"
+time.sleep(1)
+alloctrace.mark("beside another")
+other.communicate("\\n")
+time.sleep(1)
+alloctrace.mark("alone again")
+alloctrace.disable()
+"""
+
+
+def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
+    if not has_nvidia_gpu():
+        pytest.skip("simulated devices are of one process each")
+    (tmp_path / "other.py").write_text(OTHER_PROCESS)
+    run_cuda_program(BESIDE_ANOTHER)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    table = trace.driver_memory("cuda:0")
+    marks = trace.marks().set_index("name")["seq"]
+    alone, beside, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
+    assert {row["reserved"] // MIB for row in (alone, beside, again)} == {100}
+    assert GIB <= beside["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
+    assert abs(again["outside"] - alone["outside"]) < 256 * MIB

@@ -1,0 +1,164 @@
+"""Five programs whose allocations are the same on every run, and what they do as a sequence of events: recorded on a
+real GPU by tools/gpu_check, and on the simulated device by the tests, to be compared.
+
+    python gpu_programs.py NAME TRACE
+
+records one of them. Seeds are fixed, no shape hangs on a value that the device computes, and nothing is measured by
+what the device has free. What would differ for reasons of its own is switched off: cuDNN, which the simulated device
+does not have; the thread of backward, which frees its last tensors while the program goes on; autocast's cache, which
+is freed in the order of its addresses.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import pytorch_alloctrace as alloctrace
+
+Event = tuple[str, int, int]
+"""Kind, size, stream: streams are numbered in the order in which they first appear."""
+
+KINDS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    "oom",
+)
+MIB = 2**20
+LIMIT = 2048 * MIB
+"""What out_of_memory may take. A whole device would do as well, but each has another size."""
+
+
+def transformer(steps: int) -> None:
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        # bfloat16 needs no scaling of the loss, which leaves out a step where a gradient overflows.
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            loss = model(torch.randn(4, 16 + step % 5 * 16, 64, device="cuda")).float().square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def graphs(steps: int) -> None:
+    import cuda_programs
+    import torch
+
+    # Captured graphs of matrix products need the handle of cuBLAS, which cannot be made while capturing.
+    torch.mm(torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda"))
+    cuda_programs.graphs(steps, checkpoints=False)
+
+
+def out_of_memory(steps: int) -> None:
+    """Refused by torch's limit, and by the driver, which no device can satisfy; goes on with what is left."""
+    import torch
+    from cuda_programs import exhaust
+
+    _, total = torch.cuda.mem_get_info()
+    # Half a MiB more: the limit is computed from a fraction, and must not fall on the edge of a segment.
+    torch.cuda.set_per_process_memory_fraction((LIMIT + MIB // 2) / total)
+    kept: list[torch.Tensor] = []
+    for step in range(steps):
+        exhaust(LIMIT // (9 + step % 23) // 512 * 512, kept)
+        del kept[step % 2 :: 2]
+        kept += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
+        if step % 4 == 3:
+            kept.clear()
+    kept.clear()
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    for _ in range(2):
+        kept.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
+        exhaust(1 << 45, kept)
+
+
+def cuda_program(name: str) -> Callable[[int], None]:
+    """One of cuda_programs.PROGRAMS; importing that imports torch."""
+
+    def run(steps: int) -> None:
+        from cuda_programs import PROGRAMS as ALL
+
+        ALL[name].run(steps)
+
+    return run
+
+
+PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
+    "mlp": (cuda_program("mlp"), 10),
+    "transformer": (transformer, 3),
+    "convnet": (cuda_program("convnet"), 6),
+    "graphs": (graphs, 6),
+    "out_of_memory": (out_of_memory, 12),
+}
+"""With their steps: some hundred events to two thousand, as they lie in the repository."""
+
+
+def run(name: str) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.autograd.set_multithreading_enabled(False)
+    program, steps = PROGRAMS[name]
+    program(steps)
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def sequence_of(events: pd.DataFrame) -> list[Event]:
+    chosen = events[events["kind"].isin(KINDS) & (events["device"].astype(str) == "cuda:0")]
+    streams = pd.factorize(chosen["stream"].to_numpy(dtype=np.uint64))[0]
+    rows = zip(chosen["kind"].astype(str), chosen["size"].astype(int), streams, strict=True)
+    return [(kind, size, int(stream)) for kind, size, stream in rows]
+
+
+def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 300) -> list[Event]:
+    """The sequence of a program, recorded in a process of its own; `launcher` starts it, as tools/simcuda/run does."""
+    trace_path = (folder / f"{name}.alloctrace").resolve()
+    command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
+    package = str(Path(alloctrace.__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+    trace = alloctrace.load(trace_path)
+    if trace.integrity.state != "complete" or trace.integrity.lost:
+        raise RuntimeError(f"{name}: the trace is {trace.integrity}")
+    return sequence_of(trace.events())
+
+
+def as_text(sequence: Sequence[Event]) -> list[str]:
+    """As the events lie in a file: one string each."""
+    return [f"{kind} {size} {stream}" for kind, size, stream in sequence]
+
+
+def from_text(lines: Sequence[str]) -> list[Event]:
+    parted = [line.split() for line in lines]
+    return [(kind, int(size), int(stream)) for kind, size, stream in parted]
+
+
+def main() -> None:
+    name, trace = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    with alloctrace.enable(trace, devices=("cuda",)):
+        run(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Builds, records and tests on a real GPU, and writes what came of it as one JSON file, for benchmarks/results/.
+
+Parts, in this order: the build, in place, with this Python as it is; what the device is; the event sequences of
+tests/gpu_programs.py, which tests/test_gpu_sequences.py compares with the simulated device's; tools/bench/cuda; the
+tests of CUDA. A part that fails is told in the file and on stderr, and the others go on; the exit status is then 1. It
+is 2 without a GPU, unless the simulated device is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+LOGS = ROOT / "build" / "gpu_check"
+TEST_FILES = ("test_driver_memory.py", "test_cuda_*.py")
+SIMULATED = [str(ROOT / "tools" / "simcuda" / "run"), "--memory", "80GiB"]
+
+DEVICE_PROGRAM = """
+import ctypes, json, torch
+device = torch.cuda.get_device_properties(0)
+cuda_of_driver = ctypes.c_int()
+ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(cuda_of_driver))
+print(json.dumps({
+    "name": device.name, "capability": [device.major, device.minor], "multiprocessors": device.multi_processor_count,
+    "memory": device.total_memory, "count": torch.cuda.device_count(), "torch": torch.__version__,
+    "cuda": torch.version.cuda, "cuda_of_driver": cuda_of_driver.value,
+    "cudnn": torch.backends.cudnn.version(),
+}))
+"""
+
+
+class PartFailed(Exception):
+    """With what is to be told of it."""
+
+
+def commit() -> str:
+    """With a plus where files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    told = [
+        subprocess.run([*git, *what], capture_output=True, text=True, check=False).stdout.strip()
+        for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+    ]
+    return told[0] + "+" * bool(told[1]) if told[0] else "not a git checkout"
+
+
+def driver_release() -> str:
+    """The driver's own version, as nvidia-smi or the kernel tells it."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        version = Path("/proc/driver/nvidia/version")
+        return version.read_text().splitlines()[0] if version.exists() else "unknown"
+
+
+@dataclass
+class Check:
+    simulated: bool
+    bench: str
+    deadline: float
+    out: Path | None
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, parts: list[str]) -> int:
+        self.result = {
+            "made_by": "tools/gpu_check",
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "simulated": self.simulated,
+            "machine": {"system": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
+            "failed": {},
+            "seconds": {},
+        }
+        for name in parts:
+            print(f"gpu_check: {name}", file=sys.stderr, flush=True)
+            start = time.monotonic()
+            try:
+                PARTS[name](self)
+            except PartFailed as failure:
+                self.failed(name, str(failure))
+            except Exception as error:  # whatever one part runs into, the others are still worth having
+                self.failed(name, f"{type(error).__name__}: {error}")
+            self.result["seconds"][name] = round(time.monotonic() - start, 1)
+            print(f"gpu_check: {name}: {self.result['seconds'][name]} s", file=sys.stderr, flush=True)
+            self.write()  # after each part: who stops this midway has what was found so far
+        if not self.out:
+            print(self.text())
+        return int(bool(self.result["failed"]))
+
+    def failed(self, name: str, told: str) -> None:
+        self.result["failed"][name] = told
+        print(f"gpu_check: {name} FAILED: {told}", file=sys.stderr, flush=True)
+
+    def text(self) -> str:
+        """With an event of a sequence a line: what two files differ in can be read off their difference."""
+        return json.dumps(self.result, indent=1) + "\n"
+
+    def write(self) -> None:
+        if self.out:
+            unfinished = self.out.with_name(self.out.name + ".unfinished")
+            unfinished.write_text(self.text())
+            unfinished.replace(self.out)
+
+    @property
+    def launcher(self) -> list[str]:
+        return SIMULATED if self.simulated else []
+
+    def seconds_left(self) -> float:
+        return max(self.deadline - time.monotonic(), 1.0)
+
+    def command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
+        """Exit status and output; the output is in build/gpu_check/LOG.log as well."""
+        paths = [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        if self.simulated:
+            environment["ALLOCTRACE_TEST_DEVICE"] = "simulated"
+        path = LOGS / f"{log}.log"
+        LOGS.mkdir(parents=True, exist_ok=True)
+        with open(path, "w") as file:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(self.seconds_left())
+            except subprocess.TimeoutExpired:
+                # With all that it started: a test's program would go on and hold the device.
+                os.killpg(process.pid, 9)
+                process.wait()
+                raise PartFailed(f"{log} was stopped: the time is up; {last_lines(path.read_text())}") from None
+        return status, path.read_text()
+
+    def checked(self, log: str, command: list[str], **environment: str) -> str:
+        status, output = self.command(log, command, **environment)
+        if status != 0:
+            raise PartFailed(f"{log}: exit status {status}; {last_lines(output)}")
+        return output
+
+    def device(self) -> None:
+        output = self.checked("device", [*self.launcher, sys.executable, "-c", DEVICE_PROGRAM])
+        self.result["device"] = json.loads(output.splitlines()[-1])
+        self.result["device"]["driver"] = "simulated" if self.simulated else driver_release()
+
+    def build(self) -> None:
+        self.checked("build", [sys.executable, "setup.py", "build_ext", "--inplace"])
+        self.checked("import", [sys.executable, "-c", "import torch, pytorch_alloctrace._record"])
+        if self.simulated:
+            self.checked("simcuda", [str(ROOT / "tools" / "simcuda" / "build"), "--python", sys.executable])
+
+    def sequences(self) -> None:
+        sys.path[:0] = [str(ROOT), str(TESTS)]
+        from gpu_programs import PROGRAMS, as_text, recorded
+
+        found = self.result["sequences"] = {}
+        wrong = []
+        with tempfile.TemporaryDirectory() as folder:
+            for name in PROGRAMS:
+                try:
+                    found[name] = as_text(recorded(name, Path(folder), self.launcher, self.seconds_left()))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    wrong.append(str(error))
+        if wrong:
+            raise PartFailed("; ".join(wrong))
+
+    def benchmark(self) -> None:
+        if self.bench == "none":
+            return
+        path = LOGS / "bench.json"
+        path.unlink(missing_ok=True)
+        command = [*self.launcher, sys.executable, "tools/bench/cuda.py", "--out", str(path)]
+        self.checked("bench", command + ["--quick"] * (self.bench == "quick"))
+        self.result["bench"] = {"rounds": self.bench, **json.loads(path.read_text())}
+
+    def tests(self) -> None:
+        """A file at a time: one that hangs takes only its own results along."""
+        total = self.result["tests"] = {"passed": 0, "failed": [], "skipped": {}, "seconds_of_file": {}}
+        wrong = []
+        for path in sorted(path for pattern in TEST_FILES for path in TESTS.glob(pattern)):
+            report = LOGS / f"{path.stem}.xml"
+            report.unlink(missing_ok=True)
+            start = time.monotonic()
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+            try:
+                status, output = self.command(path.stem, [*command, str(path)])
+            except PartFailed as failure:
+                wrong.append(str(failure))
+                continue
+            total["seconds_of_file"][path.name] = round(time.monotonic() - start, 1)
+            if not report.exists():
+                wrong.append(f"{path.name}: exit status {status}; {last_lines(output)}")
+                continue
+            add_report(report, path, total)
+        if total["failed"]:
+            wrong.append(f"{len(total['failed'])} tests failed")
+            for failed in total["failed"]:
+                print(f"gpu_check: {failed['test']}: {failed['told'].splitlines()[:1]}", file=sys.stderr)
+        if wrong:
+            raise PartFailed("; ".join(wrong))
+
+
+def last_lines(output: str) -> str:
+    return "its last lines: " + " | ".join(output.strip().splitlines()[-5:])
+
+
+def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
+    """Adds what pytest's XML says of a file."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        test = f"tests/{path.name}::{case.get('name')}"
+        wrong = [told for told in case if told.tag in ("failure", "error")]
+        skipped = case.find("skipped")
+        if wrong:
+            text = f"{wrong[0].get('message')}\n{wrong[0].text}".replace(str(ROOT), ".")
+            short = text if len(text) < 4000 else f"{text[:1500]}\n...\n{text[-2500:]}"
+            total["failed"].append({"test": test, "told": short})
+        elif skipped is not None:
+            total["skipped"][test] = skipped.get("message")
+        else:
+            total["passed"] += 1
+
+
+PARTS: dict[str, Callable[[Check], None]] = {
+    "build": Check.build,
+    "device": Check.device,
+    "sequences": Check.sequences,
+    "bench": Check.benchmark,
+    "tests": Check.tests,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tools/gpu_check", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes (default: standard output)")
+    parser.add_argument("--simulated", action="store_true", help="the same on the simulated device, to try the tool")
+    parser.add_argument(
+        "--bench", choices=("quick", "full", "none"), default="quick", help="rounds of tools/bench/cuda"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=tuple(PARTS), default=list(PARTS), metavar="PART", help="some of: %(choices)s"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=480, metavar="SECONDS", help="for all of it (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    if not options.simulated and not [*Path("/dev").glob("nvidia[0-9]*")]:
+        print(
+            "gpu_check: this machine has no NVIDIA GPU (--simulated runs it on the simulated device)", file=sys.stderr
+        )
+        return 2
+    parts = [name for name in PARTS if name in options.only]
+    return Check(options.simulated, options.bench, time.monotonic() + options.limit, options.out).run(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
