@@ -1,5 +1,7 @@
 // Names and texts of errors, as CUDA has them: programs print them, and people search for them.
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <iterator>
 
 #include "simcuda.h"
@@ -49,4 +51,17 @@ SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   const ErrorEntry* entry = find_error(error);
   *text = entry != nullptr && entry->driver_name != nullptr ? entry->text : nullptr;
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Who wants to be told what went wrong: nobody is, for errors here have no more to say than their number. Torch asks
+// from 2.15 on, as soon as it uses the device.
+SIMCUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+  if (callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  static std::atomic<std::uintptr_t> given{0};
+  if (handle != nullptr) *handle = reinterpret_cast<CUlogsCallbackHandle>(++given);
+  return CUDA_SUCCESS;
+}
+
+SIMCUDA_EXPORT CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
+  return handle != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

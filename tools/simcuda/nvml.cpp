@@ -297,7 +297,13 @@ SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle handle, unsigne
   const Status status = check(handle);
   return status == kSuccess ? kNotSupported : status;
 }
-SIMCUDA_EXPORT Status nvmlDeviceGetGpuFabricInfoV(Handle handle, void*) {
-  const Status status = check(handle);
-  return status == kSuccess ? kNotSupported : status;
+// A device of this generation answers, and says with its state, which is 0, that it is in no fabric. The structure
+// grows with its version; all of it but the version is 0 then.
+SIMCUDA_EXPORT Status nvmlDeviceGetGpuFabricInfoV(Handle handle, unsigned* info) {
+  if (const Status status = check(handle); status != kSuccess) return status;
+  if (info == nullptr) return kInvalidArgument;
+  const unsigned size = *info & 0xffffff, number = *info >> 24;
+  if (number < 2 || number > 3 || size < 36 || size > 64) return kArgumentVersionMismatch;
+  std::memset(info + 1, 0, size - sizeof *info);
+  return kSuccess;
 }

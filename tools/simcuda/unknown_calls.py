@@ -49,7 +49,10 @@ ANSWERED_BY_THE_REAL_LIBRARY = re.compile(
 
 def symbols(kind: str, files: Iterable[Path]) -> set[str]:
     """The functions among the dynamic symbols of libraries, or the symbols of objects."""
-    command = ["nm", *kind.split(), *map(str, files)]
+    paths = [*map(str, files)]
+    if not paths:  # a library that this release of torch does without, as cuRAND from 2.15 on
+        return set()
+    command = ["nm", *kind.split(), *paths]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^[0-9a-f]* *([TtWiUV]) ([A-Za-z_]\w*)", output, re.MULTILINE)
     return {name for _, name in found}
