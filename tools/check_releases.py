@@ -1,7 +1,8 @@
 """Checks csrc/torch against the headers of each supported release of torch: run through tools/check_releases.
 
 Of each release only the headers are needed, and the wheels for macOS, which are small, have those for CUDA too. Nothing
-is linked or run: that the recorder works is what the tests say of the installed release.
+is linked or run: that the recorder works is what the tests say, of the installed release, or of the one that --test
+names.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc" / "torch"
 sys.path.insert(0, str(ROOT / "tests"))
 from cuda_virtual_methods import for_release, not_forwarded, release_of  # noqa: E402
+from release_tests import run_tests  # noqa: E402
 
 RELEASES = ("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")
 PLATFORMS = ("macosx_14_0_arm64", "macosx_11_0_arm64")
@@ -162,7 +164,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/check_releases", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"releases; without any: {' '.join(RELEASES)}")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="where wheels are, or are put")
-    options = parser.parse_args()
+    parser.add_argument("--test", metavar="VERSION", help="instead: build for it and run the tests of CUDA there")
+    options, pytest_arguments = parser.parse_known_args()
+    if options.test:
+        return int(not run_tests(options.test, [*options.versions, *pytest_arguments]))
+    if pytest_arguments:
+        parser.error(f"unknown: {' '.join(pytest_arguments)}")
     folder = ROOT / "build" / "releases"
     wheels = (options.wheels or folder / "wheels").resolve()
     folder.mkdir(parents=True, exist_ok=True)
