@@ -131,7 +131,7 @@ class Replay:
     def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.segments`; the state before event `until`."""
         tables = []
-        for entry in self._run.state_before(until)[1]:
+        for entry in _by_device(self._run.state_before(until)[1]):
             name = device_name(entry["device_type"], entry["device_index"])
             if device not in (None, name):
                 continue
@@ -149,7 +149,7 @@ class Replay:
         """See `Trace.blocks`; the state before event `until`."""
         now_ns, entries = self._run.state_before(until)
         tables = []
-        for entry in entries:
+        for entry in _by_device(entries):
             name = device_name(entry["device_type"], entry["device_index"])
             if device not in (None, name):
                 continue
@@ -186,6 +186,10 @@ class Replay:
         for name in ("differences", "contradiction_list"):
             found[name] = [Contradiction(seq, self._names[device], sentence) for seq, device, sentence in found[name]]
         return Verification(**found, unmatched_frees=unmatched_frees, lost=lost)
+
+
+def _by_device(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(entries, key=lambda entry: (entry["device_type"], entry["device_index"]))
 
 
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
