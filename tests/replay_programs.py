@@ -166,6 +166,11 @@ class Machine:
         if self._recording is not None:
             assert self._recording.session.snapshot() or not torch.cuda.is_initialized()
 
+    def do_flush(self) -> None:
+        """Ends a block of the trace's file."""
+        if self._recording is not None:
+            self._recording.session.flush()
+
     # Blocks
 
     def _stream(self, device: int, number: int) -> torch.cuda.Stream:
@@ -333,8 +338,9 @@ class Machine:
             self._graphs.pop(which % len(self._graphs))[0].reset()
 
     def do_checkpoint_pool(self, device: int, first: list[int], later: list[int], settings: str) -> None:
-        """A pool goes back to its state after an earlier capture, as trees of graphs do it: every second block of the
-        first capture is there again, what was made since is dropped. Between the two, the settings change."""
+        """A pool goes back to its state after an earlier capture, as trees of graphs do it: the blocks that were live
+        then are there again, what was made since is dropped. Between the two, the settings change. In `first`, positive
+        numbers are sizes, others free one of the blocks so far."""
         device %= self._devices
         if not self._can_capture(device):
             return
@@ -343,9 +349,11 @@ class Machine:
         try:
             self._live = []
             with self._capturing(device, pool):
-                for size in first:
-                    self._empty(size, device, 0)
-                self.do_free_every(1)
+                for number in first:
+                    if number > 0:
+                        self._empty(number, device, 0)
+                    else:
+                        self.do_free(number)
             state = torch._C._cuda_getCheckpointState(device, pool)
             alive = [(tensor.data_ptr(), tensor.untyped_storage().size()) for tensor in self._live]
             self._live = []

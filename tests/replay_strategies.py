@@ -4,6 +4,7 @@ still shows a difference; and a process to run them."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,7 @@ ANYWHERE = {
     operation("step"): 1,
 }
 IN_CAPTURE = st.lists(one_of({**ANYWHERE, operation("wait", NUMBERS): 3}), max_size=12)
+SIZES_AND_FREES = st.lists(st.one_of(SIZES, SIZES, st.integers(-10, 0)), min_size=1, max_size=10)
 SIZE_LISTS = st.lists(SIZES, min_size=1, max_size=6)
 OPERATIONS = one_of(
     {
@@ -76,7 +78,7 @@ OPERATIONS = one_of(
         operation("drop_pool", NUMBERS): 1,
         operation("capture", DEVICES, st.integers(0, 3), IN_CAPTURE): 2,
         operation("drop_graph", NUMBERS): 1,
-        operation("checkpoint_pool", DEVICES, SIZE_LISTS, SIZE_LISTS, SETTINGS): 1,
+        operation("checkpoint_pool", DEVICES, SIZES_AND_FREES, SIZE_LISTS, SETTINGS): 1,
         operation("synchronize", DEVICES): 1,
         operation("empty_cache"): 2,
         operation("fraction", st.sampled_from((100, 50, 30)), DEVICES): 1,
@@ -112,13 +114,22 @@ class Runner:
         self._process: subprocess.Popen[str] | None = None
         self.processes = 0
 
-    def run(self, trace: str, expected: str, operations: list[Any]) -> str | None:
-        """What went wrong, with the end of what the process has said."""
+    def run(self, folder: Path, operations: list[Any]) -> str | None:
+        """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is made anew. Returns what went wrong,
+        with the end of what the process has said. A program that fails where others ran before gets a process of its
+        own: what torch keeps of earlier captures is not the program's fault."""
+        is_first = self._process is None
+        error = self._run(folder, operations)
+        return self._run(folder, operations) if error and not is_first else error
+
+    def _run(self, folder: Path, operations: list[Any]) -> str | None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         if self._process is None:
             self._start()
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        program = {"trace": trace, "expected": expected, "operations": operations}
+        program = {"trace": str(folder / "t"), "expected": str(folder / "expected"), "operations": operations}
         try:
             process.stdin.write(json.dumps(program) + "\n")
             process.stdin.flush()
