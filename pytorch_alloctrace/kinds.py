@@ -30,6 +30,8 @@ KINDS = (
     "stream_use",
     "allocator_state",
     "pool_restore",
+    "pool_use",
+    "pool_allocator",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
 csrc/core/event.h."""

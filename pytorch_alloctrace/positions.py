@@ -28,7 +28,8 @@ def time_of(moment: Moment, begin_ns: int) -> int | None:
     """Nanoseconds since 1970 of a moment that is named by its time; None for the others. A datetime without a time zone
     is local time, as everywhere in Python."""
     if isinstance(moment, datetime.datetime):
-        return round(pd.Timestamp(moment.astimezone()).value)
+        stamp = pd.Timestamp(moment)
+        return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
     seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", moment) if isinstance(moment, str) else None
     return None if seconds is None else begin_ns + round(float(seconds[1]) * 1e9)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
+from .integrity import Integrity
 from .kinds import device_name
 
 SEGMENT_COLUMNS = (
@@ -89,11 +90,14 @@ class Verification:
     """Frees of blocks whose alloc is not in the trace: made before it began, or lost."""
     lost: int = 0
     """Events that are missing: not recorded, or in damaged or absent blocks."""
+    integrity: str = "complete"
+    """`Integrity.state` of the trace."""
 
     @property
     def ok(self) -> bool:
         """Nothing is lost, and all that is there agrees."""
-        return not (self.differences or self.contradictions or self.void_states or self.lost)
+        faults = self.differences or self.contradictions or self.void_states or self.lost
+        return not faults and self.integrity == "complete"
 
 
 class Replay:
@@ -180,12 +184,13 @@ class Replay:
         """What the driver said, by column: see `driver.driver_memory`."""
         return self._run.samples()
 
-    def verification(self, unmatched_frees: int, lost: int) -> Verification:
+    def verification(self, unmatched_frees: int, integrity: Integrity) -> Verification:
         """See `Trace.verify`."""
         found = self._run.findings()
         for name in ("differences", "contradiction_list"):
             found[name] = [Contradiction(seq, self._names[device], sentence) for seq, device, sentence in found[name]]
-        return Verification(**found, unmatched_frees=unmatched_frees, lost=lost)
+        lost = integrity.lost + integrity.missing_events
+        return Verification(**found, unmatched_frees=unmatched_frees, lost=lost, integrity=integrity.state)
 
 
 def _by_device(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -397,8 +397,7 @@ class Trace:
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: each allocator state in it with the replay, each event with what came
         before; and what was lost."""
-        lost = self.integrity.lost + self.integrity.missing_events
-        return self._replayed.verification(self.unmatched_frees, lost)
+        return self._replayed.verification(self.unmatched_frees, self.integrity)
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:

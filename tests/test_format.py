@@ -50,6 +50,8 @@ KINDS = [
     "stream_use",
     "allocator_state",
     "pool_restore",
+    "pool_use",
+    "pool_allocator",
 ]
 DEVICES = {0: "cpu", 1: "cuda"}
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP, STATE_BLOCK = 1, 2, 3, 10, 21

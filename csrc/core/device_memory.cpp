@@ -33,6 +33,13 @@ const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std:
     case EventKind::kPoolRestore:
       restoring_thread_ = event.address != 0 ? event.thread : 0;
       return nullptr;
+    case EventKind::kPoolUse:
+      std::erase(left_pools_, pool_of(event.place));
+      if (event.address == 0) left_pools_.push_back(pool_of(event.place));
+      return nullptr;
+    case EventKind::kPoolAllocator:
+      own_pools_.push_back(pool_of(event.place));
+      return nullptr;
     case EventKind::kNoSplit:
       unsplit_pools_.push_back(pool_of(event.place));
       return nullptr;
@@ -43,13 +50,14 @@ const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std:
 
 bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const {
   bool is_expandable = settings_.expandable_segments;
-  if (!unsplit_pools_.empty() || !own_pools_.empty()) {
+  if (!unsplit_pools_.empty() || !own_pools_.empty() || !left_pools_.empty()) {
     const std::uint64_t pool = pool_of(segment.place);
     const auto has = [pool](const std::vector<std::uint64_t>& pools) {
       return std::find(pools.begin(), pools.end(), pool) != pools.end();
     };
     if (has(unsplit_pools_)) return false;
-    if (has(own_pools_)) is_expandable = false;
+    // Out of memory, torch takes from pools that are set aside for that, as if there were no expandable segments.
+    if (has(own_pools_) || has(left_pools_)) is_expandable = false;
   }
   return settings_.splits(piece.size, wanted, segment.is_large, is_expandable);
 }

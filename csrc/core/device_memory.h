@@ -135,6 +135,7 @@ class DeviceMemory {
   bool tells_segments_ = false;
   std::vector<std::uint64_t> unsplit_pools_;  // no_split was set
   std::uint32_t restoring_thread_ = 0;        // it makes a pool's blocks as they were before; 0: none does
+  std::vector<std::uint64_t> left_pools_;     // were in use, and are no more: only the last resort allocates there
   std::vector<std::uint64_t> own_pools_;      // have an allocator of their own: never expandable
 
   std::vector<Piece> pieces_;

@@ -88,6 +88,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
   made.settings_ = settings_;
   made.unsplit_pools_ = unsplit_pools_;
   made.own_pools_ = own_pools_;
+  made.left_pools_ = left_pools_;
   made.restoring_thread_ = restoring_thread_;
   made.tells_segments_ = true;
   std::vector<PieceIndex> last_of_expandable;
@@ -151,6 +152,9 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
   std::vector<SegmentView> segments;
   std::vector<const Piece*> blocks;
   list(segments, blocks);
+  std::size_t in_segments = 0;
+  for (const SegmentView& view : segments) in_segments += view.block_count;
+  if (in_segments != blocks.size()) return "a block that lies in no segment";
   std::size_t segment = 0, block = 0, block_end = 0;
   for (const Event& event : state) {
     if (event.kind == EventKind::kStateSegment) {

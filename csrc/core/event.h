@@ -44,8 +44,10 @@ enum class EventKind : std::uint8_t {
   // What this thread allocates on the device in between has exactly the sizes that it had then, whatever the settings
   // are.
   kPoolRestore = 26,
+  kPoolUse = 27,        // allocations go to the pool of this place from now on (address: 1), or no more (0)
+  kPoolAllocator = 28,  // the pool of this place has an allocator of its own (MemPool(allocator)): never expandable
 };
-constexpr std::size_t kEventKindCount = 27;
+constexpr std::size_t kEventKindCount = 29;
 
 // Bits. Part of the file format.
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };

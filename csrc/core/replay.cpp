@@ -29,12 +29,6 @@ std::size_t Replay::device_of(std::uint32_t place) {
 std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                              ReplayFindings* findings) {
   time_ns_ = time_ns;
-  const bool in_state = event.kind == EventKind::kStateSegment || event.kind == EventKind::kStateBlock;
-  if (state_.left != 0 && !in_state) {
-    if (findings) ++findings->void_states;
-    state_.left = 0;
-    note_loss();
-  }
   switch (event.kind) {
     case EventKind::kAlloc:
     case EventKind::kFreeRequested:
@@ -45,8 +39,11 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
     case EventKind::kSegmentUnmap:
     case EventKind::kConfig:
     case EventKind::kNoSplit:
-    case EventKind::kPoolRestore: {
+    case EventKind::kPoolRestore:
+    case EventKind::kPoolUse:
+    case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.place);
+      if (state_.left != 0 && device == state_.device) void_state(findings);
       const char* const problem = devices_[device].apply(event, sequence, time_ns);
       if (problem && findings) {
         if (is_known_[device]) {
@@ -61,12 +58,13 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
       return static_cast<std::ptrdiff_t>(device);
     }
     case EventKind::kAllocatorState:
+      if (state_.left != 0) void_state(findings);
       state_ = {device_of(event.place), sequence, event.size, time_ns, {}};
       if (state_.left != 0) return -1;
       break;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
-      if (state_.left == 0) return -1;  // its beginning is missing
+      if (state_.left == 0 || device_of(event.place) != state_.device) return -1;  // its beginning is missing
       state_.events.push_back(event);
       if (--state_.left != 0) return -1;
       break;
@@ -78,6 +76,13 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
   }
   end_state(findings);
   return static_cast<std::ptrdiff_t>(state_.device);
+}
+
+// Events of it are missing.
+void Replay::void_state(ReplayFindings* findings) {
+  if (findings) ++findings->void_states;
+  state_.left = 0;
+  note_loss();
 }
 
 void Replay::end_state(ReplayFindings* findings) {

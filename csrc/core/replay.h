@@ -65,7 +65,7 @@ class Replay {
     const std::size_t index = place < device_of_place_.size() ? device_of_place_[place] : SIZE_MAX;
     return index < devices_.size() ? &devices_[index] : nullptr;
   }
-  // The state that is being told: its events follow each other directly.
+  // The state that is being told. No event of its device comes between; those of others may.
   struct ToldState {
     std::size_t device = 0;
     std::uint64_t sequence = 0, left = 0;
@@ -75,6 +75,7 @@ class Replay {
 
   std::size_t device_of(std::uint32_t place);
   void end_state(ReplayFindings* findings);
+  void void_state(ReplayFindings* findings);
 
   const Definitions* definitions_;
   std::vector<DeviceMemory> devices_;

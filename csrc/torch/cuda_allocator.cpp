@@ -88,8 +88,10 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override {
     next().beginAllocateToPool(device, pool, std::move(filter));
+    record_pool_use(device, pool, true);
   }
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    record_pool_use(device, pool, false);
     next().endAllocateToPool(device, pool);
   }
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().releasePool(device, pool); }
@@ -142,6 +144,9 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   c10::DataPtr allocate_by(std::size_t size, Call call) {
     const TimedCall timed;
     return records() ? allocate_untracked(*upstream_, size, call) : call();
+  }
+  static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {
+    if (has_allocator) record_pool_allocator(device, pool);
   }
   static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
   // torch's own allocator, where caching is switched off, calls its tracker no more.

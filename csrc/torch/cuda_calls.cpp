@@ -18,6 +18,17 @@ RecordedPoolRestore::RecordedPoolRestore(c10::DeviceIndex device) noexcept : dev
 }
 RecordedPoolRestore::~RecordedPoolRestore() { record_pool_restore(device_, 0); }
 
+void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolAllocator, nullptr, 0, {kCudaType, device, 0, pool.first, pool.second});
+}
+
+void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolUse, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(begins)), 0,
+                     {kCudaType, device, 0, pool.first, pool.second});
+}
+
 void record_empty_cache(c10::MempoolId_t pool) noexcept {
   if (cuda_is_traced())
     record_cuda_call(EventKind::kEmptyCache, nullptr, 0, {kCudaType, 0, 0, pool.first, pool.second});

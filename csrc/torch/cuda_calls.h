@@ -34,6 +34,8 @@ class RecordedPoolRestore {
   const c10::DeviceIndex device_;
 };
 
+void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
+void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept;
 void record_empty_cache(c10::MempoolId_t pool) noexcept;
 void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
 // torch will not reuse the block before the work that is now queued on that stream is done.

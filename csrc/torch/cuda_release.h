@@ -92,7 +92,8 @@ inline std::size_t large_segment_size() {
 
 // Forwards the virtual methods of CUDAAllocator that some releases lack, or have with other parameters. The others are
 // forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind;
-// allocate_by(size, call), which records what `call` allocates; and no_split_is_set(device, pool).
+// allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool); and
+// pool_is_made(device, pool, has_allocator).
 template <typename Front>
 class CUDAAllocatorOfRelease : public native::CUDAAllocator {
  public:
@@ -117,6 +118,7 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   }
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                           std::shared_ptr<native::CUDAAllocator> allocator) override {
+    front().pool_is_made(device, pool, allocator != nullptr);
     next().createOrIncrefPool(device, pool, std::move(allocator));
   }
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
@@ -129,6 +131,7 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
 #else
   native::SnapshotInfo snapshot(c10::MempoolId_t pool) override { return next().snapshot(pool); }
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool, native::CUDAAllocator* allocator) override {
+    front().pool_is_made(device, pool, allocator != nullptr);
     next().createOrIncrefPool(device, pool, allocator);
   }
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().setUseOnOOM(device, pool); }
