@@ -13,6 +13,7 @@ from .kinds import device_name
 COLUMNS = ("seq", "time_ns", "device", "used", "total", "by_this_process", "by_others", "reserved", "outside")
 _BYTES = COLUMNS[3:-1]
 _NOT_TOLD = (1 << 64) - 1
+_LARGEST = np.uint64((1 << 62) - 1)
 
 
 def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
@@ -22,13 +23,18 @@ def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
     table.insert(2, "device", pd.Series([device_name(kind, index) for kind, index in pairs], dtype=object))
     for name in _BYTES:
         told = table[name] != _NOT_TOLD
-        table[name] = table[name].where(told, 0).astype("Int64").where(told)
+        table[name] = signed(table[name]).where(told)
     # Of the machine no sum is told, and all that is resident is this process's.
     is_cpu = table["device"] == "cpu"
     table.loc[is_cpu, "by_this_process"] = table.loc[is_cpu, "used"]
     table.loc[is_cpu, "by_others"] = pd.NA
     table["outside"] = table["used"] - table["reserved"]
     return table[list(COLUMNS)]
+
+
+def signed(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Unsigned 64-bit numbers as nullable signed ones, since what follows subtracts; a damaged trace may hold any."""
+    return pd.Series(np.minimum(values.to_numpy(), _LARGEST), index=values.index).astype("Int64")
 
 
 def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, moments: npt.NDArray[np.int64]) -> pd.Series[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
+from .driver import signed
 from .integrity import Integrity
 from .kinds import device_name
 
@@ -43,6 +44,7 @@ MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stran
 
 _BLOCK_STATES = np.array(["inactive", "active_allocated", "active_pending_free"], dtype=object)
 _NEED_SEGMENTS = MEASURES[3:]
+_ENDS = ("", "_min", "_max")
 POINTS = 6000
 """Intervals that the one pass measures: those of a timeline with fewer are made of them, where the number divides."""
 
@@ -173,12 +175,11 @@ class Replay:
             if device in (None, name):
                 tables.append(_fewer(pd.DataFrame(entry["columns"]), points))
                 tables[-1].insert(0, "device", name)
-                if not entry["tells_segments"]:
-                    for measure in _NEED_SEGMENTS:
-                        tables[-1][[measure, f"{measure}_min", f"{measure}_max"]] = pd.NA
-        columns = [f"{measure}{end}" for measure in MEASURES for end in ("", "_min", "_max")]
-        table = _joined(tables, ("device", *columns, "blocks", "seq"))
-        return table.astype({name: "Int64" for name in columns if name.startswith(_NEED_SEGMENTS)})
+                not_told = pd.Series(pd.NA, index=tables[-1].index, dtype="Int64")
+                for measure in (f"{name}{end}" for name in _NEED_SEGMENTS for end in _ENDS):
+                    tables[-1][measure] = signed(tables[-1][measure]) if entry["tells_segments"] else not_told
+        columns = [f"{measure}{end}" for measure in MEASURES for end in _ENDS]
+        return _joined(tables, ("device", *columns, "blocks", "seq"))
 
     def samples(self) -> dict[str, Any]:
         """What the driver said, by column: see `driver.driver_memory`."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
-from .driver import driver_memory, outside_at
+from .driver import driver_memory, outside_at, signed
 from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
@@ -382,7 +382,7 @@ class Trace:
         table = replayed.timeline(points, device)
         moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
         table.insert(1, "time_ns", np.tile(moments[:-1], len(table) // points))
-        cached = (table["reserved"] - table["active"]).astype("Float64")
+        cached = (signed(table["reserved"]) - signed(table["active"])).astype("Float64")
         pieces = 1 - table["largest_free"] / cached.where(cached > 0)
         table.insert(len(table.columns) - 2, "external_fragmentation", pieces.fillna(0).where(cached.notna()))
         outside = outside_at(self.driver_memory(), table, np.tile(moments[1:], len(table) // points))

@@ -21,13 +21,18 @@ CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 READING = [
     "account",
+    "allocator_rules",
     "crc32",
     "definitions",
+    "device_memory",
+    "device_state",
     "event_codec",
     "input_file",
     "forward_stacks",
     "ledger",
     "line_table",
+    "replay",
+    "replay_run",
     "spool_reader",
     "trace_reader",
 ]

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "../csrc/core/account.h"
 #include "../csrc/core/crc32.h"
 #include "../csrc/core/event_codec.h"
+#include "../csrc/core/replay_run.h"
 #include "../csrc/core/trace_reader.h"
 
 namespace alloctrace {
@@ -133,7 +135,8 @@ void damage_behind_checksums(Bytes& trace, const std::vector<std::size_t>& offse
 // Everything that a reader offers; the state, or "refused".
 std::string read_all(const std::string& path, std::uint64_t round) {
   try {
-    const TraceReader trace(path, "");
+    const auto opened = std::make_shared<const TraceReader>(path, "");
+    const TraceReader& trace = *opened;
     std::uint64_t events = 0;
     std::vector<Event> decoded;
     for (const Chunk& chunk : trace.chunks()) {
@@ -145,7 +148,7 @@ std::string read_all(const std::string& path, std::uint64_t round) {
       }
       if (decoded.size() != chunk.event_count) fail("a block has another number of events than it says", round);
       for (const Event& event : decoded) {
-        static_cast<void>(trace.wall_ns(chunk, event.time));
+        static_cast<void>(trace.clock_of(chunk).wall_ns(event.time));
         if (event.stack != 0 && event.stack >= trace.definitions().frame_count()) fail("an unknown stack", round);
       }
     }
@@ -154,7 +157,10 @@ std::string read_all(const std::string& path, std::uint64_t round) {
     for (std::uint32_t id = 0; id < std::min<std::size_t>(names.frame_count(), 1000); ++id) {
       names.source(names.code(names.frame(id).code).filename, names.line(id));
     }
-    static_cast<void>(Account(trace, UINT64_MAX, 50));
+    static_cast<void>(Account(trace, UINT64_MAX));
+    const ReplayRun replayed(opened, 50);
+    static_cast<void>(replayed.state_before(events / 2));
+    static_cast<void>(replayed.sequence_after(trace.begin_ns()));
     return trace.integrity().state();
   } catch (const FormatError&) {
     return "refused";
