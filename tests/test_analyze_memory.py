@@ -102,6 +102,7 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
         (("blocks", "run.alloctrace", "--at", "lunch"), "is no moment"),
         (("blocks", "missing.alloctrace"), "missing.alloctrace"),
         (("run.alloctrace", "--csv"), "needs a verb"),
+        (("timeline", "run.alloctrace", "--points", "0"), "at least 1"),
         (("verify", "run.alloctrace", "--csv"), "has no table"),
     ],
 )

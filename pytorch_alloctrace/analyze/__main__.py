@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--until", type=_moment, metavar="MOMENT", help="of timeline: end here")
     made.add_argument(
         "--points",
-        type=_count,
+        type=_positive,
         default=2000,
         metavar="N",
         help="of timeline: intervals in the whole trace (default: 2000)",
@@ -101,6 +101,13 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = _count(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("at least 1 is needed")
     return value
 
 
@@ -157,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     made = parser()
-    # Options may come first; a trace may be called as a verb is, where nothing else is named.
+    # Intermixed: with options between VERB and TRACE, plain parsing would take the verb for the trace.
     options = made.parse_intermixed_args(arguments)
     if options.csv and options.verb is None:
         made.error("--csv needs a verb: the verdict has no table")
