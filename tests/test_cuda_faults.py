@@ -76,7 +76,7 @@ def assert_events_add_up(trace: alloctrace.Trace) -> None:
 
 
 OOM_PROGRAM = """
-import json, re, sys, threading, torch
+import json, re, sys, threading, time, torch
 traced = sys.argv[1] == "traced"
 if traced:
     import pytorch_alloctrace as alloctrace
@@ -124,6 +124,8 @@ after = plain(1000)
 told.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
 if traced: alloctrace.disable()
 print(json.dumps({"told": told, "in_trace": in_trace}))
+# autograd's thread that failed frees Python objects: were the interpreter ending already, torch alone, too, would abort.
+time.sleep(0.5)
 """
 
 
