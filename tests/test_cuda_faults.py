@@ -124,7 +124,7 @@ after = plain(1000)
 told.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
 if traced: alloctrace.disable()
 print(json.dumps({"told": told, "in_trace": in_trace}))
-# autograd's thread that failed frees Python objects: were the interpreter ending already, torch alone, too, would abort.
+# autograd's thread that failed frees Python objects: while the interpreter ends, that aborts torch without us too.
 time.sleep(0.5)
 """
 
