@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import needs_cuda_build
+from conftest import needs_cuda_build, program_environment
 
 PROGRAM = """
 import json, torch, pytorch_alloctrace as alloctrace
@@ -31,6 +31,7 @@ def analyze(folder: Path, *arguments: str, status: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
         cwd=folder,
+        env=program_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
