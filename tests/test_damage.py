@@ -201,6 +201,17 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         assert integrity["state"] != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
 
 
+def test_garbage_with_a_header_in_it_is_one_stretch(sample: Sample) -> None:
+    header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
+    # Not in the last block: there a header whose payload is not whole is what a cut leaves.
+    for index, block in enumerate(sample.blocks[:-1]):
+        at = (block.offset + BLOCK_HEADER + sample.end_of(index)) // 2
+        integrity, rows = sample.read(sample.data[:at] + b"12345" + header + b"67890" + sample.data[at:])
+        assert fields(rows) == fields(sample.without([index]))
+        assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1
+        assert integrity["corrupt_bytes"] == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
+
+
 def test_zeroed_pages(sample: Sample) -> None:
     """What a file system leaves after a power failure: right size, holes of zeros."""
     for at in range(0, len(sample.data), 97):

@@ -227,8 +227,10 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
   if (is_cut && !integrity_.ended) {
     integrity_.truncated_bytes += end - begin;
   } else {
-    ++integrity_.corrupt_blocks;
+    // One stretch may end in several pieces: garbage that happens to look like a block's header is a second one.
+    if (begin != last_damage_end_) ++integrity_.corrupt_blocks;
     integrity_.corrupt_bytes += end - begin;
+    last_damage_end_ = end;
   }
 }
 

@@ -107,7 +107,8 @@ class TraceReader {
   std::vector<Chunk> chunks_;
   std::optional<SpoolContents> spool_;
   std::uint64_t next_sequence_ = 0;
-  std::uint64_t damaged_end_ = 0;  // end of the last event block whose payload is damaged
+  std::uint64_t damaged_end_ = 0;      // end of the last event block whose payload is damaged
+  std::uint64_t last_damage_end_ = 0;  // in the file: of the stretch that was noted last
   ClockAnchor first_anchor_{}, last_anchor_{};
   double slope_ = 1.0;  // ns per count over the whole trace
   std::int64_t begin_ns_ = 0, end_ns_ = 0;
