@@ -327,7 +327,7 @@ class Numbers(torch.utils.data.Dataset):
 def allocate_in_child():
     return torch.ones(10)
 
-print(sum(float(batch.sum()) for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2)))
+print(sum(float(batch.sum()) for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2)), flush=True)
 child = os.fork()
 if child == 0:
     kept = allocate_in_child()
