@@ -158,8 +158,8 @@ std::string read_all(const std::string& path, std::uint64_t round) {
       names.source(names.code(names.frame(id).code).filename, names.line(id));
     }
     static_cast<void>(Account(trace, UINT64_MAX));
-    const ReplayRun replayed(opened, 50);
-    static_cast<void>(replayed.state_before(events / 2));
+    ReplayRun replayed(opened, 50);
+    for (const std::uint64_t quarter : {2, 3, 1}) static_cast<void>(replayed.state_before(events * quarter / 4));
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));
     return trace.integrity().state();
   } catch (const FormatError&) {

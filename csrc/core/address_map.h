@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "large_pages.h"
+
 namespace alloctrace {
 
 template <typename Value>
@@ -64,7 +66,7 @@ class AddressMap {
 
   // Asks for the memory in which an address would be found. Maps of many blocks are larger than the processor's caches,
   // and whoever knows the next addresses can have them come meanwhile.
-  void prefetch(std::uint64_t address) const { __builtin_prefetch(&slots_[home(address)]); }
+  [[gnu::always_inline]] void prefetch(std::uint64_t address) const { __builtin_prefetch(&slots_[home(address)]); }
 
   void reserve(std::size_t size) {
     while ((size + 1) * 4 > slots_.size() * 3) grow();
@@ -91,7 +93,7 @@ class AddressMap {
     return static_cast<std::size_t>(mixed ^ mixed >> 32) & mask();
   }
   void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
+    Slots old(slots_.size() * 2);
     old.swap(slots_);
     size_ = 0;
     for (Slot& slot : old) {
@@ -99,7 +101,9 @@ class AddressMap {
     }
   }
 
-  std::vector<Slot> slots_;
+  using Slots = std::vector<Slot, LargePageAllocator<Slot>>;
+
+  Slots slots_;
   std::size_t size_ = 0;
 };
 

@@ -27,21 +27,21 @@ const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std:
     case EventKind::kSegmentUnmap:
       return unmap(event);
     case EventKind::kConfig:
-      tells_segments_ = true;
-      settings_.read(definitions_->string(static_cast<std::uint32_t>(event.size)));
+      rules_.tells_segments = true;
+      rules_.settings.read(definitions_->string(static_cast<std::uint32_t>(event.size)));
       return nullptr;
     case EventKind::kPoolRestore:
-      restoring_thread_ = event.address != 0 ? event.thread : 0;
+      rules_.restoring_thread = event.address != 0 ? event.thread : 0;
       return nullptr;
     case EventKind::kPoolUse:
-      std::erase(left_pools_, pool_of(event.place));
-      if (event.address == 0) left_pools_.push_back(pool_of(event.place));
+      std::erase(rules_.left_pools, pool_of(event.place));
+      if (event.address == 0) rules_.left_pools.push_back(pool_of(event.place));
       return nullptr;
     case EventKind::kPoolAllocator:
-      own_pools_.push_back(pool_of(event.place));
+      rules_.own_pools.push_back(pool_of(event.place));
       return nullptr;
     case EventKind::kNoSplit:
-      unsplit_pools_.push_back(pool_of(event.place));
+      rules_.unsplit_pools.push_back(pool_of(event.place));
       return nullptr;
     default:
       return nullptr;
@@ -49,17 +49,17 @@ const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std:
 }
 
 bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const {
-  bool is_expandable = settings_.expandable_segments;
-  if (!unsplit_pools_.empty() || !own_pools_.empty() || !left_pools_.empty()) {
+  bool is_expandable = rules_.settings.expandable_segments;
+  if (!rules_.unsplit_pools.empty() || !rules_.own_pools.empty() || !rules_.left_pools.empty()) {
     const std::uint64_t pool = pool_of(segment.place);
     const auto has = [pool](const std::vector<std::uint64_t>& pools) {
       return std::find(pools.begin(), pools.end(), pool) != pools.end();
     };
-    if (has(unsplit_pools_)) return false;
+    if (has(rules_.unsplit_pools)) return false;
     // Out of memory, torch takes from pools that are set aside for that, as if there were no expandable segments.
-    if (has(own_pools_) || has(left_pools_)) is_expandable = false;
+    if (has(rules_.own_pools) || has(rules_.left_pools)) is_expandable = false;
   }
-  return settings_.splits(piece.size, wanted, segment.is_large, is_expandable);
+  return rules_.settings.splits(piece.size, wanted, segment.is_large, is_expandable);
 }
 
 const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
@@ -69,33 +69,39 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
     index = *found;
   } else {
     // Of an allocator that tells no segments, each block stands alone.
-    if (tells_segments_) problem = "an allocation where no free block begins";
+    if (rules_.tells_segments) problem = "an allocation where no free block begins";
     Piece alone;
     alone.address = event.address;
     alone.size = event.size;
     index = new_piece(alone);
   }
   const std::uint32_t in_segment = pieces_[index].segment;
+  const bool is_restored = rules_.restoring_thread != 0 && event.thread == rules_.restoring_thread;
+  const std::uint64_t wanted = is_restored ? event.size : rules_.settings.rounded(event.size);
+  if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
+  count(index, false);
   if (in_segment != 0) {
-    const bool is_restored = restoring_thread_ != 0 && event.thread == restoring_thread_;
-    const std::uint64_t wanted = is_restored ? event.size : settings_.rounded(event.size);
-    if (!segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
-    const Segment& segment = segments_[in_segment];
-    if (pieces_[index].state == PieceState::kUnmapped) {
+    const Piece& piece = pieces_[index];
+    bool is_split = false;
+    if (piece.state == PieceState::kUnmapped) {
       problem = "an allocation in memory that is not mapped";
-      if (pieces_[index].size > wanted) index = split_front(index, wanted);
-      totals_.reserved += pieces_[index].size;
-    } else if (pieces_[index].state != PieceState::kFree) {
+      is_split = piece.size > wanted;
+      totals_.reserved += is_split ? wanted : piece.size;
+    } else if (piece.state != PieceState::kFree) {
       problem = "an allocation at an address that is in use";
-    } else if (pieces_[index].size < wanted) {
+    } else if (piece.size < wanted) {
       problem = "an allocation larger than the free block that it took";
-    } else if (is_restored ? pieces_[index].size > wanted : splits(pieces_[index], segment, wanted)) {
-      index = split_front(index, wanted);
+    } else {
+      is_split = is_restored ? piece.size > wanted : splits(piece, segments_[in_segment], wanted);
+    }
+    if (is_split) {
+      const PieceIndex rest = split(index, wanted);
+      pieces_[rest].requested = pieces_[index].requested;  // torch's block is the rest, the one handed out is new
+      count(rest, true);
     }
   } else if (pieces_[index].state != PieceState::kUnused) {
     problem = "an allocation at an address that is in use";
   }
-  count(pieces_[index], index, false);
   Piece& piece = pieces_[index];
   if (in_segment == 0) piece.size = event.size;
   piece.state = PieceState::kAllocated;
@@ -104,43 +110,44 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   piece.birth_ns = time_ns;
   piece.stack = event.stack;
   piece.thread = event.thread;
-  count(piece, index, true);
+  count(index, true);
   return problem;
 }
 
 const char* DeviceMemory::request_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
   if (!found || pieces_[*found].state != PieceState::kAllocated) return "a free of a block that is not allocated";
-  become(*found, PieceState::kPendingFree);
+  count(*found, false);
+  pieces_[*found].state = PieceState::kPendingFree;
+  count(*found, true);
   return nullptr;
 }
 
 const char* DeviceMemory::complete_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
   // Nothing tells what such an allocator had before the trace began.
-  if (!found) return tells_segments_ ? "a free of a block that is not allocated" : nullptr;
+  if (!found) return rules_.tells_segments ? "a free of a block that is not allocated" : nullptr;
   const PieceIndex index = *found;
   const PieceState state = pieces_[index].state;
   if (state != PieceState::kPendingFree && state != PieceState::kAllocated) {
     return "a free of a block that is not allocated";
   }
   // The caching allocator always tells the request first.
-  const char* problem = state == PieceState::kAllocated && tells_segments_
+  const char* problem = state == PieceState::kAllocated && rules_.tells_segments
                             ? "a free that completes without having been requested"
                             : nullptr;
+  count(index, false);
   if (pieces_[index].segment == 0) {
-    count(pieces_[index], index, false);
     drop(index);
-    return problem;
+  } else {
+    pieces_[index].state = PieceState::kFree;
+    count(merged(index), true);
   }
-  become(index, PieceState::kFree);
-  merge(index, pieces_[index].previous);
-  merge(index, pieces_[index].next);
   return problem;
 }
 
 const char* DeviceMemory::add_segment(const Event& event) {
-  tells_segments_ = true;
+  rules_.tells_segments = true;
   const char* problem = nullptr;
   if (piece_at_.find(event.address)) {
     problem = "a new segment where there is one";
@@ -149,17 +156,16 @@ const char* DeviceMemory::add_segment(const Event& event) {
   // With expandable segments on, a private pool that is given a segment has an allocator of its own, and the setting
   // does not hold for it: torch would have mapped memory instead.
   const std::uint64_t pool = pool_of(event.place);
-  if (settings_.expandable_segments && pool != 0 &&
-      std::find(own_pools_.begin(), own_pools_.end(), pool) == own_pools_.end()) {
-    own_pools_.push_back(pool);
+  if (rules_.settings.expandable_segments && pool != 0 &&
+      std::find(rules_.own_pools.begin(), rules_.own_pools.end(), pool) == rules_.own_pools.end()) {
+    rules_.own_pools.push_back(pool);
   }
   Piece piece;
   piece.address = event.address;
   piece.size = event.size;
   piece.segment = add_segment_record(event.address, event.size, event.place, false);
   piece.state = PieceState::kFree;
-  const PieceIndex index = new_piece(piece);
-  count(pieces_[index], index, true);
+  count(new_piece(piece), true);
   totals_.reserved += event.size;
   return problem;
 }
@@ -176,7 +182,7 @@ const char* DeviceMemory::remove_segment(const Event& event) {
   unused_segments_.push_back(first.segment);
   for (PieceIndex index = *found; index != kNoPiece;) {
     const PieceIndex next = pieces_[index].next;
-    count(pieces_[index], index, false);
+    count(index, false);
     if (pieces_[index].state != PieceState::kUnmapped) totals_.reserved -= pieces_[index].size;
     drop(index);
     index = next;
@@ -186,7 +192,7 @@ const char* DeviceMemory::remove_segment(const Event& event) {
 }
 
 const char* DeviceMemory::map(const Event& event) {
-  tells_segments_ = true;
+  rules_.tells_segments = true;
   const std::uint64_t end = event.address + event.size;
   const PieceIndex* found = piece_at_.find(event.address);
   PieceIndex index = found ? *found : kNoPiece;
@@ -210,13 +216,12 @@ const char* DeviceMemory::map(const Event& event) {
       pieces_[index].size = event.size;  // closes the gap between two stretches that a recording in mid-run began with
       link(index, *following);
     } else {
-      split_back(index, event.size);
+      split(index, event.size);
     }
   }
-  become(index, PieceState::kFree);
+  pieces_[index].state = PieceState::kFree;
   totals_.reserved += event.size;
-  merge(index, pieces_[index].previous);
-  merge(index, pieces_[index].next);
+  count(merged(index), true);
   return nullptr;
 }
 
@@ -226,15 +231,19 @@ const char* DeviceMemory::unmap(const Event& event) {
   if (free_piece == expandable_free_.begin()) return "memory that is unmapped, but was not free";
   PieceIndex index = std::prev(free_piece)->second;
   if (pieces_[index].address + pieces_[index].size < end) return "memory that is unmapped, but was not free";
-  // torch keeps its block for what is unmapped and makes new ones for what is left on both sides.
+  count(index, false);
+  // torch keeps its block for what is unmapped and makes new ones, that remember nothing, for what is left on both
+  // sides.
   if (pieces_[index].address < event.address) {
-    split_front(index, event.address - pieces_[index].address);
+    const PieceIndex front = index;
+    index = split(front, event.address - pieces_[front].address);
+    std::swap(pieces_[index].requested, pieces_[front].requested);
+    count(front, true);
   }
-  if (pieces_[index].size > event.size) split_back(index, event.size);
-  become(index, PieceState::kUnmapped);
+  if (pieces_[index].size > event.size) count(split(index, event.size), true);
+  pieces_[index].state = PieceState::kUnmapped;
   totals_.reserved -= event.size;
-  merge(index, pieces_[index].previous);
-  merge(index, pieces_[index].next);
+  index = merged(index);
   if (pieces_[index].previous == kNoPiece && pieces_[index].next == kNoPiece) {
     unused_segments_.push_back(pieces_[index].segment);
     drop(index);
@@ -267,72 +276,45 @@ void DeviceMemory::link(PieceIndex previous, PieceIndex next) {
   if (next != kNoPiece) pieces_[next].previous = previous;
 }
 
-// The first `size` bytes become a new piece in the same state, which is returned; `index` keeps the rest.
-PieceIndex DeviceMemory::split_front(PieceIndex index, std::uint64_t size) {
-  count(pieces_[index], index, false);
-  Piece front;
-  front.address = pieces_[index].address;
-  front.size = size;
-  front.segment = pieces_[index].segment;
-  front.state = pieces_[index].state;
-  pieces_[index].address += size;
-  pieces_[index].size -= size;
-  *piece_at_.insert(pieces_[index].address).first = index;
-  const PieceIndex made = new_piece(front);
-  link(pieces_[index].previous, made);
-  link(made, index);
-  count(pieces_[made], made, true);
-  count(pieces_[index], index, true);
-  return made;
-}
-
-// `index` keeps its first `size` bytes; the rest becomes a new piece in the same state, which is returned.
-PieceIndex DeviceMemory::split_back(PieceIndex index, std::uint64_t size) {
-  count(pieces_[index], index, false);
-  Piece back;
-  back.address = pieces_[index].address + size;
-  back.size = pieces_[index].size - size;
-  back.segment = pieces_[index].segment;
-  back.state = pieces_[index].state;
+// Of a piece that is not counted. It keeps its first `size` bytes; the rest becomes a new piece in the same state,
+// which is returned, not counted either.
+PieceIndex DeviceMemory::split(PieceIndex index, std::uint64_t size) {
+  Piece rest;
+  rest.address = pieces_[index].address + size;
+  rest.size = pieces_[index].size - size;
+  rest.segment = pieces_[index].segment;
+  rest.state = pieces_[index].state;
   pieces_[index].size = size;
-  const PieceIndex made = new_piece(back);
+  const PieceIndex made = new_piece(rest);
   link(made, pieces_[index].next);
   link(index, made);
-  count(pieces_[index], index, true);
-  count(pieces_[made], made, true);
   return made;
 }
 
-// Where both are free, or both unmapped, `into` takes its neighbour's place too. It keeps what it remembers: see
-// Piece::requested.
-void DeviceMemory::merge(PieceIndex into, PieceIndex neighbour) {
-  if (neighbour == kNoPiece || pieces_[neighbour].state != pieces_[into].state) return;
-  count(pieces_[into], into, false);
-  count(pieces_[neighbour], neighbour, false);
-  Piece& piece = pieces_[into];
-  const Piece gone = pieces_[neighbour];
-  piece.size += gone.size;
-  if (piece.previous == neighbour) {
-    piece_at_.erase(piece.address);
-    piece.address = gone.address;
-    link(gone.previous, into);
-    *piece_at_.insert(gone.address).first = into;
-    pieces_[neighbour].state = PieceState::kUnused;
-    unused_pieces_.push_back(neighbour);
-  } else {
-    link(into, gone.next);
-    drop(neighbour);
+// A piece that is not counted takes in its neighbours, where they too are free or unmapped as it is. Returns what has
+// become of it, not counted either.
+PieceIndex DeviceMemory::merged(PieceIndex index) {
+  const PieceState state = pieces_[index].state;
+  const PieceIndex next = pieces_[index].next;
+  if (next != kNoPiece && pieces_[next].state == state) {
+    count(next, false);
+    pieces_[index].size += pieces_[next].size;
+    link(index, pieces_[next].next);
+    drop(next);
   }
-  count(pieces_[into], into, true);
+  const PieceIndex previous = pieces_[index].previous;
+  if (previous == kNoPiece || pieces_[previous].state != state) return index;
+  count(previous, false);
+  // The one whose address stays: that is noted already.
+  pieces_[previous].size += pieces_[index].size;
+  pieces_[previous].requested = pieces_[index].requested;
+  link(previous, pieces_[index].next);
+  drop(index);
+  return previous;
 }
 
-void DeviceMemory::become(PieceIndex index, PieceState state) {
-  count(pieces_[index], index, false);
-  pieces_[index].state = state;
-  count(pieces_[index], index, true);
-}
-
-void DeviceMemory::count(const Piece& piece, PieceIndex index, bool comes) {
+void DeviceMemory::count(PieceIndex index, bool comes) {
+  const Piece& piece = pieces_[index];
   const auto move = [comes](std::uint64_t& total, std::uint64_t bytes) { total += comes ? bytes : 0 - bytes; };
   switch (piece.state) {
     case PieceState::kAllocated:
@@ -366,7 +348,7 @@ void DeviceMemory::set_large(std::uint32_t index, bool is_large) {
   segment.is_large_known = true;
   if (segment.is_large == is_large) return;
   segment.is_large = is_large;
-  segment.unit = is_large ? settings_.large_segment_size : kSmallSegment;
+  segment.unit = is_large ? rules_.settings.large_segment_size : kSmallSegment;
   totals_.releasable = 0;  // the unit has part in it
   for (const Piece& piece : pieces_) {
     if (piece.state == PieceState::kFree) totals_.releasable += releasable_bytes(piece);
@@ -392,8 +374,8 @@ std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64
   segment.origin = origin;
   segment.place = place;
   segment.is_expandable = is_expandable;
-  segment.is_large = is_expandable ? size % settings_.large_segment_size == 0 : size > kSmallSegment;
-  segment.unit = segment.is_large ? settings_.large_segment_size : kSmallSegment;
+  segment.is_large = is_expandable ? size % rules_.settings.large_segment_size == 0 : size > kSmallSegment;
+  segment.unit = segment.is_large ? rules_.settings.large_segment_size : kSmallSegment;
   if (unused_segments_.empty()) {
     segments_.push_back(segment);
     return static_cast<std::uint32_t>(segments_.size() - 1);
@@ -402,12 +384,6 @@ std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64
   unused_segments_.pop_back();
   segments_[index] = segment;
   return index;
-}
-
-std::size_t DeviceMemory::memory_bytes() const {
-  return sizeof *this + pieces_.capacity() * sizeof(Piece) + unused_pieces_.capacity() * sizeof(PieceIndex) +
-         segments_.capacity() * sizeof(Segment) + piece_at_.memory_bytes() +
-         expandable_free_.size() * 64;  // a tree's node, about
 }
 
 }  // namespace alloctrace

@@ -18,6 +18,7 @@
 #include "definitions.h"
 #include "event.h"
 #include "free_sizes.h"
+#include "large_pages.h"
 
 namespace alloctrace {
 
@@ -27,8 +28,8 @@ using PieceIndex = std::uint32_t;
 constexpr PieceIndex kNoPiece = UINT32_MAX;
 
 // A stretch of a segment: torch's Block. Unmapped stretches of expandable segments are pieces too; the last one of each
-// reaches to the end of the address space, since no event tells its size.
-struct Piece {
+// reaches to the end of the address space, since no event tells its size. One cache line: most are far from each other.
+struct alignas(64) Piece {
   std::uint64_t address = 0, size = 0;
   std::uint64_t requested = 0;  // of a free one: what torch has left there from its former lives
   std::uint64_t birth = 0;      // sequence number of its alloc
@@ -38,6 +39,7 @@ struct Piece {
   std::uint32_t stack = 0, thread = 0;
   PieceState state = PieceState::kUnused;
 };
+static_assert(sizeof(Piece) == 64);
 
 // What one cudaMalloc gave, or one expandable range of addresses. Entry 0 stands for no segment: blocks of allocators
 // that tell none.
@@ -67,6 +69,28 @@ struct SegmentView {
   std::size_t first_block = 0, block_count = 0;  // in the list of blocks
 };
 
+// What the trace has told of how the device's allocator works.
+struct DeviceRules {
+  AllocatorSettings settings;
+  bool tells_segments = false;
+  std::vector<std::uint64_t> unsplit_pools;  // no_split was set
+  std::uint32_t restoring_thread = 0;        // it makes a pool's blocks as they were before; 0: none does
+  std::vector<std::uint64_t> left_pools;     // were in use, and are no more: only the last resort allocates there
+  std::vector<std::uint64_t> own_pools;      // have an allocator of their own: never expandable
+};
+
+// A DeviceMemory that is only kept: what cannot be made anew of the rest.
+struct PackedMemory {
+  std::int32_t device_type = 0, device_index = 0;
+  DeviceRules rules;
+  std::vector<Piece, FilledAllocator<Piece>> pieces;
+  std::vector<Segment> segments;
+  std::vector<std::uint32_t> unused_segments;
+  std::uint64_t reserved = 0;
+
+  std::size_t bytes() const { return pieces.capacity() * sizeof(Piece) + segments.capacity() * sizeof(Segment); }
+};
+
 class DeviceMemory {
  public:
   DeviceMemory(std::int32_t device_type, std::int32_t device_index, const Definitions& definitions)
@@ -83,7 +107,7 @@ class DeviceMemory {
   // No block of it is known, nor ever was.
   bool is_untouched() const { return pieces_.empty(); }
   // Whether its allocator tells segments: only then do reserved, and what follows from it, mean anything.
-  bool tells_segments() const { return tells_segments_; }
+  bool tells_segments() const { return rules_.tells_segments; }
 
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<const Piece*>& blocks) const;
@@ -93,16 +117,29 @@ class DeviceMemory {
   // In words, the first of the differences to a state that is told; empty when there is none.
   std::string difference_to(const std::vector<Event>& state) const;
 
-  std::size_t memory_bytes() const;
-  // Gives up what can be made anew, for a copy that is only kept; unpack() makes it again.
-  void pack();
-  void unpack();
+  // A copy that is only kept, and this becoming what such a copy was made of.
+  PackedMemory packed() const;
+  void unpack(const PackedMemory& packed);
 
-  // The memory that an event will need: first where its block is noted, then, once that has come, the block.
-  void prefetch_place(const Event& event) const { piece_at_.prefetch(event.address); }
-  void prefetch_piece(const Event& event) const {
+  // The memory that an event will need: first where its block is noted; once that has come, the block; then what is
+  // next to it. (Always inline: gcc takes a call that does nothing but this for one without effect, and drops it.)
+  [[gnu::always_inline]] void prefetch_place(const Event& event) const { piece_at_.prefetch(event.address); }
+  [[gnu::always_inline]] void prefetch_piece(const Event& event) const {
     const PieceIndex* const found = piece_at_.find(event.address);
     if (found) __builtin_prefetch(&pieces_[*found]);
+  }
+  [[gnu::always_inline]] void prefetch_neighbours(const Event& event) const {
+    const PieceIndex* const found = piece_at_.find(event.address);
+    if (!found) return;
+    const Piece& piece = pieces_[*found];
+    __builtin_prefetch(&segments_[piece.segment]);
+    if (event.kind == EventKind::kAlloc) {
+      piece_at_.prefetch(piece.address + rules_.settings.rounded(event.size));  // of the rest, should it be split
+    } else {
+      piece_at_.prefetch(piece.address + piece.size);
+      if (piece.previous != kNoPiece) __builtin_prefetch(&pieces_[piece.previous]);
+      if (piece.next != kNoPiece) __builtin_prefetch(&pieces_[piece.next]);
+    }
   }
 
  private:
@@ -117,12 +154,11 @@ class DeviceMemory {
   PieceIndex new_piece(const Piece& piece);
   void drop(PieceIndex index);
   void link(PieceIndex previous, PieceIndex next);
-  PieceIndex split_front(PieceIndex index, std::uint64_t size);
-  PieceIndex split_back(PieceIndex index, std::uint64_t size);
-  void merge(PieceIndex into, PieceIndex neighbour);
-  void become(PieceIndex index, PieceState state);
+  PieceIndex split(PieceIndex index, std::uint64_t size);
+  PieceIndex merged(PieceIndex index);
   // Takes a piece out of all sums and orders, or puts it back: around each change of its state, place or size.
-  void count(const Piece& piece, PieceIndex index, bool comes);
+  void count(PieceIndex index, bool comes);
+  void count_all();
   std::uint64_t releasable_bytes(const Piece& piece) const;
   void set_large(std::uint32_t segment, bool is_large);
   bool splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const;
@@ -131,14 +167,9 @@ class DeviceMemory {
 
   const Definitions* definitions_;
   std::int32_t device_type_, device_index_;
-  AllocatorSettings settings_;
-  bool tells_segments_ = false;
-  std::vector<std::uint64_t> unsplit_pools_;  // no_split was set
-  std::uint32_t restoring_thread_ = 0;        // it makes a pool's blocks as they were before; 0: none does
-  std::vector<std::uint64_t> left_pools_;     // were in use, and are no more: only the last resort allocates there
-  std::vector<std::uint64_t> own_pools_;      // have an allocator of their own: never expandable
+  DeviceRules rules_;
 
-  std::vector<Piece> pieces_;
+  std::vector<Piece, LargePageAllocator<Piece>> pieces_;
   std::vector<PieceIndex> unused_pieces_;
   std::vector<Segment> segments_{1};
   std::vector<std::uint32_t> unused_segments_;

@@ -74,23 +74,44 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<const Pi
   }
 }
 
-void DeviceMemory::pack() { piece_at_ = {}; }
+PackedMemory DeviceMemory::packed() const {
+  return {device_type_, device_index_,    rules_,          {pieces_.begin(), pieces_.end()},
+          segments_,    unused_segments_, totals_.reserved};
+}
 
-void DeviceMemory::unpack() {
-  piece_at_.reserve(pieces_.size() - unused_pieces_.size());
+void DeviceMemory::unpack(const PackedMemory& packed) {
+  device_type_ = packed.device_type;
+  device_index_ = packed.device_index;
+  rules_ = packed.rules;
+  pieces_.assign(packed.pieces.begin(), packed.pieces.end());
+  segments_ = packed.segments;
+  unused_segments_ = packed.unused_segments;
+  totals_ = {};
+  totals_.reserved = packed.reserved;
+  unused_pieces_.clear();
+  piece_at_.clear();
+  piece_at_.reserve(pieces_.size());
   for (PieceIndex index = 0; index < pieces_.size(); ++index) {
-    if (pieces_[index].state != PieceState::kUnused) *piece_at_.insert(pieces_[index].address).first = index;
+    if (pieces_[index].state == PieceState::kUnused) {
+      unused_pieces_.push_back(index);
+    } else {
+      *piece_at_.insert(pieces_[index].address).first = index;
+    }
   }
+  expandable_free_.clear();
+  free_sizes_ = {};
+  count_all();
+}
+
+// Once all pieces know their neighbours.
+void DeviceMemory::count_all() {
+  for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
 }
 
 bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns) {
   DeviceMemory made(device_type_, device_index_, *definitions_);
-  made.settings_ = settings_;
-  made.unsplit_pools_ = unsplit_pools_;
-  made.own_pools_ = own_pools_;
-  made.left_pools_ = left_pools_;
-  made.restoring_thread_ = restoring_thread_;
-  made.tells_segments_ = true;
+  made.rules_ = rules_;
+  made.rules_.tells_segments = true;
   std::vector<PieceIndex> last_of_expandable;
   std::uint64_t address = 0, end = 0;
   PieceIndex last = kNoPiece;
@@ -142,8 +163,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     rest.state = PieceState::kUnmapped;
     if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
   }
-  // Now that all know their neighbours.
-  for (PieceIndex index = 0; index < made.pieces_.size(); ++index) made.count(made.pieces_[index], index, true);
+  made.count_all();
   *this = std::move(made);
   return true;
 }

@@ -23,6 +23,7 @@ class FreeSizes {
     }
     buckets_[bucket].emplace_back(size, 1);
     used_[bucket / 64] |= std::uint64_t{1} << bucket % 64;
+    used_words_ |= std::uint64_t{1} << bucket / 64;
     if (size > largest_) largest_ = size;
   }
 
@@ -34,7 +35,10 @@ class FreeSizes {
       if (--entry.second != 0) return;
       entry = sizes.back();
       sizes.pop_back();
-      if (sizes.empty()) used_[bucket / 64] &= ~(std::uint64_t{1} << bucket % 64);
+      if (sizes.empty()) {
+        used_[bucket / 64] &= ~(std::uint64_t{1} << bucket % 64);
+        if (used_[bucket / 64] == 0) used_words_ &= ~(std::uint64_t{1} << bucket / 64);
+      }
       if (size == largest_) largest_ = kUnknown;
       return;
     }
@@ -47,8 +51,8 @@ class FreeSizes {
   }
 
  private:
-  // 32 buckets to each power of two: few enough sizes fall into one that they are searched in a row.
-  static constexpr int kFraction = 5;
+  // 64 buckets to each power of two: few enough sizes fall into one that they are searched in a row.
+  static constexpr int kFraction = 6;
   static constexpr std::size_t kBuckets = std::size_t{64} << kFraction;
   static constexpr std::uint64_t kUnknown = UINT64_MAX;
   using Bucket = std::vector<std::pair<std::uint64_t, std::uint32_t>>;  // size, how many
@@ -60,18 +64,18 @@ class FreeSizes {
   }
 
   std::uint64_t find_largest() const {
-    for (std::size_t word = used_.size(); word-- > 0;) {
-      if (used_[word] == 0) continue;
-      const std::size_t bucket = word * 64 + static_cast<std::size_t>(std::bit_width(used_[word]) - 1);
-      std::uint64_t largest = 0;
-      for (const auto& [size, count] : buckets_[bucket]) largest = size > largest ? size : largest;
-      return largest;
-    }
-    return 0;
+    if (used_words_ == 0) return 0;
+    const auto word = static_cast<std::size_t>(std::bit_width(used_words_) - 1);
+    const std::size_t bucket = word * 64 + static_cast<std::size_t>(std::bit_width(used_[word]) - 1);
+    std::uint64_t largest = 0;
+    for (const auto& [size, count] : buckets_[bucket]) largest = size > largest ? size : largest;
+    return largest;
   }
 
   std::vector<Bucket> buckets_ = std::vector<Bucket>(kBuckets);
-  std::array<std::uint64_t, kBuckets / 64> used_{};
+  std::array<std::uint64_t, kBuckets / 64> used_{};  // bit by bucket: it has sizes
+  std::uint64_t used_words_ = 0;                     // bit by word of used_
+  static_assert(kBuckets / 64 == 64);
   std::uint64_t largest_ = 0;
 };
 

@@ -12,23 +12,23 @@ const DeviceMemory* Replay::find(std::int32_t device_type, std::int32_t device_i
 }
 
 std::size_t Replay::device_of(std::uint32_t place) {
-  if (place >= device_of_place_.size()) device_of_place_.resize(place + std::size_t{1}, SIZE_MAX);
-  std::size_t& index = device_of_place_[place];
+  if (place >= told_.device_of_place.size()) told_.device_of_place.resize(place + std::size_t{1}, SIZE_MAX);
+  std::size_t& index = told_.device_of_place[place];
   if (index != SIZE_MAX) return index;
   const Place& where = definitions_->place(place);
   const DeviceMemory* const known = find(where.device_type, where.device_index);
   index = known ? static_cast<std::size_t>(known - devices_.data()) : devices_.size();
   if (!known) {
     devices_.emplace_back(where.device_type, where.device_index, *definitions_);
-    is_known_.push_back(!had_loss_);
-    was_in_use_.push_back(false);
+    told_.is_known.push_back(!told_.had_loss);
+    told_.was_in_use.push_back(false);
   }
   return index;
 }
 
 std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                              ReplayFindings* findings) {
-  time_ns_ = time_ns;
+  told_.time_ns = time_ns;
   switch (event.kind) {
     case EventKind::kAlloc:
     case EventKind::kFreeRequested:
@@ -43,10 +43,10 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
     case EventKind::kPoolUse:
     case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.place);
-      if (state_.left != 0 && device == state_.device) void_state(findings);
+      if (told_.state.left != 0 && device == told_.state.device) void_state(findings);
       const char* const problem = devices_[device].apply(event, sequence, time_ns);
       if (problem && findings) {
-        if (is_known_[device]) {
+        if (told_.is_known[device]) {
           ++findings->contradictions;
           if (findings->kept_contradictions.size() < ReplayFindings::kKept) {
             findings->kept_contradictions.push_back({sequence, device, problem});
@@ -58,15 +58,15 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
       return static_cast<std::ptrdiff_t>(device);
     }
     case EventKind::kAllocatorState:
-      if (state_.left != 0) void_state(findings);
-      state_ = {device_of(event.place), sequence, event.size, time_ns, {}};
-      if (state_.left != 0) return -1;
+      if (told_.state.left != 0) void_state(findings);
+      told_.state = {device_of(event.place), sequence, event.size, time_ns, {}};
+      if (told_.state.left != 0) return -1;
       break;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
-      if (state_.left == 0 || device_of(event.place) != state_.device) return -1;  // its beginning is missing
-      state_.events.push_back(event);
-      if (--state_.left != 0) return -1;
+      if (told_.state.left == 0 || device_of(event.place) != told_.state.device) return -1;  // its beginning is missing
+      told_.state.events.push_back(event);
+      if (--told_.state.left != 0) return -1;
       break;
     case EventKind::kLost:
       note_loss();
@@ -75,56 +75,65 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
       return -1;
   }
   end_state(findings);
-  return static_cast<std::ptrdiff_t>(state_.device);
+  return static_cast<std::ptrdiff_t>(told_.state.device);
 }
 
 // Events of it are missing.
 void Replay::void_state(ReplayFindings* findings) {
   if (findings) ++findings->void_states;
-  state_.left = 0;
+  told_.state.left = 0;
   note_loss();
 }
 
 void Replay::end_state(ReplayFindings* findings) {
-  DeviceMemory& device = devices_[state_.device];
+  DeviceMemory& device = devices_[told_.state.device];
   const bool is_first = device.is_untouched();  // a recording that began in mid-run
-  if (is_first && !state_.events.empty()) was_in_use_[state_.device] = true;
-  const std::string difference = device.difference_to(state_.events);
+  if (is_first && !told_.state.events.empty()) told_.was_in_use[told_.state.device] = true;
+  const std::string difference = device.difference_to(told_.state.events);
   if (findings) {
     ++findings->states;
     if (difference.empty() || is_first) {
       ++findings->agreeing;
-    } else if (!is_known_[state_.device]) {
+    } else if (!told_.is_known[told_.state.device]) {
       ++findings->resumed;
     } else if (findings->differences.size() < ReplayFindings::kKept) {
-      findings->differences.push_back({state_.sequence, state_.device, difference});
+      findings->differences.push_back({told_.state.sequence, told_.state.device, difference});
     }
   }
-  if (difference.empty() || device.adopt(state_.events, state_.sequence, state_.time_ns)) {
-    is_known_[state_.device] = true;
+  if (difference.empty() || device.adopt(told_.state.events, told_.state.sequence, told_.state.time_ns)) {
+    told_.is_known[told_.state.device] = true;
   } else if (findings) {
     ++findings->void_states;
   }
-  state_.events.clear();
+  told_.state.events.clear();
 }
 
 void Replay::note_loss() {
-  had_loss_ = true;
-  std::fill(is_known_.begin(), is_known_.end(), false);
+  told_.had_loss = true;
+  std::fill(told_.is_known.begin(), told_.is_known.end(), false);
 }
 
-void Replay::pack() {
-  for (DeviceMemory& device : devices_) device.pack();
+PackedReplay Replay::packed() const {
+  PackedReplay packed{told_, {}};
+  for (const DeviceMemory& device : devices_) packed.devices.push_back(device.packed());
+  return packed;
 }
 
-void Replay::unpack() {
-  for (DeviceMemory& device : devices_) device.unpack();
+void Replay::unpack(const PackedReplay& packed) {
+  told_ = packed.told;
+  // Devices that there are stay: their memory need not be asked for again.
+  while (devices_.size() > packed.devices.size()) devices_.pop_back();
+  for (std::size_t index = 0; index < packed.devices.size(); ++index) {
+    const PackedMemory& device = packed.devices[index];
+    if (index == devices_.size()) devices_.emplace_back(device.device_type, device.device_index, *definitions_);
+    devices_[index].unpack(device);
+  }
 }
 
-std::size_t Replay::memory_bytes() const {
-  std::size_t bytes = sizeof *this + state_.events.capacity() * sizeof(Event);
-  for (const DeviceMemory& device : devices_) bytes += device.memory_bytes();
-  return bytes;
+std::size_t PackedReplay::bytes() const {
+  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event);
+  for (const PackedMemory& device : devices) sum += device.bytes();
+  return sum;
 }
 
 }  // namespace alloctrace

@@ -32,6 +32,32 @@ struct ReplayFindings {
   std::vector<Item> differences, kept_contradictions;  // the first kKept of each
 };
 
+// What a replay has been told so far, but for the memory itself.
+struct ReplayKnowledge {
+  // A state that is being told. No event of its device comes between; those of others may.
+  struct ToldState {
+    std::size_t device = 0;
+    std::uint64_t sequence = 0, left = 0;
+    std::int64_t time_ns = 0;
+    std::vector<Event> events;
+  };
+
+  std::vector<std::size_t> device_of_place;
+  std::vector<bool> is_known;  // by device: nothing was lost since its beginning, or its last state
+  std::vector<bool> was_in_use;
+  bool had_loss = false;  // before a device's first event
+  ToldState state;
+  std::int64_t time_ns = 0;
+};
+
+// A replay that is only kept.
+struct PackedReplay {
+  ReplayKnowledge told;
+  std::vector<PackedMemory> devices;
+
+  std::size_t bytes() const;
+};
+
 class Replay {
  public:
   explicit Replay(const Definitions& definitions) : definitions_(&definitions) {}
@@ -46,45 +72,34 @@ class Replay {
   // nullptr for a device that has no events yet.
   const DeviceMemory* find(std::int32_t device_type, std::int32_t device_index) const;
   // Whether the first thing told of the device was a state with memory in it: it was in use before the recording began.
-  bool was_in_use(std::size_t device) const { return was_in_use_[device]; }
+  bool was_in_use(std::size_t device) const { return told_.was_in_use[device]; }
   // When the last event happened that was taken in; 0 before the first.
-  std::int64_t time_ns() const { return time_ns_; }
-  std::size_t memory_bytes() const;
-  // See DeviceMemory.
-  void pack();
-  void unpack();
-  void prefetch_place(const Event& event) const {
+  std::int64_t time_ns() const { return told_.time_ns; }
+  // A copy that is only kept, and this becoming what such a copy was made of.
+  PackedReplay packed() const;
+  void unpack(const PackedReplay& packed);
+  [[gnu::always_inline]] void prefetch_place(const Event& event) const {
     if (const DeviceMemory* memory = known_device(event.place)) memory->prefetch_place(event);
   }
-  void prefetch_piece(const Event& event) const {
+  [[gnu::always_inline]] void prefetch_piece(const Event& event) const {
     if (const DeviceMemory* memory = known_device(event.place)) memory->prefetch_piece(event);
+  }
+  [[gnu::always_inline]] void prefetch_neighbours(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.place)) memory->prefetch_neighbours(event);
   }
 
  private:
   const DeviceMemory* known_device(std::uint32_t place) const {
-    const std::size_t index = place < device_of_place_.size() ? device_of_place_[place] : SIZE_MAX;
+    const std::size_t index = place < told_.device_of_place.size() ? told_.device_of_place[place] : SIZE_MAX;
     return index < devices_.size() ? &devices_[index] : nullptr;
   }
-  // The state that is being told. No event of its device comes between; those of others may.
-  struct ToldState {
-    std::size_t device = 0;
-    std::uint64_t sequence = 0, left = 0;
-    std::int64_t time_ns = 0;
-    std::vector<Event> events;
-  };
-
   std::size_t device_of(std::uint32_t place);
   void end_state(ReplayFindings* findings);
   void void_state(ReplayFindings* findings);
 
   const Definitions* definitions_;
   std::vector<DeviceMemory> devices_;
-  std::vector<std::size_t> device_of_place_;
-  std::vector<bool> is_known_;  // by device: nothing was lost since its beginning, or its last state
-  std::vector<bool> was_in_use_;
-  bool had_loss_ = false;  // before a device's first event
-  ToldState state_;
-  std::int64_t time_ns_ = 0;
+  ReplayKnowledge told_;
 };
 
 }  // namespace alloctrace

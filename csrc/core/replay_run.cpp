@@ -11,7 +11,17 @@ constexpr std::uint64_t kCheckPointDistance = 500'000;
 constexpr std::size_t kCheckPointBytes = std::size_t{1} << 30;
 
 // So many events ahead their memory is asked for.
-constexpr std::size_t kPlaceAhead = 16, kPieceAhead = 8;
+constexpr std::size_t kPlaceAhead = 24, kPieceAhead = 16, kNeighboursAhead = 8;
+
+void prefetch(const std::vector<Event>& events, std::size_t index, const Replay& replay) {
+  // A free mostly comes as two events, one behind the other: the first has asked already.
+  const auto is_new = [&](std::size_t at) {
+    return at < events.size() && events[at].address != events[at - 1].address;
+  };
+  if (is_new(index + kPlaceAhead)) replay.prefetch_place(events[index + kPlaceAhead]);
+  if (is_new(index + kPieceAhead)) replay.prefetch_piece(events[index + kPieceAhead]);
+  if (is_new(index + kNeighboursAhead)) replay.prefetch_neighbours(events[index + kNeighboursAhead]);
+}
 
 // Calls `take(event, sequence, time)` for each event of the chunk. The replay is told where events are missing before
 // it, or all of it cannot be read.
@@ -28,8 +38,7 @@ void replay_chunk(const TraceReader& trace, const Chunk& chunk, std::uint64_t ex
   std::uint64_t sequence = chunk.first_sequence;
   const ChunkClock clock = trace.clock_of(chunk);
   for (std::size_t index = 0; index < events.size(); ++index) {
-    if (index + kPlaceAhead < events.size()) replay.prefetch_place(events[index + kPlaceAhead]);
-    if (index + kPieceAhead < events.size()) replay.prefetch_piece(events[index + kPieceAhead]);
+    prefetch(events, index, replay);
     take(events[index], sequence++, clock.wall_ns(events[index].time));
   }
 }
@@ -38,7 +47,10 @@ void replay_chunk(const TraceReader& trace, const Chunk& chunk, std::uint64_t ex
 
 ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
                      const std::function<void(double)>& progress)
-    : trace_(std::move(trace)), check_point_distance_(kCheckPointDistance), next_check_point_(kCheckPointDistance) {
+    : trace_(std::move(trace)),
+      check_point_distance_(kCheckPointDistance),
+      next_check_point_(kCheckPointDistance),
+      asked_(trace_->definitions()) {
   auto replay = std::make_unique<Replay>(trace_->definitions());
   const std::int64_t begin = trace_->begin_ns();
   const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
@@ -103,17 +115,15 @@ void ReplayRun::finish_samples() {
 }
 
 void ReplayRun::keep_check_point(std::size_t chunk, const Replay& replay) {
-  auto state = std::make_unique<Replay>(replay);
-  state->pack();
-  check_point_bytes_ += state->memory_bytes();
-  check_points_.push_back({chunk, std::move(state)});
+  check_points_.push_back({chunk, replay.packed()});
+  check_point_bytes_ += check_points_.back().state.bytes();
   while (check_point_bytes_ > kCheckPointBytes && check_points_.size() > 1) {
     // Every second one goes, and those to come are twice as far apart.
     check_point_distance_ *= 2;
     check_point_bytes_ = 0;
     std::vector<CheckPoint> kept;
     for (std::size_t index = 1; index < check_points_.size(); index += 2) {
-      check_point_bytes_ += check_points_[index].state->memory_bytes();
+      check_point_bytes_ += check_points_[index].state.bytes();
       kept.push_back(std::move(check_points_[index]));
     }
     check_points_ = std::move(kept);
@@ -121,28 +131,37 @@ void ReplayRun::keep_check_point(std::size_t chunk, const Replay& replay) {
   next_check_point_ = trace_->chunks()[chunk].first_sequence + check_point_distance_;
 }
 
-std::unique_ptr<Replay> ReplayRun::state_before(std::uint64_t until) const {
+const Replay& ReplayRun::state_before(std::uint64_t until) {
   const std::vector<Chunk>& chunks = trace_->chunks();
-  const CheckPoint* nearest = nullptr;
+  const auto end_of = [](const Chunk& chunk) { return chunk.first_sequence + chunk.event_count; };
+  if (chunks.empty() || until >= end_of(chunks.back())) return *end_;
+  static const PackedReplay kNothing;
+  std::uint64_t nearest = 0;
+  const PackedReplay* state = &kNothing;
   for (const CheckPoint& point : check_points_) {
-    if (chunks[point.chunk].first_sequence <= until) nearest = &point;
+    if (chunks[point.chunk].first_sequence > until) break;
+    nearest = chunks[point.chunk].first_sequence;
+    state = &point.state;
   }
-  if (chunks.empty() || until >= chunks.back().first_sequence + chunks.back().event_count) {
-    return std::make_unique<Replay>(*end_);
+  if (asked_until_ > until || asked_until_ < nearest) {
+    asked_.unpack(*state);
+    asked_until_ = nearest;
   }
-  auto replay = nearest ? std::make_unique<Replay>(*nearest->state) : std::make_unique<Replay>(trace_->definitions());
-  if (nearest) replay->unpack();
-  const std::size_t first = nearest ? nearest->chunk : 0;
-  std::uint64_t expected = first == 0 ? 0 : chunks[first - 1].first_sequence + chunks[first - 1].event_count;
+  const auto is_done = [&](const Chunk& chunk) { return end_of(chunk) <= asked_until_; };
+  auto chunk = std::find_if_not(chunks.begin(), chunks.end(), is_done);
   std::vector<Event> events;
-  for (std::size_t index = first; index < chunks.size() && chunks[index].first_sequence < until; ++index) {
-    replay_chunk(*trace_, chunks[index], expected, events, *replay,
+  for (; chunk != chunks.end() && chunk->first_sequence < until; ++chunk) {
+    const bool is_begun = chunk->first_sequence < asked_until_;
+    const std::uint64_t expected = is_begun                  ? chunk->first_sequence
+                                   : chunk == chunks.begin() ? 0
+                                                             : end_of(*std::prev(chunk));
+    replay_chunk(*trace_, *chunk, expected, events, asked_,
                  [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
-                   if (sequence < until) replay->apply(event, sequence, time_ns, nullptr);
+                   if (sequence >= asked_until_ && sequence < until) asked_.apply(event, sequence, time_ns, nullptr);
                  });
-    expected = chunks[index].first_sequence + chunks[index].event_count;
   }
-  return replay;
+  asked_until_ = until;
+  return asked_;
 }
 
 std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {

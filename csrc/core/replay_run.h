@@ -38,15 +38,16 @@ class ReplayRun {
 
   const std::vector<MemorySample>& samples() const { return samples_; }
 
-  // The state after all events with a sequence number below `until`.
-  std::unique_ptr<Replay> state_before(std::uint64_t until) const;
+  // The state after all events with a sequence number below `until`; good until the next call. Moments that are asked
+  // for in their order cost one replay of the events between them.
+  const Replay& state_before(std::uint64_t until);
   // Sequence number of the first event after a moment (wall clock).
   std::uint64_t sequence_after(std::int64_t time_ns) const;
 
  private:
   struct CheckPoint {
     std::size_t chunk;  // the state is the one before it
-    std::unique_ptr<const Replay> state;
+    PackedReplay state;
   };
   void take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void finish_samples();
@@ -61,6 +62,8 @@ class ReplayRun {
   std::vector<CheckPoint> check_points_;
   std::uint64_t check_point_distance_, next_check_point_;  // in events
   std::size_t check_point_bytes_ = 0;
+  Replay asked_;  // the state that was asked for last
+  std::uint64_t asked_until_ = UINT64_MAX;
 };
 
 }  // namespace alloctrace

@@ -131,13 +131,10 @@ void define_replay(py::module_& module) {
            }),
            py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
       .def("state_before",
-           [](const ReplayRun& run, std::uint64_t until) {
-             std::unique_ptr<Replay> state;
-             {
-               const py::gil_scoped_release unlocked;
-               state = run.state_before(until);
-             }
-             return py::make_tuple(state->time_ns(), memory_list(*state));
+           [](ReplayRun& run, std::uint64_t until) {
+             // Under the GIL: the state is one that the next call changes.
+             const Replay& state = run.state_before(until);
+             return py::make_tuple(state.time_ns(), memory_list(state));
            })
       .def("sequence_after",
            [](const ReplayRun& run, std::int64_t time_ns) {
