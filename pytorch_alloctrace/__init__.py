@@ -11,7 +11,14 @@ from __future__ import annotations
 import os as _os
 import sys as _sys
 
-from .errors import AlloctraceError, PositionError, RecorderUnavailableError, SessionError, TraceError
+from .errors import (
+    AlloctraceError,
+    MissingPackageError,
+    PositionError,
+    RecorderUnavailableError,
+    SessionError,
+    TraceError,
+)
 from .session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
 from .trace import Frame, Integrity, Trace, load
 
@@ -21,6 +28,7 @@ __all__ = [
     "AlloctraceError",
     "Frame",
     "Integrity",
+    "MissingPackageError",
     "PositionError",
     "RecorderUnavailableError",
     "Session",

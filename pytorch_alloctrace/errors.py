@@ -21,3 +21,7 @@ class TraceError(AlloctraceError):
 
 class PositionError(AlloctraceError):
     """A moment was asked for (``at=``, ``since=``) that the trace does not have."""
+
+
+class MissingPackageError(AlloctraceError):
+    """An optional package is not installed."""

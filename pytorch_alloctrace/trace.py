@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 
 from . import _replay
-from .driver import driver_memory, outside_at, signed
+from .driver import driver_memory
 from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
 from .positions import PEAKS, Moment, PositionTable, time_of
 from .replay import POINTS, Replay, Verification
 from .sites import Frame, StackIndex, group_stacks
+from .timeline import Timeline, make_timeline
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
 """The default columns of `Trace.events`."""
@@ -367,27 +368,20 @@ class Trace:
         table.loc[table["state"] == "inactive", "step"] = pd.NA
         return table
 
-    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
+    def timeline(self, points: int = 2000, device: str | None = None) -> Timeline:
         """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
 
         Columns: device, time_ns (beginning of the interval); requested, allocated, active, reserved, releasable,
         stranded, largest_free (at its end; docs/reading.md says what they mean), each with _min and _max (within it, so
         that no peak is lost); external_fragmentation (0 to 1, at its end), outside (of PyTorch, by the driver, at its
         end), blocks (allocated at its end), seq (of the event that reached the most allocated bytes). What an allocator
-        does not tell is <NA>.
+        does not tell is <NA>. Its `plot()` draws it (needs matplotlib).
         """
         if points < 1:
             raise ValueError(f"points={points}: a timeline has at least one")
         replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
-        table = replayed.timeline(points, device)
         moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
-        table.insert(1, "time_ns", np.tile(moments[:-1], len(table) // points))
-        cached = (signed(table["reserved"]) - signed(table["active"])).astype("Float64")
-        pieces = 1 - table["largest_free"] / cached.where(cached > 0)
-        table.insert(len(table.columns) - 2, "external_fragmentation", pieces.fillna(0).where(cached.notna()))
-        outside = outside_at(self.driver_memory(), table, np.tile(moments[1:], len(table) // points))
-        table.insert(len(table.columns) - 2, "outside", outside)
-        return table
+        return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
 
     def time_ns(self, at: Moment) -> int:
         """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
