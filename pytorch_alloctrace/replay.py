@@ -49,6 +49,12 @@ POINTS = 6000
 """Intervals that the one pass measures: those of a timeline with fewer are made of them, where the number divides."""
 
 
+def external_fragmentation(largest_free: pd.Series[Any], free: pd.Series[Any]) -> pd.Series[Any]:
+    """1 - largest free block / all free bytes: 0 where nothing is free, <NA> where it is not told."""
+    known = free.astype("Float64")
+    return (1 - largest_free / known.where(known > 0)).fillna(0).where(known.notna())
+
+
 @dataclass(frozen=True)
 class Peak:
     """The most that a device had at once, and the event that reached it."""

@@ -9,6 +9,7 @@ import pandas as pd
 
 from .driver import outside_at, signed
 from .errors import MissingPackageError
+from .replay import external_fragmentation
 from .report.units import duration, size
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def make_timeline(table: pd.DataFrame, moments: Any, driver: pd.DataFrame) -> Ti
     table = Timeline(table)
     repeats = len(table) // (len(moments) - 1)
     table.insert(1, "time_ns", np.tile(moments[:-1], repeats))
-    cached = (signed(table["reserved"]) - signed(table["active"])).astype("Float64")
-    pieces = 1 - table["largest_free"] / cached.where(cached > 0)
-    table.insert(len(table.columns) - 2, "external_fragmentation", pieces.fillna(0).where(cached.notna()))
+    cached = signed(table["reserved"]) - signed(table["active"])
+    pieces = external_fragmentation(table["largest_free"], cached)
+    table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
     table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(moments[1:], repeats)))
     return table
 

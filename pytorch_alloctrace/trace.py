@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,10 @@ from .positions import PEAKS, Moment, PositionTable, time_of
 from .replay import POINTS, Replay, Verification
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import Timeline, make_timeline
+
+if TYPE_CHECKING:
+    from .analysis.fragmentation import Fragmentation
+    from .analysis.oom import OutOfMemory
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
 """The default columns of `Trace.events`."""
@@ -191,6 +195,11 @@ class Trace:
         peak = self._replayed.peak("allocated", device)
         return peak.bytes if peak else 0
 
+    def peak_reserved_bytes(self, device: str | None = None) -> int:
+        """Most bytes that torch held from the driver at once, on one device (default: the one with the highest)."""
+        peak = self._replayed.peak("reserved", device)
+        return peak.bytes if peak else 0
+
     def peak_seq(self, device: str | None = None) -> int | None:
         """The event that reached the peak; None in a trace without allocations."""
         peak = self._replayed.peak("allocated", device)
@@ -208,12 +217,14 @@ class Trace:
         since: int | str | None = None,
         until: int | str | None = None,
         columns: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> Iterator[pd.DataFrame]:
         """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
 
         since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not
         included
-        when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS.
+        when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of KINDS);
+        each frame then has those that were found among `chunk` events.
         """
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
         for name in wanted:
@@ -221,10 +232,19 @@ class Trace:
                 raise ValueError(
                     f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}"
                 )
+        unknown = [kind for kind in kinds or () if kind not in KINDS]
+        if unknown:
+            raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")
+        numbers = None if kinds is None else [KINDS.index(kind) for kind in kinds]
         first = self.positions.since(since) if since is not None else 0
         end = self.positions.until(until, None, number_included=False) if until is not None else None
         stream = self._reader.stream(first, _ALL if end is None else end)
         while (raw := self._next_events(stream, max(chunk, 1))) is not None:
+            if numbers is not None:
+                rows = np.flatnonzero(np.isin(raw["kind"], numbers))
+                if not len(rows):
+                    continue
+                raw = {name: values[rows] for name, values in raw.items()}
             yield self._event_frame(raw, wanted)
 
     def _next_events(self, stream: _replay.EventStream, wanted: int) -> dict[str, Any] | None:
@@ -239,6 +259,7 @@ class Trace:
         since: int | str | None = None,
         until: int | str | None = None,
         columns: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> pd.DataFrame:
         """All events, or those from `since` on and before `until` (see `iter_events`), as one DataFrame.
 
@@ -248,7 +269,7 @@ class Trace:
         its number), stream,
         pool, thread (see `threads`), stack (see `frames`; 0: none), step (None where the trace has none).
         """
-        frames = list(self.iter_events(since=since, until=until, columns=columns))
+        frames = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
         if frames:
             return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
@@ -284,6 +305,10 @@ class Trace:
     def frames(self, stack: int) -> list[Frame]:
         """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
         return self.stacks.frames(int(stack))
+
+    def text(self, identifier: int) -> str:
+        """The text that an event names by number (of a mark, of the allocator's settings); "" where it is lost."""
+        return self._reader.string(int(identifier))
 
     def stack_totals(self, device: str | None = None, at: Moment = "end") -> pd.DataFrame:
         """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
@@ -382,6 +407,31 @@ class Trace:
         replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
         moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
         return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
+
+    def fragmentation(self, at: Moment = "end", device: str | None = None) -> Fragmentation:
+        """How the free memory of a CUDA device is cut up at a moment, and which live blocks pin it.
+
+        at: as in `live`. device: default the one that has the most reserved then. Raises TraceError for a device that
+        the trace does not have. Where the allocator tells no segments, all is empty.
+        """
+        from .analysis.fragmentation import fragmentation_at
+
+        return fragmentation_at(self, at, device)
+
+    def ooms(self, device: str | None = None, *, last: int | None = None) -> list[OutOfMemory]:
+        """Each time a device was out of memory, in order: what was asked for, what was there, and why it did not do.
+
+        last: only so many, the last ones. Each costs a state of the replay, and where backward ran the account up to
+        it. Raises TraceError for a device that the trace does not have.
+        """
+        from .analysis.oom import find_ooms
+
+        return find_ooms(self, device, last)
+
+    def first_event_after(self, at: Moment, device: str | None = None) -> int | None:
+        """Number of the first event that is not in what `live`, `segments`, `blocks` say of a moment; None: the end of
+        the trace. at, device: as there."""
+        return self._until(at, device)
 
     def time_ns(self, at: Moment) -> int:
         """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import queue
 import threading
@@ -48,6 +49,18 @@ def set_allocator_settings(settings: str) -> None:
 def reset_allocator_settings() -> None:
     """As the process began. Each call sets all settings that it does not name to their defaults."""
     set_allocator_settings(os.environ.get("PYTORCH_ALLOC_CONF") or "expandable_segments:False")
+
+
+def give_back_everything() -> None:
+    """What nobody holds any more goes back to the driver, and settings to what they were: for programs of several parts
+    that are each to find an allocator without segments."""
+    gc.collect()
+    reset_allocator_settings()
+    torch._C._cuda_clearCublasWorkspaces()
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> None:

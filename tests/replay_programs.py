@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_programs import exhaust, reset_allocator_settings, set_allocator_settings, simulated_device, threads
+from cuda_programs import exhaust, give_back_everything, set_allocator_settings, simulated_device, threads
 
 import pytorch_alloctrace as alloctrace
 
@@ -130,11 +130,7 @@ class Machine:
         self._live.clear()
         self._graphs.clear()
         self._pools.clear()
-        reset_allocator_settings()
-        for device in range(self._devices):
-            torch.cuda.set_per_process_memory_fraction(1.0, device)
-            torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
+        give_back_everything()
 
     # The recording
 

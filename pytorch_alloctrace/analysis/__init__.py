@@ -5,24 +5,30 @@ Every analysis returns a small dataclass or a DataFrame; none prints.
 
 from __future__ import annotations
 
+from .fragmentation import Fragmentation, fragmentation_at
 from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks import Leak, LeakingSite, LeakVerdict, find_leaks
+from .oom import OutOfMemory, find_ooms
 from .places import Site, SiteBytes
 from .summary import DeviceSummary, Holding, Program, Summary, summarize
 
 __all__ = [
     "DeviceSummary",
+    "Fragmentation",
     "GrowingSite",
     "Holding",
     "Leak",
     "LeakVerdict",
     "LeakingSite",
+    "OutOfMemory",
     "Program",
     "Site",
     "SiteBytes",
     "StepGrowth",
     "Summary",
     "find_leaks",
+    "find_ooms",
+    "fragmentation_at",
     "growing_sites",
     "step_growth",
     "summarize",

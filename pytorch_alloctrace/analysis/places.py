@@ -6,9 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from ..sites import StackIndex
+from ..positions import Moment
+from ..sites import StackIndex, group_stacks
+from ..trace import Trace
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,44 @@ def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
     return SiteBytes(
         site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack"]), int(row["live_backward_bytes"])
     )
+
+
+def describe_stacks(stacks: StackIndex, numbers: pd.Series[Any]) -> pd.DataFrame:
+    """The line of user code of each stack, a row for each of `numbers`.
+
+    Columns: site, filename, line, function, source, user.
+    """
+    names = {int(stack): stacks.describe(int(stack), "line") for stack in numbers.unique()}
+    columns = list(stacks.describe(0, "line"))
+    rows = [names[int(stack)] for stack in numbers]
+    return pd.DataFrame(rows, columns=columns, index=numbers.index)
+
+
+def with_forward_stacks(trace: Trace, blocks: pd.DataFrame, at: Moment, device: str) -> pd.DataFrame:
+    """The blocks of a device at a moment (`Trace.blocks`), with a column `backward`: what autograd's threads made has
+    no Python stack of its own, and gets that of the forward that caused it, where that is known."""
+    made = blocks.assign(backward=False)
+    is_unknown = (blocks["state"] != "inactive") & (blocks["stack"] == 0)
+    if not is_unknown.any():
+        return made
+    live = trace.live(at, device=device)
+    caused = live[live["backward"]].set_index("birth_seq")["stack"]
+    stacks = blocks.loc[is_unknown, "birth_seq"].map(caused)
+    found = stacks.dropna().astype(np.uint64)
+    made.loc[found.index, "stack"] = found.astype(made["stack"].dtype)
+    made.loc[found.index, "backward"] = True
+    return made
+
+
+def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame) -> pd.DataFrame:
+    """What each line of user code holds, as `Trace.sites` says it, of these live blocks alone (allocations and bytes
+    are theirs, too). blocks: with requested_size, stack, backward."""
+    sizes = blocks["requested_size"]
+    rows = blocks.assign(live_backward_bytes=sizes.where(blocks["backward"], 0))
+    totals = rows.groupby("stack", as_index=False).agg(
+        live_blocks=("requested_size", "size"),
+        live_bytes=("requested_size", "sum"),
+        largest=("requested_size", "max"),
+        live_backward_bytes=("live_backward_bytes", "sum"),
+    )
+    return group_stacks(stacks, totals.assign(allocations=totals["live_blocks"], bytes=totals["live_bytes"]), "line")

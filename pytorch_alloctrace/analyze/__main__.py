@@ -40,14 +40,18 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="print JSON, all sizes in bytes")
     form.add_argument("--csv", action="store_true", help="print a table as CSV, all sizes in bytes (with a verb)")
     made.add_argument(
-        "--top", type=_count, metavar="N", help="lines in each table (default: 5, with a verb 20; 0: all)"
+        "--top",
+        type=_count,
+        metavar="N",
+        help="lines in each table (default: 5, of segments and blocks 20, of oom 3; 0: all)",
     )
     made.add_argument(
         "--at",
         type=_moment,
         default="end",
         metavar="MOMENT",
-        help="of segments, blocks: end (default), peak, peak:reserved, an event number, step:N, mark:NAME, 12.5s",
+        help="of segments, blocks, fragmentation: end (default), peak, peak:reserved, an event number, step:N, "
+        "mark:NAME, 12.5s",
     )
     made.add_argument("--since", type=_moment, metavar="MOMENT", help="of timeline: begin here")
     made.add_argument("--until", type=_moment, metavar="MOMENT", help="of timeline: end here")
@@ -78,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _epilog() -> str:
-    verbs = "\n".join(f"  {name:9} {text}" for name, text in VERBS.items())
+    verbs = "\n".join(f"  {name:14} {text}" for name, text in VERBS.items())
     return f"""verbs (without one: the verdict):
 {verbs}
 
@@ -87,6 +91,8 @@ examples:
   {PROGRAM} segments run.alloctrace --at peak:reserved --device cuda:0
   {PROGRAM} blocks run.alloctrace --at step:12 --top 50
   {PROGRAM} timeline run.alloctrace --since step:10 --csv > timeline.csv
+  {PROGRAM} fragmentation run.alloctrace --at peak:reserved
+  {PROGRAM} oom run.alloctrace
   {PROGRAM} verify run.alloctrace
 
 Sizes of the verdict are those that the program asked for. Fields of its --json: pydoc pytorch_alloctrace.report.as_json

@@ -12,19 +12,30 @@ import pandas as pd
 from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
 from ..report.screen import Screen
 from ..trace import Trace
+from .fragmentation_verb import show_fragmentation
+from .oom_verb import show_ooms
 
 VERBS = {
     "segments": "what torch holds of each device's memory at a moment, segment by segment",
     "blocks": "the blocks at a moment, largest first, with the line that made each",
     "timeline": "requested, allocated, active and reserved bytes over time, and what is only cached",
+    "fragmentation": "what is free in which pieces at a moment, and which live blocks pin it",
+    "oom": "why memory ran out: what was asked for, what was there, and what to do",
     "verify": "whether the trace agrees with itself and with the allocator's own states (exit status 1: it does not)",
 }
 """What each verb shows."""
 EXIT_FOUND = 1
+_OF_ITS_OWN = {
+    "fragmentation": show_fragmentation,
+    "oom": show_ooms,
+}
+"""Verbs with a module each."""
 
 
 def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
     """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
+    if verb in _OF_ITS_OWN:
+        return _OF_ITS_OWN[verb](trace, options, screen)
     device = options.device[0] if options.device else None
     top = options.top if options.top is not None else 20
     rows = top or sys.maxsize

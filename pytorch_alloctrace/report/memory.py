@@ -36,14 +36,15 @@ def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen,
         largest = of_device.nlargest(top, "total_size", keep="first").sort_values("address")
         for row in largest.to_dict("records"):
             inside = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
-            _segment({str(name): value for name, value in row.items()}, inside, screen)
+            write_segment({str(name): value for name, value in row.items()}, inside, screen)
         if len(of_device) > len(largest):
             rest = total - int(largest["total_size"].sum())
             more = units.counted(len(of_device) - len(largest), "more segment")
             screen.text(f"and {more} of {units.size(rest)} (--top 0 shows all)", 2, style="dim")
 
 
-def _segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> None:
+def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> None:
+    """A segment (a row of `Trace.segments`) with a map of its blocks."""
     notes = [str(row["segment_type"])]
     if row["is_expandable"]:
         notes.append("expandable")
@@ -53,9 +54,9 @@ def _segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> None:
         notes.append(f"pool {tuple(row['segment_pool_id'])}")
     used = units.share(row["active_size"], row["total_size"])
     head = f"{row['address']:#x}  {units.size(row['total_size']):>9}  {used:>5} active  "
-    screen.text(
-        head + _map(blocks, row, max(screen.width - len(head) - 34, 8), screen.plain) + "  " + ", ".join(notes), 2
-    )
+    tail = ", ".join(notes)
+    room = screen.width - len(head) - len(tail) - 4
+    screen.text(head + _map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
 
 
 def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool) -> str:

@@ -86,3 +86,8 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
     lowest = min(min(picked, default=0), highest - max(highest // 10, 1)) if highest else 0
     span = max(highest - lowest, 1)
     return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in picked)
+
+
+def bar(part: float, width: int, *, plain: bool = False) -> str:
+    """A share, 0 to 1, as a bar of at most `width` characters; what is more than nothing has at least one."""
+    return ("#" if plain else "█") * max(round(min(part, 1.0) * width), 1 if part > 0 else 0)

@@ -1,0 +1,35 @@
+"""The verb `oom`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pandas as pd
+
+from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
+from ..report.places import PlaceNames
+from ..report.screen import Screen
+from ..trace import Trace
+
+_SHOWN = 3
+"""Refused requests in the text, unless --top says more: the last ones, of which the very last ended the run."""
+_SITES = 20
+
+
+def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
+    """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
+    device = options.device[0] if options.device else None
+    is_data = options.json or options.csv
+    last = (None if is_data else _SHOWN) if options.top is None else options.top or None
+    found = trace.ooms(device, last=last)
+    names = PlaceNames(str(trace.header.get("working_directory", "")))
+    if options.json:
+        return json.dumps([oom_data(one, names, _SITES) for one in found], indent=1) + "\n", 0
+    if options.csv:
+        table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
+        # Whole numbers stay so where some are not told.
+        return table.convert_dtypes().to_csv(index=False), 0
+    all_of = len(found) != last or len(found) == trace.kind_counts.get("oom", 0)
+    write_ooms(found, screen, names, trace.begin_ns, all_of=all_of)
+    return "", 0

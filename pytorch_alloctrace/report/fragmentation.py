@@ -1,0 +1,169 @@
+"""Fragmentation for people and for programs: what is free in which pieces, and which lines of code pin it.
+
+JSON is a list with an object for each device: the sums and tables of `analysis.Fragmentation` under their names, each
+table a list of objects; `pinners` and `pinners_by_line` have as many rows as --top allows. CSV is the pinners of all
+devices, all of them. Sizes in bytes, ages in nanoseconds, shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.text import Text
+
+from ..analysis.fragmentation import Fragmentation
+from ..analysis.places import Site
+from . import units
+from .memory import write_segment
+from .places import PlaceNames
+from .screen import Screen
+
+_SUMS = (
+    *("device", "at", "reserved", "active", "free", "releasable", "stranded", "largest_free"),
+    "external_fragmentation",
+)
+_TABLES = ("pinners_by_line", "pinners", "pools", "free_pieces", "segments")
+_LABEL = "PINNED"
+_WORTH_SAYING = 0.01
+"""Share of what is reserved from which on a line that strands it is named."""
+_MUCH_WORSE = 2
+"""Another moment is told when so many times as much was stranded then."""
+
+
+def fragmentation_data(found: Fragmentation, top: int) -> dict[str, Any]:
+    """As plain values: the sums, and each table as a list of objects, the pinners no more than `top`. In bytes."""
+    sums = {name: getattr(found, name) for name in _SUMS}
+    tables = {name: records(getattr(found, name)) for name in _TABLES}
+    for name in ("pinners", "pinners_by_line"):
+        tables[name] = tables[name][:top]
+    return {**sums, **tables}
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as JSON has them."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return rows
+
+
+def write_fragmentation(
+    found: Fragmentation, blocks: pd.DataFrame, timeline: pd.DataFrame, screen: Screen, names: PlaceNames, top: int
+) -> None:
+    """One device. blocks: all of it at that moment; timeline: of the device."""
+    free = f"{units.size(found.free)} free in {units.counted(len(found.sizes), 'piece')}"
+    title = f"  {units.size(found.reserved)} reserved, {units.size(found.active)} active, {free}"
+    screen.text(Text.assemble((found.device, "bold"), title), hanging=2)
+    if found.reserved == 0:
+        screen.text("Nothing is reserved at this moment, or the allocator tells no segments (the CPU's never does).", 2)
+        _over_time(found, timeline, screen)
+        return
+    returned = f"{units.size(found.releasable)} wholly free (empty_cache() returns them)"
+    screen.text(f"{returned}, {units.size(found.stranded)} stranded beside live blocks.", 2)
+    share = units.share(found.external_fragmentation, 1)
+    screen.text(f"Largest free piece {units.size(found.largest_free)}: external fragmentation {share}.", 2)
+    _over_time(found, timeline, screen)
+    _pinners(found, screen, names, top)
+    _classes(found.free_pieces, screen)
+    _segments(found, blocks, screen, top)
+
+
+def pinned(row: dict[str, Any], names: PlaceNames) -> str:
+    """What a line keeps from being returned, in a sentence. row: of `Fragmentation.pinners_by_line`."""
+    count, amount = int(row["blocks"]), units.size(row["bytes"])
+    subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks of {amount}"
+    verb = "keeps" if count == 1 else "keep"
+    place = names.place(site_of(row))
+    sentence = f"{subject} from {place} {verb} {units.size(row['stranded'])} from being reused."
+    if row["alone"] < row["stranded"]:
+        holds = "it alone holds" if count == 1 else "they alone hold"
+        sentence += f" Of that {holds} {units.size(row['alone'])}: blocks of other lines are in the same segments."
+    return sentence
+
+
+def site_of(row: dict[str, Any]) -> Site:
+    """The site of a row that has a site's columns."""
+    source = row["source"] if isinstance(row["source"], str) else None
+    return Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
+
+
+def write_pinners(found: Fragmentation, screen: Screen, names: PlaceNames, indent: int, top: int) -> None:
+    """A sentence for each of the first lines that pin something worth saying, with its source and its age."""
+    held = "mostly free mapping unit" if found.segments["is_expandable"].any() else "mostly free segment"
+    for row in _worth_saying(found).head(top).to_dict("records"):
+        named = {str(name): value for name, value in row.items()}
+        screen.text(pinned(named, names), indent)
+        source = names.source(site_of(named))
+        if source:
+            screen.source(source, indent + 2)
+        born = "" if pd.isna(named["step"]) else f", born in step {named['step']}"
+        oldest = "" if named["blocks"] == 1 else "the oldest "
+        age = f"{oldest}{units.duration(named['oldest_age_ns'] / 1e9)} old{born}"
+        where = units.counted(int(named["ranges"]), held)
+        screen.text(f"{age}, in {where}", indent + 2, style="dim")
+
+
+def _worth_saying(found: Fragmentation) -> pd.DataFrame:
+    lines = found.pinners_by_line
+    return lines[lines["stranded"] >= _WORTH_SAYING * found.reserved]
+
+
+def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> None:
+    """A chart, and where to look if another moment was much worse."""
+    told = timeline["external_fragmentation"].dropna()
+    if told.empty:
+        return
+    levels = [round(value * 1000) for value in told]
+    chart = units.sparkline(levels, max(min(screen.width - 32, 60), 10), plain=screen.plain)
+    most = units.share(float(told.max()), 1) if told.max() else "0 %"
+    screen.text(Text.assemble("over the run  ", (chart, "green"), f"  at most {most}"), 2)
+    # Values are those at the end of their interval, where the next one begins; the last is the end of the trace.
+    stranded = timeline["stranded"].fillna(0).to_numpy(np.int64)[:-1]
+    worst = int(stranded.argmax()) if len(stranded) else 0
+    if len(stranded) and stranded[worst] > max(_MUCH_WORSE * found.stranded, _WORTH_SAYING * found.reserved):
+        times = timeline["time_ns"].to_numpy(np.int64)
+        seconds = (times[worst + 1] - times[0]) / 1e9
+        shows = f"--at {f'{seconds:.9f}'.rstrip('0')}s shows it"
+        screen.text(f"The most was stranded at {units.duration(seconds)}: {units.size(stranded[worst])} ({shows}).", 2)
+
+
+def _pinners(found: Fragmentation, screen: Screen, names: PlaceNames, top: int) -> None:
+    worth = _worth_saying(found)
+    screen.blank()
+    if worth.empty:
+        screen.text(Text.assemble(("OK", "bold green"), "  No line of code pins mostly free segments."))
+        return
+    screen.text(Text.assemble((_LABEL, "bold yellow"), "  by live blocks in mostly free segments:"))
+    write_pinners(found, screen, names, len(_LABEL) + 2, top)
+    if len(worth) > top:
+        rest = units.size(worth["stranded"].iloc[top:].sum())
+        more = units.counted(len(worth) - top, "more line")
+        screen.text(f"and {more} with {rest} (--top 0 shows all)", len(_LABEL) + 2, style="dim")
+
+
+def _classes(pieces: pd.DataFrame, screen: Screen) -> None:
+    if pieces.empty:
+        return
+    screen.blank()
+    screen.text(Text.assemble(("FREE PIECES", "bold"), "  by size"))
+    width = max(min(screen.width - 48, 40), 4)
+    for row in pieces[pieces["pieces"] > 0].to_dict("records"):
+        sizes = f"{units.size(row['from_size']):>8} to {units.size(row['to_size']):>8}"
+        count = f"{int(row['pieces']):>7,}"
+        bar = units.bar(row["share"], width, plain=screen.plain)
+        screen.text(Text.assemble(f"{sizes}  {count}  {units.size(row['bytes']):>9}  ", (bar, "green")), 2)
+
+
+def _segments(found: Fragmentation, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
+    held = found.segments[found.segments["stranded"] > 0]
+    if held.empty:
+        return
+    screen.blank()
+    screen.text(Text.assemble(("SEGMENTS", "bold"), "  with the most stranded bytes"))
+    for row in held.nlargest(top, "stranded", keep="first").to_dict("records"):
+        inside = blocks[blocks["segment"] == row["address"]]
+        write_segment({str(name): value for name, value in row.items()}, inside, screen)
+    if len(held) > top:
+        more = units.counted(len(held) - top, "more segment")
+        screen.text(f"and {more} with stranded bytes (--top 0 shows all)", 2, style="dim")

@@ -1,0 +1,307 @@
+"""Out of memory in words: what was asked for, what was there, why it did not do, and what to do about it.
+
+JSON is a list with an object for each refused request, in order, and CSV has a row for each. Sizes in bytes, what is
+not known is null; later versions may add fields.
+
+seq, time_ns (since 1970-01-01 UTC), device, step
+verdict (one of `analysis.oom.VERDICTS`)
+filename, line, function, source, stack, backward (true: the line of forward whose backward asked), node_type
+requested, segment_size (needed from the driver), largest_free (that it could have had), stream, pool
+device_free, device_total, reserved, allocated
+free_here, releasable_here, stranded_here (of the request's own pool and stream), free_elsewhere, largest_free_elsewhere
+outside (of PyTorch), by_others (other processes)
+outcome ("ended", "went on", "retried"), outcome_seq (event of the allocation that tells)
+in JSON also: sentences, settings_that_help, top_sites (site, bytes, blocks, stack, backward_bytes; requested bytes),
+    pinners_by_line (of its own pool: see `analysis.pinning`), pools_elsewhere (see `Fragmentation.pools`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from ..analysis import oom as rules
+from ..analysis.fragmentation import Fragmentation
+from ..analysis.oom import OutOfMemory
+from ..analysis.refusals import ENDED, RETRIED
+from . import units
+from .fragmentation import pinned, records, write_pinners
+from .places import PlaceNames
+from .screen import Screen
+
+NONE = "No request ran out of memory in this trace."
+_SHOWN_SITES = 5
+_SHOWN_PINNERS = 3
+_KEPT_STEPS = 3
+"""Blocks of one line from so many steps are kept from step to step."""
+_VARIABLE = "PYTORCH_ALLOC_CONF"
+_PARTS = (
+    ("allocated", "█", "#"),
+    ("cached here", "▒", "%"),
+    ("cached for other pools and streams", "░", ":"),
+    ("outside PyTorch", "▞", "+"),
+    ("free", "·", "."),
+)
+"""Of the chart of a device: what, its sign, and that in ASCII."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """What a verdict says."""
+
+    why: list[str]
+    help: list[str]
+    pinned: Fragmentation | None = None
+    """Whose pinners are to be named between the two."""
+
+
+def sentences(found: OutOfMemory, names: PlaceNames | None = None) -> tuple[str, ...]:
+    """The verdict with its figures, and what to do. names: how files are called; default in full."""
+    names = names or PlaceNames("")
+    words = _words(found, names)
+    first = words.pinned.pinners_by_line.head(1).to_dict("records") if words.pinned is not None else []
+    pinning = [pinned({str(name): value for name, value in row.items()}, names) for row in first]
+    return (request(found), *words.why, *pinning, *words.help, *_outcome(found))
+
+
+def _words(found: OutOfMemory, names: PlaceNames) -> _Words:
+    if found.verdict == rules.FULL:
+        return _full(found, names)
+    said = {
+        rules.FRAGMENTED: _fragmented,
+        rules.ELSEWHERE: _elsewhere,
+        rules.OUTSIDE: _outside,
+        rules.TOO_LARGE: _too_large,
+        rules.LIMIT: _limit,
+    }
+    return said[found.verdict](found)
+
+
+def request(found: OutOfMemory) -> str:
+    """What was asked for, and what there was for it."""
+    requested, segment = units.size(found.requested), units.size(found.segment_size)
+    asked = f"{requested} were asked for"
+    if segment != requested:
+        asked += f" (a segment of {segment} from the driver)"
+    largest = f"the largest free block for it was {units.size(found.largest_free)}"
+    return f"{asked}; {largest}, and {units.size(found.device_free)} were free on the device."
+
+
+def _full(found: OutOfMemory, names: PlaceNames) -> _Words:
+    of_all = f" of {units.size(found.total)}" if found.total is not None else ""
+    why = [f"The memory is in use: {units.size(found.allocated)}{of_all} are allocated."]
+    if found.top_sites:
+        first = found.top_sites[0]
+        blocks = units.counted(first.blocks, "block")
+        why.append(f"The most is from {names.place(first.site)}: {units.size(first.bytes)} in {blocks}.")
+    if found.steps_of_top_site >= _KEPT_STEPS:
+        kept = f"These were made in {found.steps_of_top_site} different steps, so they are kept from step to step:"
+        return _Words(why, [f"{kept} if that is not meant, it is a leak."])
+    less = "a smaller batch, activation checkpointing, lower precision, or to let go sooner of what these lines hold"
+    return _Words(why, [f"What helps is to need less at once: {less}."])
+
+
+def _fragmented(found: OutOfMemory) -> _Words:
+    free, largest = units.size(found.here.free), units.size(found.here.largest_free)
+    why = [
+        f"{free} were free in the request's own pool, {largest} in the largest piece: enough with what the device had,"
+        " but not in one piece."
+    ]
+    if found.here.releasable > found.here.stranded and found.refusal.pool != (0, 0):
+        held = "It is a private pool, whose free segments stay with it as long as it is held: what helps is to let go"
+        return _Words(why, [f"{held} of it when it is not in use."])
+    settings = found.settings_that_help()
+    order = "to make what lives long before what is large"
+    if not settings:
+        return _Words(why, [f"Expandable segments are on already: what helps is {order}."], found.here)
+    other = f" (or, where that cannot be, {settings[1]})" if len(settings) > 1 else ""
+    return _Words(why, [f"What helps is {_VARIABLE}={settings[0]}{other}, or {order}."], found.here)
+
+
+def _elsewhere(found: OutOfMemory) -> _Words:
+    first = found.elsewhere.pools.sort_values("free_size", ascending=False).iloc[0]
+    pool, stream = tuple(first["segment_pool_id"]), int(first["stream"])
+    largest = units.size(found.elsewhere.largest_free)
+    why = [
+        f"{units.size(found.elsewhere.free)} were free for other pools and streams, {largest} in the largest piece;"
+        f" the most, {units.size(first['free_size'])}, for {_place(pool, stream)}.",
+        f"The request was for {_place(found.refusal.pool, found.refusal.stream)}, which cannot take them.",
+    ]
+    if pool == tuple(found.refusal.pool):
+        one_stream = "What helps is to allocate on one stream, or to free what lives on the other one."
+        return _Words(why, [one_stream], found.elsewhere)
+    if pool != (0, 0):
+        held = f"let go of pool {pool} (its MemPool, the CUDA graphs captured into it) when it is not in use"
+        return _Words(why, [f"What helps is to {held}, or to allocate both from one pool."])
+    if found.elsewhere.releasable:
+        returned = (
+            f"While a pool is in use torch returns nothing of others: {units.size(found.elsewhere.releasable)} could"
+        )
+        return _Words(why, [f"{returned} have been. What helps is torch.cuda.empty_cache() before the pool is used."])
+    return _Words(why, ["What helps is to free what lives beside them, or not to use a pool."], found.elsewhere)
+
+
+def _place(pool: tuple[int, int], stream: int) -> str:
+    where = "the default stream" if stream == 0 else f"stream {stream:#x}"
+    return where if tuple(pool) == (0, 0) else f"{where} in pool {tuple(pool)}"
+
+
+def _outside(found: OutOfMemory) -> _Words:
+    what = f"{units.size(found.outside or 0)} are used outside of PyTorch"
+    by_others = f"{units.size(found.by_others)} of it by other processes" if found.by_others else ""
+    what += f", {by_others or 'by other processes or by other libraries of this one'}"
+    why = f"{what}; torch itself holds {units.size(found.reserved)} of {units.size(found.total or 0)}."
+    return _Words([why], ["What helps is a device of one's own: nvidia-smi names the processes on it."])
+
+
+def _too_large(found: OutOfMemory) -> _Words:
+    most = units.size(found.most_possible or 0)
+    why = f"The device has {units.size(found.total or 0)}, of which at most {most} can be had: freeing cannot help."
+    return _Words([why], ["What helps is to ask for less at once: a smaller batch, chunks, or several devices."])
+
+
+def _limit(found: OutOfMemory) -> _Words:
+    lowest, highest = max(found.peak_reserved, found.reserved), found.reserved + found.segment_size
+    between = f"between {units.size(lowest)} and {units.size(highest)}"
+    why = [
+        f"The driver had enough. What refused is a limit on what this process may hold, {between};"
+        f" {units.size(found.allocated)} are allocated."
+    ]
+    setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
+    return _Words(why, [f"What helps is to raise it ({setting}), or to need less."])
+
+
+def _outcome(found: OutOfMemory) -> list[str]:
+    refusal = found.refusal
+    if refusal.outcome == ENDED or refusal.outcome_ns is None:
+        return []
+    later = f"{units.duration((refusal.outcome_ns - refusal.time_ns) / 1e9)} later (event {refusal.outcome_seq:,})"
+    if refusal.outcome == RETRIED:
+        return [f"It was not the end: a request of this size was served {later}."]
+    return [f"The program went on, with smaller requests, {later}."]
+
+
+def oom_data(found: OutOfMemory, names: PlaceNames, top: int) -> dict[str, Any]:
+    """As plain values for JSON; sizes in bytes."""
+    return {
+        **oom_row(found),
+        "sentences": list(sentences(found, names)),
+        "settings_that_help": list(found.settings_that_help()) if found.verdict == rules.FRAGMENTED else [],
+        "top_sites": [dataclasses.asdict(site) for site in found.top_sites[:top]],
+        "pinners_by_line": records(found.here.pinners_by_line.head(top)),
+        "pools_elsewhere": records(found.elsewhere.pools),
+    }
+
+
+def oom_row(found: OutOfMemory) -> dict[str, Any]:
+    """One row of a table: the figures, without lists. Sizes in bytes."""
+    return {name: told(found) for name, told in _ROW.items()}
+
+
+_ROW: dict[str, Callable[[OutOfMemory], Any]] = {
+    "seq": lambda found: found.seq,
+    "time_ns": lambda found: found.refusal.time_ns,
+    "device": lambda found: found.device,
+    "step": lambda found: found.step,
+    "verdict": lambda found: found.verdict,
+    "filename": lambda found: found.site.filename,
+    "line": lambda found: found.site.line,
+    "function": lambda found: found.site.function,
+    "source": lambda found: found.site.source,
+    "stack": lambda found: found.refusal.stack,
+    "backward": lambda found: found.refusal.backward,
+    "node_type": lambda found: found.refusal.node.type,
+    "requested": lambda found: found.requested,
+    "segment_size": lambda found: found.segment_size,
+    "largest_free": lambda found: found.largest_free,
+    "stream": lambda found: found.refusal.stream,
+    "pool": lambda found: list(found.refusal.pool),
+    "device_free": lambda found: found.device_free,
+    "device_total": lambda found: found.total,
+    "reserved": lambda found: found.reserved,
+    "allocated": lambda found: found.allocated,
+    "free_here": lambda found: found.here.free,
+    "releasable_here": lambda found: found.here.releasable,
+    "stranded_here": lambda found: found.here.stranded,
+    "free_elsewhere": lambda found: found.elsewhere.free,
+    "largest_free_elsewhere": lambda found: found.elsewhere.largest_free,
+    "outside": lambda found: found.outside,
+    "by_others": lambda found: found.by_others,
+    "outcome": lambda found: found.refusal.outcome,
+    "outcome_seq": lambda found: found.refusal.outcome_seq,
+}
+COLUMNS = tuple(_ROW)
+"""Of `oom_row`."""
+
+
+def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: PlaceNames, begin_ns: int, *, all_of: bool) -> None:
+    """Refused requests in order; all_of: none was left out before them. begin_ns: when the recording began."""
+    if not found:
+        screen.text(NONE)
+        return
+    if not all_of:
+        screen.text(f"The last {units.counted(len(found), 'refused request')} (--top 0 shows all):", style="dim")
+    for number, one in enumerate(found):
+        if number or not all_of:
+            screen.blank()
+        _write(one, screen, names, begin_ns)
+
+
+def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int) -> None:
+    when = f"at {units.duration((found.refusal.time_ns - begin_ns) / 1e9)}"
+    if found.step is not None:
+        when += f" in step {found.step}"
+    title = f"  {found.device} {when}: {found.verdict}"
+    screen.text(Text.assemble(("OUT OF MEMORY", "bold red"), (title, "bold")), hanging=2)
+    screen.text(names.place(found.site) + _in_backward(found), 2)
+    source = names.source(found.site)
+    if source:
+        screen.source(source, 4)
+    words = _words(found, names)
+    for sentence in (request(found), *words.why):
+        screen.text(sentence, 2)
+    if words.pinned is not None:
+        write_pinners(words.pinned, screen, names, 4, _SHOWN_PINNERS)
+    for sentence in (*words.help, *_outcome(found)):
+        screen.text(sentence, 2)
+    _chart(found, screen)
+    if found.top_sites:
+        screen.text("Held the most then:", 2)
+    for site in found.top_sites[:_SHOWN_SITES]:
+        place = names.place(site.site)
+        if site.backward_bytes:
+            place += f" (of it {units.size(site.backward_bytes)} in its backward)"
+        screen.text(f"{units.size(site.bytes):>9}  {place}", 4, hanging=15)
+        text = names.source(site.site)
+        if text:
+            screen.source(text, 15)
+
+
+def _in_backward(found: OutOfMemory) -> str:
+    node = found.refusal.node
+    if not node.number:
+        return ""
+    return f" ({'in its backward' if found.refusal.backward else 'in backward'}, {node.type.rsplit('::', 1)[-1]})"
+
+
+def _chart(found: OutOfMemory, screen: Screen) -> None:
+    """The device as one bar, and what its parts are."""
+    if found.total is None or found.outside is None:
+        return
+    cached_here, cached_elsewhere = found.here.free, found.elsewhere.free
+    used = max(found.reserved - cached_here - cached_elsewhere, 0)
+    sizes = (used, cached_here, cached_elsewhere, found.outside, found.device_free)
+    width = max(min(screen.width - 6, 72), 10)
+    bar, legend = "", []
+    covered = 0
+    for (name, sign, plain), size in zip(_PARTS, sizes, strict=True):
+        shown = plain if screen.plain else sign
+        begin, covered = covered, covered + size
+        bar += shown * (round(covered * width / found.total) - round(begin * width / found.total))
+        if size:
+            legend.append(f"{shown} {name} {units.size(size)}")
+    screen.text(Text(bar, style="green"), 2)
+    screen.text(", ".join(legend), 2, style="dim")
