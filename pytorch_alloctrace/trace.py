@@ -470,6 +470,22 @@ class Trace:
         wanted = [index for index, name in enumerate(order) if device in (None, name)]
         return self.positions.steps(wanted)
 
+    def leaks(self, device: str | None = None) -> pd.DataFrame:
+        """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing
+        does, or the run is too short to tell. Definitions: `pytorch_alloctrace.analysis.leaks`.
+
+        Columns: device; filename, line, function and source of the line to look at; kind ("survivors": blocks that are
+        never freed; "growing": a buffer replaced by ever larger ones), rate (requested bytes per unit), unit ("step",
+        or "second" in a trace without steps), confidence (0 to 1); bytes and blocks (alive when the last step ended,
+        without steps at the end of the trace), bytes_at_end (of these, alive at the end of the trace), oldest_age (of
+        these blocks, in units), forecast (seconds until the device is full at this rate; <NA> where its capacity is not
+        known; of "cpu" the memory of the machine), stack (one through the line, for `frames`), sites (the lines that
+        make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks, stack).
+        """
+        from .analysis.leak_table import leak_table
+
+        return leak_table(self, self.devices if device is None else [device])
+
     def marks(self) -> pd.DataFrame:
         """The named positions: name, kind (mark, region_begin, region_end), seq, time_ns."""
         return self.positions.marks()

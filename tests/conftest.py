@@ -66,6 +66,17 @@ def run_python(
     return done
 
 
+def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:
+    """The command with a CUDA device: under tools/simcuda/run, or as it is where the machine has a GPU. Skips where
+    torch is built without CUDA."""
+    if not torch_has_cuda():
+        pytest.skip("the installed torch is built without CUDA")
+    if has_nvidia_gpu():
+        return command
+    build_simulated_device()
+    return [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices), *command]
+
+
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a Python program given as text in tmp_path, as `program.py`; its output is text. Fails when it fails, unless
@@ -95,15 +106,9 @@ def run_cuda_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProces
         timeout: float = 120,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        if not torch_has_cuda():
-            pytest.skip("the installed torch is built without CUDA")
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
-        command = [sys.executable, str(script), *arguments]
-        if not has_nvidia_gpu():
-            build_simulated_device()
-            simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
-            command = [*simulated, *command]
+        command = with_cuda([sys.executable, str(script), *arguments], memory, devices)
         return run_python(tmp_path, command, check, timeout, environment)
 
     return run

@@ -254,6 +254,33 @@ def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], step
     assert findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
+@pytest.mark.parametrize("steps", [5, 12, 60])
+def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
+    record: Callable[..., alloctrace.Trace], steps: int
+) -> None:
+    buffer = torch.empty(0, dtype=torch.uint8)
+
+    def work(number: int) -> None:
+        nonlocal buffer
+        buffer = torch.cat([buffer, block(1000)])  # grows
+
+    leak = only_leak(record(every_step, steps, work))
+    assert leak.kind == "growing" and leak.line.source is not None and "# grows" in leak.line.source
+    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (1000, 1000 * steps, 1, 1000 * steps)
+    assert leak.windows_with_survivors == leak.windows_judged and leak.oldest_age == 1
+
+
+@pytest.mark.parametrize("bound", [20, 40, 55])
+def test_a_buffer_that_has_reached_its_bound_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
+    buffer = torch.empty(0, dtype=torch.uint8)
+
+    def work(number: int) -> None:
+        nonlocal buffer
+        buffer = torch.cat([buffer, block(1000)])[-1000 * bound :].clone()
+
+    assert judge(record(every_step, 60, work)).leaks == ()
+
+
 def without_steps(work: Callable[[int], Any], *, pause: float = 0.002, rounds: int = 300) -> None:
     for number in range(rounds):
         block(50_000)

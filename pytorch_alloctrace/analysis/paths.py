@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ..sites import Frame
 from ..trace import Trace
+from .places import Site
 
 NEARLY_ALL = 0.99
 """Share of the bytes that must be made under a frame for it to be common. One small tensor that is made elsewhere, and
@@ -48,6 +49,31 @@ def common_path(trace: Trace, bytes_by_stack: Mapping[int, int]) -> tuple[tuple[
         if last:
             break
     return tuple(reversed(path)), share
+
+
+def line_to_look_at(trace: Trace, bytes_by_stack: Mapping[int, int]) -> Site | None:
+    """The line of user code that stands for bytes made at many lines; None where no function is common to them.
+
+    In the innermost function that nearly all have in common: its line under which at least half of the bytes are made.
+    Where none is, since a model's activations are spread over many lines, the line that calls this function.
+    """
+    path, _ = common_path(trace, bytes_by_stack)
+    if not path:
+        return None
+    by_line: dict[Frame, int] = collections.defaultdict(int)
+    for stack, count in bytes_by_stack.items():
+        frames = [frame for frame in trace.stacks.frames(stack) if _is_in(frame, path[0])]
+        if frames:
+            # The outermost: of a function that calls itself, the call that the others are part of.
+            by_line[frames[-1]] += count
+    fullest = max(by_line, key=by_line.__getitem__)
+    spread = 2 * by_line[fullest] < sum(bytes_by_stack.values())
+    frame = next((frame for frame in path if frame.line), fullest) if spread else fullest
+    return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
+
+
+def _is_in(frame: Frame, function: Frame) -> bool:
+    return (frame.filename, frame.function) == (function.filename, function.function)
 
 
 def _chain(trace: Trace, stack: int, count: int) -> _Chain:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ..positions import Moment
@@ -32,6 +33,28 @@ class Site:
         """The site of a stack; a stack that the trace does not have counts as unknown."""
         named = stacks.describe(stack if 0 <= stack < len(stacks) else 0, "line")
         return cls(named["filename"], named["line"], named["function"], named["source"], named["user"])
+
+
+class SiteNumbers:
+    """A number for each line of user code, in the order in which they are asked for: the same in all tables."""
+
+    def __init__(self, stacks: StackIndex) -> None:
+        self._stacks = stacks
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def of(self, stacks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """By stack the number of its site; all that have no stack are one site."""
+        known, of_row = np.unique(np.asarray(stacks, np.int64), return_inverse=True)
+        keys = [self._stacks.key(int(stack), "line") if stack else () for stack in known]
+        return np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=np.int64)[of_row]
+
+
+def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
+    """The bytes of a table of blocks (columns size, stack) by stack."""
+    stacks, of_row = np.unique(blocks["stack"].to_numpy(np.int64), return_inverse=True)
+    totals = np.zeros(len(stacks), dtype=np.int64)
+    np.add.at(totals, of_row, blocks["size"].to_numpy(np.int64))
+    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

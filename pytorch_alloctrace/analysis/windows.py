@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..positions import Moment
 from ..trace import Trace
 
 WARMUP_SHARE = 0.2
@@ -20,6 +21,8 @@ WINDOWS = 24
 """Most windows that a run is divided into."""
 LEAST_WINDOWS = 4
 """Fewer say nothing: three births in a row are not yet a habit."""
+OVER = 2
+"""So many times the longest time between two births: if nothing was born for longer than that, it is over."""
 _TIMELINE_POINTS = 30
 """Intervals of a run without steps: 6 of warm-up (a fifth) and 24 windows, from one pass over the trace."""
 
@@ -100,6 +103,11 @@ class Windows:
             active=active,
         )
 
+    def beginning(self, begin_ns: int) -> Moment:
+        """The end of the warm-up, as a moment of a trace that began at `begin_ns`."""
+        # By time `warmup_end` is the event with the most live bytes of an interval: something is half done then.
+        return self.warmup_end if self.unit == "step" else f"{(int(self.births[0]) - begin_ns) / 1e9:.9f}s"
+
     @property
     def too_short(self) -> bool:
         """Whether there are too few windows for a judgement."""
@@ -130,6 +138,14 @@ class Windows:
     def active_in(self, count: int) -> npt.NDArray[np.bool_]:
         """Of `count` windows, which have at least one active unit."""
         return np.bincount(self.window_of(np.arange(self.units), count), weights=self.active, minlength=count) > 0
+
+    def is_over(self, units: npt.NDArray[np.int64], end: int) -> bool:
+        """Whether what happened in some units has come to an end before unit `end`: since the last of them, more than
+        `OVER` times the longest time between two of them has passed."""
+        # Counted in active units, as all steps are: a server that sleeps has not stopped to leak.
+        active = np.append(0, np.cumsum(self.active))
+        happened = active[np.unique(units) + 1]
+        return int(active[end] - happened[-1]) > OVER * int(np.diff(happened).max(initial=1))
 
     def first_unit_of_youngest(self, count: int) -> int:
         """Where the youngest of `count` windows begins."""

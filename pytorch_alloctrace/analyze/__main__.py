@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of timeline: intervals in the whole trace (default: 2000)",
     )
+    made.add_argument("--fail", action="store_true", help="of leaks: exit status 1 when there is one, for use in CI")
     made.add_argument(
         "--device", action="append", default=[], metavar="NAME", help='only this device, such as "cuda:0" (repeatable)'
     )
@@ -88,6 +89,7 @@ def _epilog() -> str:
 
 examples:
   {PROGRAM} run.alloctrace
+  {PROGRAM} leaks run.alloctrace --fail
   {PROGRAM} segments run.alloctrace --at peak:reserved --device cuda:0
   {PROGRAM} blocks run.alloctrace --at step:12 --top 50
   {PROGRAM} timeline run.alloctrace --since step:10 --csv > timeline.csv
@@ -147,7 +149,8 @@ def show_verdict(trace: Trace, options: argparse.Namespace, console: Console) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0, 1 where `verify` finds something, 2 for bad input."""
+    """Runs the command line; returns the exit status: 0, 1 where `verify` or `leaks --fail` finds something, 2 for bad
+    input."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     try:
         text, status = analyze(options)
@@ -176,6 +179,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         made.error("--csv needs a verb: the verdict has no table")
     if len(options.device) > 1 and options.verb is not None:
         made.error("a verb shows one device, or all: give --device once")
+    if options.fail and options.verb != "leaks":
+        made.error("--fail belongs to leaks")
     if options.verb == "verify" and options.csv:
         made.error("verify has no table: use --json")
     return options

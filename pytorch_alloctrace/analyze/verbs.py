@@ -1,4 +1,4 @@
-"""The verbs that show replayed memory: each makes its table, in the form that was asked for."""
+"""The verbs: each makes its table, in the form that was asked for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ..report.memory import write_blocks, write_segments, write_timeline, write_
 from ..report.screen import Screen
 from ..trace import Trace
 from .fragmentation_verb import show_fragmentation
+from .leaks_verb import show_leaks
 from .oom_verb import show_ooms
 
 VERBS = {
+    "leaks": "what leaks, and the line to look at (with --fail, exit status 1 when anything does)",
     "segments": "what torch holds of each device's memory at a moment, segment by segment",
     "blocks": "the blocks at a moment, largest first, with the line that made each",
     "timeline": "requested, allocated, active and reserved bytes over time, and what is only cached",
@@ -26,6 +28,7 @@ VERBS = {
 """What each verb shows."""
 EXIT_FOUND = 1
 _OF_ITS_OWN = {
+    "leaks": show_leaks,
     "fragmentation": show_fragmentation,
     "oom": show_ooms,
 }

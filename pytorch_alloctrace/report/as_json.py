@@ -14,9 +14,10 @@ integrity
     state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
 findings: a list, most pressing first
     kind ("leak", "no_leak", "not_judged"), title, device, bytes, confidence (0 to 1), site, stack, sentences
-    of a leak also: unit ("step", "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged,
-    windows_with_survivors, windows_judged, oldest_age (in units), path (frames, innermost first:
-    see `Leak`), path_share (0 to 1), sites (site, stack, bytes_per_unit, bytes, blocks)
+    of a leak also: leak_kind ("survivors"; "growing": one buffer, replaced by ever larger ones), unit ("step",
+    "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
+    growing one: in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is full),
+    path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack, bytes_per_unit, bytes, blocks)
 devices: a list, highest peak first
     device, allocations, bytes_allocated
     peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack), more_sites,
@@ -36,7 +37,7 @@ import json
 from typing import Any
 
 from ..analysis.growth import StepGrowth
-from ..analysis.leaks import Leak
+from ..analysis.leak import Leak
 from ..analysis.places import Site
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from .findings import Finding, findings
@@ -87,6 +88,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def _leak(leak: Leak) -> dict[str, Any]:
     return {
+        "leak_kind": leak.kind,
         "unit": leak.unit,
         "bytes_per_unit": round(leak.rate),
         "blocks": leak.blocks,
@@ -96,6 +98,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
         "windows_with_survivors": leak.windows_with_survivors,
         "windows_judged": leak.windows_judged,
         "oldest_age": leak.oldest_age,
+        "forecast_seconds": leak.forecast,
         "path": [dataclasses.asdict(frame) for frame in leak.path],
         "path_share": round(leak.path_share, 4),
         "sites": [

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..analysis.leaks import Leak
+from ..analysis.leak import CERTAIN, GROWING, LIKELY, Leak
 from ..analysis.places import Site
 from ..analysis.summary import DeviceSummary, Summary
 from ..sites import Frame
 from . import units
 from .places import PlaceNames
 
-_CONFIDENCE = ((0.9, "almost certain"), (0.7, "likely"), (0.0, "possible"))
+_CONFIDENCE = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
 """From which confidence on which word is used."""
 _FORECAST_BYTES = 1 << 30
 _SMALL = 1000
@@ -50,7 +50,9 @@ class Finding:
 def findings(summary: Summary) -> tuple[Finding, ...]:
     """All findings, the most pressing first. There is always one on leaks, be it that there are none."""
     names = PlaceNames(summary.program.working_directory)
-    leaks = sorted((leak for device in summary.devices for leak in device.leaks.leaks), key=lambda leak: -leak.rate)
+    leaks = sorted(
+        (leak for device in summary.devices for leak in device.leaks.leaks), key=lambda leak: leak.weight, reverse=True
+    )
     found = [_leak(leak, summary, names) for leak in leaks]
     if found:
         return tuple(found)
@@ -86,14 +88,13 @@ def _leak(leak: Leak, summary: Summary, names: PlaceNames) -> Finding:
 def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
     kept_at_end = leak.bytes_at_end >= leak.bytes // 2
     when = "at the end" if kept_at_end else "when the last step ended"
-    period = "steps" if leak.unit == "step" else "stretches of time"
-    sentences = [
-        f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')} still alive {when}, "
-        f"from {units.number(leak.units_with_survivors)} of the {units.number(leak.units_judged)} {period} judged."
-    ]
+    growing = leak.kind == GROWING
+    sentences = [_growing_sentence(leak, when) if growing else _surviving_sentence(leak, when)]
+    happened = "it grew in" if growing else "blocks of"
+    survived = "of the run" if growing else "of the run survived"
     sentences.append(
-        f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): blocks of "
-        f"{leak.windows_with_survivors} of {leak.windows_judged} stretches of the run survived."
+        f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): {happened} "
+        f"{leak.windows_with_survivors} of {leak.windows_judged} stretches {survived}."
     )
     peak = max((device.peak.bytes for device in summary.devices if device.device == leak.device), default=0)
     if leak.bytes * _SMALL < peak:
@@ -102,13 +103,30 @@ def _leak_sentences(leak: Leak, summary: Summary) -> list[str]:
         needed = _FORECAST_BYTES / leak.rate
         soon = units.duration(needed * leak.seconds_per_unit)
         steps = f"{units.counted(max(round(needed), 1), 'step')}, about {soon}" if leak.unit == "step" else soon
-        sentences.append(f"At this rate 1 GiB more after {steps}.")
+        # On "cpu" it is the machine's memory, of which others take their part.
+        full = leak.forecast is not None and leak.device != "cpu"
+        full_after = f"; {leak.device} is full after about {units.duration(leak.forecast or 0)}" if full else ""
+        sentences.append(f"At this rate 1 GiB more after {steps}{full_after}.")
     if not kept_at_end:
         sentences.append("It was freed after the last step: what held it went away then.")
     integrity = summary.integrity
     if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
+
+
+def _surviving_sentence(leak: Leak, when: str) -> str:
+    period = "steps" if leak.unit == "step" else "stretches of time"
+    return (
+        f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')} still alive {when}, "
+        f"from {units.number(leak.units_with_survivors)} of the {units.number(leak.units_judged)} {period} judged."
+    )
+
+
+def _growing_sentence(leak: Leak, when: str) -> str:
+    buffer = "This buffer is" if leak.blocks == 1 else f"These {units.number(leak.blocks)} buffers are"
+    larger = "a larger one" if leak.blocks == 1 else "larger ones"
+    return f"{buffer} replaced by {larger} again and again, never by a smaller: {units.size(leak.bytes)} {when}."
 
 
 def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from ..analysis.leaks import Leak
+from ..analysis.leak import GROWING, Leak
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from . import units
 from .findings import Finding, findings
@@ -39,6 +39,24 @@ def write_verdict(summary: Summary, screen: Screen) -> None:
             _device(device, summary, screen, names)
     _small_devices(small, screen)
     _notes(summary, screen)
+
+
+def write_findings(summary: Summary, screen: Screen, top: int) -> int:
+    """Writes the first findings of a summary alone, and what they rest on; returns how many leaks there are."""
+    names = PlaceNames(summary.program.working_directory)
+    _header(summary, screen, names)
+    _damage(summary, screen)
+    if not summary.devices:
+        _nothing(summary, screen)
+        return 0
+    found = findings(summary)
+    for number, finding in enumerate(found[:top]):
+        screen.blank()
+        _finding(finding, screen, names, explain=number == 0)
+    if found[top:]:
+        screen.blank()
+        screen.text(f"and {units.counted(len(found) - top, 'more leak')}", style="dim")
+    return sum(finding.leak is not None for finding in found)
 
 
 def _header(summary: Summary, screen: Screen, names: PlaceNames) -> None:
@@ -96,9 +114,15 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
     if finding.leak is not None:
         _leaking_sites(finding.leak, indent, screen, names)
         if explain and finding.site is not None and finding.site.filename:
-            keepers = "a list, an attribute, a closure, an autograd graph"
-            made = "makes the blocks" if finding.site == finding.leak.sites[0].site else "calls what makes the blocks"
-            screen.text(f"This line {made}; what keeps them is a reference: {keepers}.", indent, style="dim")
+            screen.text(_explanation(finding.leak), indent, style="dim")
+
+
+def _explanation(leak: Leak) -> str:
+    if leak.kind == GROWING:
+        return "This line makes the larger one of the last and something new: empty it at times, or give it a bound."
+    keepers = "a list, an attribute, a closure, an autograd graph"
+    made = "makes the blocks" if leak.line == leak.sites[0].site else "calls what makes the blocks"
+    return f"This line {made}; what keeps them is a reference: {keepers}."
 
 
 def _leaking_sites(leak: Leak, indent: int, screen: Screen, names: PlaceNames) -> None:

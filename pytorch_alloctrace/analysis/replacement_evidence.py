@@ -1,0 +1,192 @@
+"""Whether a block that is replaced by ever larger ones is a buffer that something is appended to, or a value that is
+made anew each time and happens to get larger, as the inputs of a curriculum do.
+
+made of the last
+    When a block was born, the one that it replaced was still there, to be copied, and it was smaller; none of the same
+    size was replaced. Inputs that get longer in stages mostly replace a block by one of the same size; inputs that are
+    local to a function are gone before the next are made. Judged at some births of each site; nearly all must agree.
+grows alone
+    Longer inputs make everything larger that is made of them. What else is made in the program grows, in total, by less
+    than a quarter of what the site's largest block does. A buffer that is read as a whole (the keys of an attention)
+    does not grow alone; of it two other things are asked:
+made of something new, from nothing
+    each time it grew by a block, or an equal part of a block (`chunk`), that was made since the last time; and at the
+    rate at which it grew it was empty, or nearly so, when the recording began.
+
+Not told apart: inputs that get longer with each step to the very end of the run, are held over the step's end, and of
+which nothing else is made, from a buffer; a buffer that began with much in it, of which as much is made each time, from
+such inputs: this one is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..positions import Moment
+from ..trace import Trace
+from .leak import LEAST_COVERAGE
+from .places import SiteNumbers
+from .windows import Windows
+
+_EXAMINED = 6
+"""Births of each site that are looked at."""
+_NOTHING = 0.15
+"""Share of its last size with which a buffer may have begun."""
+_PARTS = 4
+"""Most equal parts of a block of which one may have been appended."""
+_ALONE = 0.25
+"""A buffer grows alone when all else grows by less than this share of its own growth."""
+_ALIKE = 0.5
+"""What grows by at least this share of a buffer's own relative growth grows with it."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A block that took the place of a smaller one of its site."""
+
+    site: int
+    unit: int
+    """The unit in which it was seen."""
+    birth: int
+    """Number of the event."""
+    size: int
+    seen: tuple[Moment, Moment]
+    """When it was seen, and the moment after: by one of them the one that it replaced should be gone. (A variable of
+    the code that replaces it may hold that one for a while.)"""
+
+
+@dataclass(frozen=True)
+class _Appended:
+    """What was found at one birth."""
+
+    by: int
+    """By how much the block is larger than the one that it is made of."""
+    of_new: bool
+    """Whether a block that was made meanwhile can be what was appended."""
+
+
+def are_buffers(
+    trace: Trace,
+    device: str,
+    windows: Windows,
+    numbers: SiteNumbers,
+    replacements: Mapping[int, Sequence[Replacement]],
+) -> set[int]:
+    """Of sites, by number, with their replacements in order, those that are buffers."""
+    appended: dict[int, list[_Appended]] = {}
+    for site, born in replacements.items():
+        picked = np.unique(np.linspace(0, len(born) - 1, min(_EXAMINED, len(born))).round().astype(int))
+        found = [_appended(trace, device, born[number], numbers) for number in picked]
+        if _nearly_all(birth is not None for birth in found):
+            appended[site] = [birth for birth in found if birth is not None]
+    if not appended:
+        return set()
+    made = _MadeByQuarter.of(trace, device, windows)
+    return {
+        site
+        for site, births in appended.items()
+        if not made.grows_beside(replacements[site], float(np.mean([birth.by for birth in births])))
+        or (_began_empty(replacements[site], windows) and _nearly_all(birth.of_new for birth in births))
+    }
+
+
+def live_blocks(trace: Trace, device: str, at: Moment, numbers: SiteNumbers) -> pd.DataFrame:
+    """The blocks that are in use at a moment: size (requested), stack, site (its number), birth_seq, birth_ns.
+
+    As `Trace.live`, but from the replay's nearest check point and not from the beginning of the trace; what backward
+    makes in autograd's threads has no stack here.
+    """
+    blocks = trace.blocks(at, device=device)
+    blocks = blocks[blocks["state"] == "active_allocated"]
+    columns = {name: blocks[name].to_numpy(np.int64) for name in ("requested_size", "stack", "birth_seq", "birth_ns")}
+    return pd.DataFrame({"size": columns.pop("requested_size"), "site": numbers.of(columns["stack"]), **columns})
+
+
+def _appended(trace: Trace, device: str, replacement: Replacement, numbers: SiteNumbers) -> _Appended | None:
+    """How a block came to be, if it is made of the smaller one that it replaced; else None."""
+    there = live_blocks(trace, device, replacement.birth, numbers)
+    there = there[there["birth_seq"] < replacement.birth]
+    of_site = there[there["site"] == replacement.site]
+    last: pd.Series[int] | None = None
+    for moment in replacement.seen:
+        left = live_blocks(trace, device, moment, numbers)["birth_seq"]
+        replaced = of_site[~of_site["birth_seq"].isin(left)].sort_values(["size", "birth_seq"])
+        smaller = replaced[replaced["size"] < replacement.size]
+        if smaller.empty or (replaced["size"] == replacement.size).any():
+            continue
+        # The largest: what is appended may be made at the same line, and be gone before.
+        if last is None or smaller["size"].iloc[-1] > last["size"]:
+            last = smaller.iloc[-1]
+    if last is None:
+        return None
+    grew = replacement.size - int(last["size"])
+    new = there["size"][there["birth_seq"] > last["birth_seq"]]
+    return _Appended(grew, bool(((new > 0) & (new % grew == 0) & (new <= _PARTS * grew)).any()))
+
+
+def _nearly_all(witnesses: Iterable[bool]) -> bool:
+    told = list(witnesses)
+    return sum(told) >= LEAST_COVERAGE * len(told)
+
+
+def _began_empty(born: Sequence[Replacement], windows: Windows) -> bool:
+    """Whether, extended back to the beginning of the recording at its rate, a buffer had next to nothing."""
+    rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
+    before = windows.warmup / windows.length_of_unit
+    return born[-1].size - rate * (born[-1].unit + 1 + before) <= _NOTHING * born[-1].size
+
+
+@dataclass(frozen=True)
+class _MadeByQuarter:
+    """What each stack has made in the first and in the last quarter of the run after its warm-up.
+
+    By stack and mean size: so what is only made more often, as in an evaluation, has not got larger.
+    """
+
+    units: int
+    quarter: int
+    before: pd.Series[float]
+    """Mean size of a block of each stack that made some in both quarters."""
+    after: pd.Series[float]
+    blocks: pd.Series[int]
+    """Made in the last quarter."""
+
+    @classmethod
+    def of(cls, trace: Trace, device: str, windows: Windows) -> _MadeByQuarter:
+        quarter = max(windows.units // 4, 1)
+        first = _made(trace, device, windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1]))
+        last = _made(trace, device, int(windows.moments[-1 - quarter]), windows.judged_at)
+        both = last.join(first.add_suffix("_before"), how="inner")
+        both = both[(both["allocations_before"] > 0) & (both["allocations"] > 0)]
+        return cls(
+            units=windows.units,
+            quarter=quarter,
+            before=both["bytes_before"] / both["allocations_before"],
+            after=both["bytes"] / both["allocations"],
+            blocks=both["allocations"],
+        )
+
+    def grows_beside(self, born: Sequence[Replacement], by: float) -> bool:
+        """Whether all else that is made has got larger between the two quarters, by `_ALONE` of what a buffer has, in
+        bytes made. by: by how much each of its replacements is larger than the last."""
+        early = float(np.mean([each.size for each in born if each.unit < self.quarter] or [born[0].size]))
+        late = [each.size for each in born if each.unit >= self.units - self.quarter]
+        larger = float(np.mean(late or [born[-1].size])) - early
+        times = (born[-1].size - born[0].size) / by * self.quarter / max(born[-1].unit - born[0].unit, 1)
+        alike = self.after >= self.before * (1 + _ALIKE * larger / early)
+        # The buffer is in it, too: its stack may be that of other blocks of the same line.
+        everything = float(((self.after - self.before) * self.blocks)[alike].sum())
+        return everything >= (1 + _ALONE) * larger * times
+
+
+def _made(trace: Trace, device: str, begin: Moment, end: Moment) -> pd.DataFrame:
+    """Blocks and bytes that each stack (the index) has made between two moments: allocations, bytes."""
+    first, last = (
+        trace.stack_totals(device, at).set_index("stack")[["allocations", "bytes"]].astype(np.int64)
+        for at in (begin, end)
+    )
+    return last.sub(first, fill_value=0)

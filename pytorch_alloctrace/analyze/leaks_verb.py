@@ -1,0 +1,38 @@
+"""The verb `leaks`: only that, as text or as the table of `Trace.leaks`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pandas as pd
+
+from ..analysis import summarize
+from ..report.screen import Screen
+from ..report.text import write_findings
+from ..trace import Trace
+
+EXIT_LEAKS = 1
+
+
+def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
+    """As verbs.show."""
+    top = options.top or sys.maxsize
+    if options.json or options.csv:
+        device = options.device[0] if options.device else None
+        leaks = trace.leaks(device)
+        shown = leaks.head(top)
+        text = shown.to_json(orient="records", indent=1) + "\n" if options.json else _csv(shown)
+        return text, _status(len(leaks), options)
+    found = write_findings(summarize(trace, devices=options.device), screen, top)
+    return "", _status(found, options)
+
+
+def _status(leaks: int, options: argparse.Namespace) -> int:
+    return EXIT_LEAKS if options.fail and leaks else 0
+
+
+def _csv(leaks: pd.DataFrame) -> str:
+    """The sites below each leak in one cell: FILE:LINE BYTES, separated by semicolons."""
+    sites = ["; ".join(f"{site['filename']}:{site['line']} {site['bytes']}" for site in row) for row in leaks["sites"]]
+    return leaks.assign(sites=sites).to_csv(index=False)

@@ -1,0 +1,284 @@
+"""Training programs whose memory grows, or goes up and down, and that do not leak: none may be called a leak."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gc
+
+import torch
+from leak_corpus import STEPS, network
+
+import pytorch_alloctrace as alloctrace
+
+
+def plain_training(device: str) -> object:
+    net = network(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(STEPS):
+        loss = net(torch.randn(8, 64, device=device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def two_optimizers_of_a_gan(device: str) -> object:
+    generator, critic = network(device), network(device)
+    optimizers = [torch.optim.Adam(net.parameters()) for net in (generator, critic)]
+    for _ in range(STEPS):
+        fake = generator(torch.randn(8, 64, device=device))
+        critic(fake.detach()).mean().backward()
+        optimizers[1].step()
+        critic(fake).mean().backward()
+        optimizers[0].step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    return generator, critic, optimizers
+
+
+def part_of_the_model_unfrozen_late(device: str) -> object:
+    # The optimizer's state of these parameters is made in the middle of the run.
+    net, head = network(device), torch.nn.Linear(64, 64).to(device)
+    net.requires_grad_(False)
+    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()])
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            net.requires_grad_(True)
+        head(net(torch.randn(8, 64, device=device))).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net, head, optimizer
+
+
+def average_of_the_weights(device: str) -> object:
+    net = network(device)
+    average = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        net(torch.randn(8, 64, device=device)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        # Each average is a new tensor that replaces the one before.
+        average = {name: 0.99 * average[name] + 0.01 * value for name, value in net.state_dict().items()}
+    return average
+
+
+def losses_accumulated_and_summed(device: str) -> object:
+    net, losses = network(device), []
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(2 * STEPS):
+        losses.append(net(torch.randn(8, 64, device=device)).square().mean())
+        if step % 6 == 5:
+            torch.stack(losses).mean().backward()
+            losses.clear()
+            optimizer.step()
+            optimizer.zero_grad()
+        alloctrace.step()
+    return losses
+
+
+def moving_window_of_losses_with_graphs(device: str) -> object:
+    net = network(device)
+    window: collections.deque[torch.Tensor] = collections.deque(maxlen=20)
+    for _ in range(STEPS):
+        window.append(net(torch.randn(8, 64, device=device)).square().mean())
+        alloctrace.step()
+    return window
+
+
+def logs_flushed_every_eight_steps(device: str) -> object:
+    net, log = network(device), []
+    for step in range(STEPS):
+        with torch.no_grad():
+            log.append(net(torch.randn(8, 64, device=device)))
+        if step % 8 == 7:
+            torch.cat(log).mean()
+            log.clear()
+        alloctrace.step()
+    return log
+
+
+def evaluation_every_five_steps_keeps_its_last_outputs(device: str) -> object:
+    net, outputs = network(device), []
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(STEPS):
+        net(torch.randn(8, 64, device=device)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 5 == 4:
+            with torch.no_grad():
+                outputs = [net(torch.randn(16, 64, device=device)) for _ in range(8)]
+    return outputs
+
+
+def best_checkpoints_replaced(device: str) -> object:
+    net = network(device)
+    kept: collections.deque[object] = collections.deque(maxlen=2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        net(torch.randn(8, 64, device=device)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 6 == 0:
+            kept.append(copy.deepcopy(net.state_dict()))
+    return kept
+
+
+def models_swapped(device: str) -> object:
+    net = network(device)
+    for step in range(STEPS):
+        if step % 10 == 9:
+            net = torch.nn.Sequential(*[network(device) for _ in range(1 + step // 10)])
+        with torch.no_grad():
+            net(torch.randn(8, 64, device=device))
+        alloctrace.step()
+    return net
+
+
+def curriculum_in_stages(device: str) -> object:
+    net = network(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(STEPS):
+        x = torch.randn(8 * (1 + step // 6), 64, device=device)
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net
+
+
+def curriculum_longer_with_every_step(device: str) -> object:
+    # To the end of the run; input, output and loss are held when each step ends.
+    net = network(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(STEPS):
+        x = torch.randn(16 + step, 64, device=device)
+        output = net(x)
+        loss = output.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net
+
+
+def curriculum_of_tokens(device: str) -> object:
+    embedding, head = torch.nn.Embedding(100, 32).to(device), torch.nn.Linear(32, 100).to(device)
+    optimizer = torch.optim.Adam([*embedding.parameters(), *head.parameters()])
+    for step in range(STEPS):
+        tokens = torch.zeros(4, 8 + step, dtype=torch.long, device=device)
+        logits = head(embedding(tokens))
+        optimizer.zero_grad()
+        logits.mean().backward()
+        optimizer.step()
+    return embedding, head
+
+
+def longer_inputs_all_held(device: str) -> object:
+    for step in range(STEPS):
+        x = torch.randn(8, 16 + 4 * step, device=device)
+        doubled = x * 2
+        positive = doubled.relu()
+        positive.sum()
+        alloctrace.step()
+    return x
+
+
+def batches_sorted_by_length_each_epoch(device: str) -> object:
+    net = network(device)
+    for step in range(STEPS):
+        x = torch.randn(8 + step % (STEPS // 2), 64, device=device)
+        with torch.no_grad():
+            output = net(x)
+        output.mean()
+        alloctrace.step()
+    return net
+
+
+def curriculum_up_to_a_ceiling(device: str) -> object:
+    net = network(device)
+    for step in range(STEPS):
+        x = torch.randn(min(16 + step, 55), 64, device=device)
+        with torch.no_grad():
+            output = net(x)
+        output.mean()
+        alloctrace.step()
+    return net
+
+
+def inputs_of_varying_length(device: str) -> object:
+    # Lengths in no order; and what has been seen longest so far grows all the time.
+    net = network(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(STEPS):
+        x = torch.randn(8 + step * 37 % 50, 64, device=device)
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net
+
+
+def hidden_state_detached_each_step(device: str) -> object:
+    cell = torch.nn.RNNCell(32, 128).to(device)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=1e-3)
+    state = torch.zeros(8, 128, device=device)
+    for _ in range(STEPS):
+        state = cell(torch.randn(8, 32, device=device), state.detach())
+        state.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return state
+
+
+def garbage_collected_late(device: str) -> object:
+    class Batch:
+        def __init__(self) -> None:
+            self.myself = self
+            self.data = torch.randn(8, 64, device=device)
+
+    gc.disable()
+    net = network(device)
+    for step in range(STEPS):
+        with torch.no_grad():
+            net(Batch().data)
+        if step % 13 == 12:
+            gc.collect()
+        alloctrace.step()
+    return net
+
+
+def dataset_kept_from_the_first_epoch(device: str) -> object:
+    net, dataset = network(device), []
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(STEPS):
+        if step < STEPS // 3:
+            dataset.append(torch.randn(8, 64, device=device))
+        net(dataset[step % (STEPS // 3)]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return dataset
+
+
+def replay_buffer_filled_by_pieces(device: str) -> object:
+    net, pieces = network(device), []
+    for step in range(STEPS):
+        if len(pieces) < 40:
+            pieces.append(torch.empty(64, 64, device=device))
+        else:
+            pieces[step % 40].copy_(torch.randn(64, 64, device=device))
+        with torch.no_grad():
+            net(pieces[-1])
+        alloctrace.step()
+    return pieces
+
+
+def losses_concatenated_to_a_bound(device: str) -> object:
+    # Filled after two thirds of the run; from then on replaced by one of the same size.
+    net, losses = network(device), torch.zeros(0, device=device)
+    for _ in range(STEPS):
+        with torch.no_grad():
+            loss = net(torch.randn(8, 64, device=device)).square().mean(dim=1)
+        losses = torch.cat([losses, loss])[-40 * 8 :].clone()
+        alloctrace.step()
+    return losses
