@@ -48,13 +48,14 @@ class PositionTable:
         self._ends = np.array([row[1] for row in self._steps], dtype=np.uint64)
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
 
-    def step_of(self, seq: npt.NDArray[np.uint64]) -> Any:
+    def step_of(self, seq: npt.NDArray[np.uint64], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
         """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step
-        was told."""
+        was told, and where `unknown` says so."""
         if not len(self._ends):
-            return pd.array([pd.NA] * len(seq), dtype="Int64")
+            return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
-        return pd.array(numbers[np.searchsorted(self._ends, seq, side="left")], dtype="Int64")
+        steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
+        return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
         rows = [

@@ -42,7 +42,7 @@ BLOCK_COLUMNS = (
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; of each the timeline has the value at an interval's end, and the lowest and highest within it."""
 
-_BLOCK_STATES = np.array(["inactive", "active_allocated", "active_pending_free"], dtype=object)
+_BLOCK_STATES = pd.Index(["inactive", "active_allocated", "active_pending_free"])
 _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
 POINTS = 6000
@@ -138,16 +138,13 @@ class Replay:
 
     def time_before(self, until: int) -> int:
         """When the last event before `until` was (ns since 1970); 0 where there is none."""
-        return self._run.state_before(until)[0]
+        return self._run.time_before(until)
 
     def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.segments`; the state before event `until`."""
         tables = []
-        for entry in _by_device(self._run.state_before(until)[1]):
-            name = device_name(entry["device_type"], entry["device_index"])
-            if device not in (None, name):
-                continue
-            table = pd.DataFrame(entry["segments"])
+        for name, columns in _by_device(self._run.segments_before(until), device):
+            table = pd.DataFrame(columns)
             place = self._places.iloc[table.pop("place")]
             table["device"] = name
             table["stream"] = place["stream"].to_numpy()
@@ -159,19 +156,10 @@ class Replay:
 
     def blocks(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.blocks`; the state before event `until`."""
-        now_ns, entries = self._run.state_before(until)
         tables = []
-        for entry in _by_device(entries):
-            name = device_name(entry["device_type"], entry["device_index"])
-            if device not in (None, name):
-                continue
-            table = pd.DataFrame(entry["blocks"])
-            table["device"] = name
-            table["state"] = _BLOCK_STATES[table["state"].to_numpy(dtype=np.int64)]
-            live = table["state"] != "inactive"
-            table["age_ns"] = np.where(live, now_ns - table["birth_ns"], 0)
-            table.loc[~live, ["stack", "thread", "birth_seq", "birth_ns"]] = 0
-            tables.append(table)
+        for name, columns in _by_device(self._run.blocks_before(until), device):
+            columns["state"] = pd.Categorical.from_codes(columns["state"].astype(np.int8), categories=_BLOCK_STATES)
+            tables.append(pd.DataFrame({"device": name, **columns}))
         return _joined(tables, BLOCK_COLUMNS)
 
     def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
@@ -200,8 +188,12 @@ class Replay:
         return Verification(**found, unmatched_frees=unmatched_frees, lost=lost, integrity=integrity.state)
 
 
-def _by_device(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(entries, key=lambda entry: (entry["device_type"], entry["device_index"]))
+def _by_device(entries: list[tuple[int, int, dict[str, Any]]], device: str | None) -> list[tuple[str, dict[str, Any]]]:
+    """In the order of their numbers, with their names; one of them, or all."""
+    named = [
+        (device_name(kind, index), columns) for kind, index, columns in sorted(entries, key=lambda entry: entry[:2])
+    ]
+    return [(name, columns) for name, columns in named if device in (None, name)]
 
 
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:

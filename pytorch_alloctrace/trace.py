@@ -389,8 +389,8 @@ class Trace:
         """
         until = self._until(at, device)
         table = self._replayed.blocks(_ALL if until is None else until, device)
-        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy())
-        table.loc[table["state"] == "inactive", "step"] = pd.NA
+        free = (table["state"] == "inactive").to_numpy()
+        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
         return table
 
     def timeline(self, points: int = 2000, device: str | None = None) -> Timeline:

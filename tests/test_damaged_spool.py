@@ -40,7 +40,7 @@ def read_with_spool(killed: Killed) -> Iterator[ReadWithSpool]:
         os.pwrite(file, data, 0)
         reader = _replay.TraceReader(str(killed[0]), f"/proc/self/fd/{file}")
         reader.account()
-        _replay.Replay(reader, 10).state_before(1)
+        _replay.Replay(reader, 10).blocks_before(1)
         reader.stack_table()
         return reader.integrity(), rows_of(reader)
 

@@ -110,7 +110,7 @@ class DeviceMemory {
   bool tells_segments() const { return rules_.tells_segments; }
 
   // All segments by address, and their blocks.
-  void list(std::vector<SegmentView>& segments, std::vector<const Piece*>& blocks) const;
+  void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
   // Becomes what `state` (the events state_segment and state_block, in order) tells. Stacks and births are kept where
   // the same block was known. False when it makes no sense: damage.
   bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns);

@@ -41,10 +41,11 @@ BlockState block_state(PieceState state) {
 
 }  // namespace
 
-void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<const Piece*>& blocks) const {
+void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const {
   const auto is_mapped = [](const Piece& piece) {
     return piece.state != PieceState::kUnused && piece.state != PieceState::kUnmapped;
   };
+  blocks.reserve(pieces_.size() - unused_pieces_.size());
   std::vector<const Piece*> first;
   for (const Piece& piece : pieces_) {
     if (!is_mapped(piece)) continue;
@@ -60,7 +61,7 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<const Pi
     view.is_expandable = of.is_expandable;
     view.first_block = blocks.size();
     for (;; piece = &pieces_[piece->next]) {
-      blocks.push_back(piece);
+      blocks.push_back(*piece);
       view.total_size += piece->size;
       if (piece->state == PieceState::kAllocated) view.allocated_size += piece->size;
       if (piece->state != PieceState::kFree) {
@@ -70,7 +71,7 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<const Pi
       if (piece->next == kNoPiece || !is_mapped(pieces_[piece->next])) break;
     }
     view.block_count = blocks.size() - view.first_block;
-    if (blocks[view.first_block]->segment != 0) segments.push_back(view);
+    if (blocks[view.first_block].segment != 0) segments.push_back(view);
   }
 }
 
@@ -170,7 +171,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
 
 std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
   std::vector<SegmentView> segments;
-  std::vector<const Piece*> blocks;
+  std::vector<Piece> blocks;
   list(segments, blocks);
   std::size_t in_segments = 0;
   for (const SegmentView& view : segments) in_segments += view.block_count;
@@ -179,7 +180,7 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
   for (const Event& event : state) {
     if (event.kind == EventKind::kStateSegment) {
       if (block != block_end)
-        return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block]->address);
+        return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
       if (segment == segments.size() || segments[segment].address > event.address) {
         return sentence("no segment at 0x%" PRIx64, event.address);
       }
@@ -199,10 +200,10 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
       block_end = block + view.block_count;
       continue;
     }
-    if (block == block_end || blocks[block]->address != event.address) {
+    if (block == block_end || blocks[block].address != event.address) {
       return sentence("no block at 0x%" PRIx64, event.address);
     }
-    const Piece& piece = *blocks[block++];
+    const Piece& piece = blocks[block++];
     if (piece.size != event.size) {
       return sentence("the block at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, piece.address,
                       piece.size, event.size);
@@ -216,7 +217,7 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
                       piece.address, piece.requested, event.sequence);
     }
   }
-  if (block != block_end) return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block]->address);
+  if (block != block_end) return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
   if (segment != segments.size()) {
     return sentence("a segment at 0x%" PRIx64 " that is not in the state", segments[segment].address);
   }

@@ -6,8 +6,8 @@
 namespace alloctrace {
 namespace {
 
-// A tenth of a second of replay, about; longer in traces of which that many states would not fit.
-constexpr std::uint64_t kCheckPointDistance = 500'000;
+// Two tenths of a second of replay, about; longer in traces of which that many states would not fit.
+constexpr std::uint64_t kCheckPointDistance = 750'000;
 constexpr std::size_t kCheckPointBytes = std::size_t{1} << 30;
 
 // So many events ahead their memory is asked for.

@@ -12,53 +12,61 @@
 namespace alloctrace {
 namespace {
 
-// Segments and blocks of one device, as columns.
-py::dict memory_dict(const DeviceMemory& memory) {
-  std::vector<SegmentView> segments;
-  std::vector<const Piece*> blocks;
-  memory.list(segments, blocks);
+py::dict segment_columns(const std::vector<SegmentView>& segments) {
   py::dict result;
-  result["device_type"] = memory.device_type();
-  result["device_index"] = memory.device_index();
-
-  py::dict of_segments;
-  const auto add_segments = [&]<typename Get>(const char* name, Get get) {
-    of_segments[name] = column<std::uint64_t>(segments, get);
+  const auto add = [&]<typename Get>(const char* name, Get get) {
+    result[name] = column<std::uint64_t>(segments, get);
   };
-  add_segments("address", [](const SegmentView& row) { return row.address; });
-  add_segments("total_size", [](const SegmentView& row) { return row.total_size; });
-  add_segments("allocated_size", [](const SegmentView& row) { return row.allocated_size; });
-  add_segments("active_size", [](const SegmentView& row) { return row.active_size; });
-  add_segments("requested_size", [](const SegmentView& row) { return row.requested_size; });
-  add_segments("place", [](const SegmentView& row) { return row.place; });
-  add_segments("is_large", [](const SegmentView& row) { return row.is_large; });
-  add_segments("is_expandable", [](const SegmentView& row) { return row.is_expandable; });
-  result["segments"] = of_segments;
+  add("address", [](const SegmentView& row) { return row.address; });
+  add("total_size", [](const SegmentView& row) { return row.total_size; });
+  add("allocated_size", [](const SegmentView& row) { return row.allocated_size; });
+  add("active_size", [](const SegmentView& row) { return row.active_size; });
+  add("requested_size", [](const SegmentView& row) { return row.requested_size; });
+  add("place", [](const SegmentView& row) { return row.place; });
+  add("is_large", [](const SegmentView& row) { return row.is_large; });
+  add("is_expandable", [](const SegmentView& row) { return row.is_expandable; });
+  return result;
+}
 
+// What only blocks in use have (stack to age_ns) is 0 for the others.
+py::dict block_columns(const std::vector<SegmentView>& segments, const std::vector<Piece>& blocks,
+                       std::int64_t now_ns) {
   std::vector<std::uint64_t> segment_of(blocks.size(), 0);
   for (const SegmentView& segment : segments) {
     for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = segment.address;
   }
-  py::dict of_blocks;
-  of_blocks["segment"] = to_array(std::move(segment_of));
-  const auto add_blocks = [&]<typename Get>(const char* name, Get get) {
-    of_blocks[name] = column<std::uint64_t>(blocks, get);
+  py::dict result;
+  result["segment"] = to_array(std::move(segment_of));
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(blocks, get); };
+  const auto add_of_used = [&]<typename Value, typename Get>(const char* name, Value, Get get) {
+    const auto value = [get](const Piece& row) { return row.state == PieceState::kFree ? Value{} : Value(get(row)); };
+    result[name] = column<Value>(blocks, value);
   };
-  add_blocks("address", [](const Piece* row) { return row->address; });
-  add_blocks("size", [](const Piece* row) { return row->size; });
-  add_blocks("requested_size", [](const Piece* row) { return row->requested; });
-  add_blocks("state", [](const Piece* row) { return row->state; });
-  add_blocks("stack", [](const Piece* row) { return row->stack; });
-  add_blocks("thread", [](const Piece* row) { return row->thread; });
-  add_blocks("birth_seq", [](const Piece* row) { return row->birth; });
-  of_blocks["birth_ns"] = column<std::int64_t>(blocks, [](const Piece* row) { return row->birth_ns; });
-  result["blocks"] = of_blocks;
+  constexpr std::uint64_t kCount{};
+  constexpr std::int64_t kTime{};
+  add("address", [](const Piece& row) { return row.address; });
+  add("size", [](const Piece& row) { return row.size; });
+  add("requested_size", [](const Piece& row) { return row.requested; });
+  result["state"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.state; });
+  add_of_used("stack", kCount, [](const Piece& row) { return row.stack; });
+  add_of_used("thread", kCount, [](const Piece& row) { return row.thread; });
+  add_of_used("birth_seq", kCount, [](const Piece& row) { return row.birth; });
+  add_of_used("birth_ns", kTime, [](const Piece& row) { return row.birth_ns; });
+  add_of_used("age_ns", kTime, [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
   return result;
 }
 
-py::list memory_list(const Replay& replay) {
+// By device: its type, its index, and its segments or its blocks.
+py::list memory_list(const Replay& replay, bool of_blocks) {
   py::list result;
-  for (const DeviceMemory& device : replay.devices()) result.append(memory_dict(device));
+  for (const DeviceMemory& device : replay.devices()) {
+    std::vector<SegmentView> segments;
+    std::vector<Piece> blocks;
+    device.list(segments, blocks);
+    result.append(
+        py::make_tuple(device.device_type(), device.device_index(),
+                       of_blocks ? block_columns(segments, blocks, replay.time_ns()) : segment_columns(segments)));
+  }
   return result;
 }
 
@@ -130,12 +138,12 @@ void define_replay(py::module_& module) {
              return std::make_unique<ReplayRun>(std::move(trace), points, progress);
            }),
            py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
-      .def("state_before",
-           [](ReplayRun& run, std::uint64_t until) {
-             // Under the GIL: the state is one that the next call changes.
-             const Replay& state = run.state_before(until);
-             return py::make_tuple(state.time_ns(), memory_list(state));
-           })
+      // Under the GIL: the state is one that the next call changes.
+      .def("time_before", [](ReplayRun& run, std::uint64_t until) { return run.state_before(until).time_ns(); })
+      .def("segments_before",
+           [](ReplayRun& run, std::uint64_t until) { return memory_list(run.state_before(until), false); })
+      .def("blocks_before",
+           [](ReplayRun& run, std::uint64_t until) { return memory_list(run.state_before(until), true); })
       .def("sequence_after",
            [](const ReplayRun& run, std::int64_t time_ns) {
              const py::gil_scoped_release unlocked;
