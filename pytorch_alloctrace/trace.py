@@ -24,6 +24,7 @@ from .timeline import Timeline, make_timeline
 if TYPE_CHECKING:
     from .analysis.fragmentation import Fragmentation
     from .analysis.oom import OutOfMemory
+    from .report.findings import Finding
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
 """The default columns of `Trace.events`."""
@@ -427,6 +428,17 @@ class Trace:
         from .analysis.oom import find_ooms
 
         return find_ooms(self, device, last)
+
+    def diagnose(self) -> tuple[Finding, ...]:
+        """What is the matter with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
+
+        Each has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack. A healthy run
+        has one, of kind "no_leak".
+        """
+        from .analysis.summary import summarize
+        from .report.findings import diagnosis
+
+        return diagnosis(summarize(self))
 
     def first_event_after(self, at: Moment, device: str | None = None) -> int | None:
         """Number of the first event that is not in what `live`, `segments`, `blocks` say of a moment; None: the end of

@@ -10,8 +10,10 @@ import numpy as np
 
 from ..integrity import Integrity
 from ..trace import Trace
+from .conditions import Condition, find_conditions
 from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks import LeakVerdict, find_leaks
+from .oom import OutOfMemory
 from .places import SiteBytes, top_sites
 
 
@@ -66,6 +68,10 @@ class DeviceSummary:
     """None in a trace without steps."""
     leaks: LeakVerdict
     growing: tuple[GrowingSite, ...]
+    conditions: tuple[Condition, ...]
+    """What else is the matter, most bytes first."""
+    refused: OutOfMemory | None
+    """The last request that ran out of memory."""
     levels: tuple[int, ...]
     """Live bytes over time in equal intervals, of each the highest."""
 
@@ -119,6 +125,8 @@ def _device(trace: Trace, device: str, top: int) -> DeviceSummary:
         growth=step_growth(trace, device),
         leaks=find_leaks(trace, device),
         growing=growing_sites(trace, device, top),
+        conditions=find_conditions(trace, device),
+        refused=next(iter(trace.ooms(device, last=1)), None),
         levels=tuple(int(level) for level in trace.timeline(120, device)["requested_max"]),
     )
 

@@ -13,7 +13,8 @@ program
 integrity
     state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
 findings: a list, most pressing first
-    kind ("leak", "no_leak", "not_judged"), title, device, bytes, confidence (0 to 1), site, stack, sentences
+    kind ("oom", "leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding", "pending", "churn", "outside":
+    see `analysis.conditions`), title, device, bytes, confidence (0 to 1), site, stack, sentences
     of a leak also: leak_kind ("survivors"; "growing": one buffer, replaced by ever larger ones), unit ("step",
     "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
     growing one: in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is full),
@@ -40,7 +41,7 @@ from ..analysis.growth import StepGrowth
 from ..analysis.leak import Leak
 from ..analysis.places import Site
 from ..analysis.summary import DeviceSummary, Holding, Summary
-from .findings import Finding, findings
+from .findings import Finding, diagnosis
 
 FORMAT = "pytorch_alloctrace.verdict"
 FORMAT_VERSION = 1
@@ -67,7 +68,7 @@ def verdict(summary: Summary) -> dict[str, Any]:
         },
         "program": dataclasses.asdict(summary.program),
         "integrity": {**dataclasses.asdict(summary.integrity), "text": str(summary.integrity)},
-        "findings": [_finding(finding) for finding in findings(summary)],
+        "findings": [_finding(finding) for finding in diagnosis(summary)],
         "devices": [_device(device) for device in summary.devices],
     }
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.conditions import Condition
 from ..analysis.leak import CERTAIN, GROWING, LIKELY, Leak
+from ..analysis.oom import OutOfMemory
 from ..analysis.places import Site
 from ..analysis.summary import DeviceSummary, Summary
 from ..sites import Frame
 from . import units
+from .conditions import condition_sentences, condition_title
+from .oom import sentences
 from .places import PlaceNames
 
 _CONFIDENCE = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
@@ -27,7 +31,7 @@ class Finding:
     """One statement on the trace. Bytes are requested bytes."""
 
     kind: str
-    """"leak", "no_leak" or "not_judged"."""
+    """"oom", "leak", "no_leak", "not_judged", or one of `analysis.conditions`."""
     title: str
     """One line without a full stop."""
     device: str
@@ -48,7 +52,7 @@ class Finding:
 
 
 def findings(summary: Summary) -> tuple[Finding, ...]:
-    """All findings, the most pressing first. There is always one on leaks, be it that there are none."""
+    """The findings on leaks, the most pressing first. There is always one on leaks, be it that there are none."""
     names = PlaceNames(summary.program.working_directory)
     leaks = sorted(
         (leak for device in summary.devices for leak in device.leaks.leaks), key=lambda leak: leak.weight, reverse=True
@@ -60,6 +64,46 @@ def findings(summary: Summary) -> tuple[Finding, ...]:
     if judged:
         return (_no_leak(judged, summary),)
     return (_not_judged(summary.devices),) if summary.devices else ()
+
+
+def diagnosis(summary: Summary) -> tuple[Finding, ...]:
+    """All that is the matter, the most pressing first: requests that ran out of memory, leaks (or that there are none),
+    then what else is the matter, of each kind the most bytes first."""
+    names = PlaceNames(summary.program.working_directory)
+    refused = [device.refused for device in summary.devices if device.refused is not None]
+    conditions = [condition for device in summary.devices for condition in device.conditions]
+    return (
+        *(_refused(one, names) for one in sorted(refused, key=lambda one: -one.requested)),
+        *findings(summary),
+        *(_condition(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
+    )
+
+
+def _refused(found: OutOfMemory, names: PlaceNames) -> Finding:
+    when = f" in step {found.step}" if found.step is not None else ""
+    return Finding(
+        kind="oom",
+        title=f"{names.place(found.site)}: {found.device} refused {units.size(found.requested)}{when}: {found.verdict}",
+        device=found.device,
+        bytes=found.requested,
+        confidence=None,
+        site=found.site,
+        stack=found.refusal.stack,
+        sentences=sentences(found, names),
+    )
+
+
+def _condition(condition: Condition, names: PlaceNames) -> Finding:
+    return Finding(
+        kind=condition.kind,
+        title=condition_title(condition),
+        device=condition.device,
+        bytes=condition.bytes,
+        confidence=None,
+        site=condition.site,
+        stack=condition.stack,
+        sentences=condition_sentences(condition, names),
+    )
 
 
 def confidence_word(confidence: float) -> str:

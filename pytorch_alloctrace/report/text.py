@@ -9,11 +9,22 @@ from rich.text import Text
 from ..analysis.leak import GROWING, Leak
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from . import units
-from .findings import Finding, findings
+from .findings import Finding, diagnosis, findings
 from .places import PlaceNames
 from .screen import Screen
 
-_LABEL_STYLES = {"leak": ("LEAK", "bold red"), "no_leak": ("OK", "bold green"), "not_judged": ("NOTE", "bold yellow")}
+_LABEL_STYLES = {
+    "oom": ("OUT OF MEMORY", "bold red"),
+    "leak": ("LEAK", "bold red"),
+    "no_leak": ("OK", "bold green"),
+    "not_judged": ("NOTE", "bold yellow"),
+    "fragmentation": ("FRAGMENTED", "bold yellow"),
+    "cache": ("UNUSED CACHE", "bold yellow"),
+    "rounding": ("ROUNDING", "bold yellow"),
+    "pending": ("PENDING FREES", "bold yellow"),
+    "churn": ("CHURN", "bold yellow"),
+    "outside": ("OUTSIDE", "bold yellow"),
+}
 _LEAKING_SITES = 5
 """Lines of one leak that are shown."""
 _GROWING_SITES = 5
@@ -30,9 +41,11 @@ def write_verdict(summary: Summary, screen: Screen) -> None:
     if not summary.devices:
         _nothing(summary, screen)
         return
-    for number, finding in enumerate(findings(summary)):
+    explained = False
+    for finding in diagnosis(summary):
         screen.blank()
-        _finding(finding, screen, names, explain=number == 0)
+        _finding(finding, screen, names, explain=not explained)
+        explained = explained or finding.leak is not None
     small = [device for device in summary.devices if _is_small(device, summary)]
     for device in summary.devices:
         if device not in small:
