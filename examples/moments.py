@@ -1,0 +1,35 @@
+"""Shared by the examples: where the trace goes, and what torch and the driver say of the GPU's memory at a moment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+MIB, GIB = 2**20, 2**30
+
+
+def trace_path(program: str) -> str:
+    """The first argument, else the program's name with .alloctrace, in the working directory."""
+    return sys.argv[1] if len(sys.argv) > 1 else f"{Path(program).stem}.alloctrace"
+
+
+def moment(name: str, *, set_aside: int = 0) -> None:
+    """Marks the moment in the trace, for `--at mark:NAME`, and prints torch's own figures, in MiB, to compare with.
+
+    set_aside: bytes that are allocated and do not belong to what is shown.
+    """
+    alloctrace.mark(name)
+    figures = {
+        "allocated": torch.cuda.memory_allocated() - set_aside,
+        "peak": torch.cuda.max_memory_allocated() - set_aside,
+        "reserved": torch.cuda.memory_reserved(),
+    }
+    if torch.cuda.is_initialized():  # asking the driver would initialise CUDA
+        free, total = torch.cuda.mem_get_info()
+        figures["driver"] = total - free
+    # 15 digits: enough that nothing is rounded.
+    print(f"{name:16}", *[f"{word} {size / MIB:<9.15g}" for word, size in figures.items()])
