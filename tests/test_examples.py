@@ -67,16 +67,16 @@ def mib(told: dict[str, dict[str, int]], figure: str) -> list[float]:
     return [sizes[figure] / MIB for sizes in told.values()]
 
 
-def held(trace: Trace, mark: str, device: str = GPU) -> dict[tuple[str, str], float]:
-    """MiB live at a mark, by function and quoted line."""
-    sites = trace.sites(at=f"mark:{mark}", device=device)
+def held(trace: Trace, at: str, device: str = GPU) -> dict[tuple[str, str], float]:
+    """MiB live at a moment, by function and quoted line."""
+    sites = trace.sites(at=at, device=device)
     sites = sites[sites["live_bytes"] > 0]
     places = zip(sites["function"], sites["source"].str.strip(), strict=True)
     return dict(zip(places, sites["live_bytes"] / MIB, strict=True))
 
 
-def held_at_top_level(trace: Trace, mark: str, device: str = GPU) -> dict[str, float]:
-    found = held(trace, mark, device)
+def held_at_top_level(trace: Trace, at: str, device: str = GPU) -> dict[str, float]:
+    found = held(trace, at, device)
     assert {function for function, _ in found} <= {"<module>", "<listcomp>"}
     return {source: size for (_, source), size in found.items()}
 
@@ -102,7 +102,8 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     trace, told = load(folder, name), told_by_torch(folder, name)
     assert list(told) == list(trace.marks()["name"])
     assert trace.integrity.state == "complete" and trace.verify().ok
-    aside = sum(size for (_, source), size in held(trace, next(iter(told))).items() if WORKSPACE in source) * MIB
+    at_first = held(trace, f"mark:{next(iter(told))}")
+    aside = MIB * sum(size for (_, source), size in at_first.items() if WORKSPACE in source)
     assert (aside > 0) == (name == "function_scope")
     highest = max(figures["peak"] for figures in told.values())
     assert trace.peak_bytes(GPU) == highest + aside
@@ -132,15 +133,9 @@ def test_rebinding_needs_twice_the_memory(folder: Path) -> None:
     assert mib(told, "peak") == mib(told, "reserved") == [100, 100, 200]
     line = 'c = torch.zeros(n, device="cuda")'
     rebound = f"{line}  # while the old one is still there"
-    assert held_at_top_level(trace, "rebound") == {rebound: 100}
+    assert held_at_top_level(trace, "mark:rebound") == {rebound: 100}
     # At the peak both are there.
-    assert held_at_top_level_at_peak(trace) == {line: 100, rebound: 100}
-
-
-def held_at_top_level_at_peak(trace: Trace) -> dict[str, float]:
-    sites = trace.sites(at="peak", device=GPU)
-    sites = sites[sites["live_bytes"] > 0]
-    return dict(zip(sites["source"].str.strip(), sites["live_bytes"] / MIB, strict=True))
+    assert held_at_top_level(trace, "peak") == {line: 100, rebound: 100}
 
 
 def test_plus_one(folder: Path) -> None:
@@ -148,14 +143,15 @@ def test_plus_one(folder: Path) -> None:
     assert mib(told, "allocated") == [100, 100, 100, 100]
     assert mib(told, "peak") == mib(told, "reserved") == [100, 200, 200, 200]
     made = 'x = torch.zeros(25 * MIB, device="cuda")'
-    assert held_at_top_level(trace, "made") == held_at_top_level(trace, "expression") == {made: 100}
-    assert held_at_top_level(trace, "assignment") == held_at_top_level(trace, "in-place") == {"x = x + 1": 100}
+    for moment, line in {"made": made, "expression": made, "assignment": "x = x + 1", "in-place": "x = x + 1"}.items():
+        assert held_at_top_level(trace, f"mark:{moment}") == {line: 100}, moment
     lines = trace.sites(device=GPU).set_index("source")["allocations"]
     [expression] = [source for source in lines.index if source.startswith("x + 1")]
     assert lines.to_dict() == {made: 1, expression: 1, "x = x + 1": 1}
-    # What `x + 1` has left in the cache is where the new x goes.
+    # The new x lies where the result of `x + 1` was: no segment but those two was made.
     [first], [second] = trace.live("mark:expression")["address"], trace.live("mark:assignment")["address"]
     assert first != second
+    assert {first, second} == set(trace.segments(device=GPU)["address"])
 
 
 def test_moving_to_the_cpu_copies(folder: Path) -> None:
@@ -163,9 +159,10 @@ def test_moving_to_the_cpu_copies(folder: Path) -> None:
     assert mib(told, "allocated") == [128, 128, 0]
     assert mib(told, "reserved") == [128, 128, 128]
     line = "on_cpu = [tensor.cpu() for tensor in on_gpu]"
-    assert held(trace, "on-gpu", "cpu") == {}
-    assert held_at_top_level(trace, "copied", "cpu") == held_at_top_level(trace, "moved", "cpu") == {line: 128}
-    assert held(trace, "moved") == {}
+    assert held(trace, "mark:on-gpu", "cpu") == {}
+    for moment in ("mark:copied", "mark:moved"):
+        assert held_at_top_level(trace, moment, "cpu") == {line: 128}
+    assert held(trace, "mark:moved") == {}
     resident = [told_by_driver(trace, mark, "cpu")["used"] for mark in ("on-gpu", "copied")]
     assert resident[1] - resident[0] > 0.9 * 128 * MIB  # the process may have let go of something else meanwhile
 
@@ -185,11 +182,11 @@ def test_only_empty_cache_gives_back_to_the_driver(folder: Path) -> None:
 def test_function_and_top_level(folder: Path) -> None:
     trace, told = load(folder, "function_scope"), told_by_torch(folder, "function_scope")
     assert mib(told, "allocated") == [16, 18, 22, 16, 18, 18, 18]
-    [workspace] = [source for _, source in held(trace, "before") if WORKSPACE in source]
-    assert held(trace, "before")["<module>", workspace] == 32
+    [workspace] = [source for _, source in held(trace, "mark:before") if WORKSPACE in source]
+    assert held(trace, "mark:before")["<module>", workspace] == 32
 
     def without_operands(mark: str) -> dict[tuple[str, str], float]:
-        found = held(trace, mark)
+        found = held(trace, f"mark:{mark}")
         assert found.pop(("<module>", workspace)) == 32
         [operands] = [place for place in found if place[1].startswith("q, k, v =")]
         assert found.pop(operands) == 12
@@ -216,9 +213,10 @@ def test_views_allocate_nothing(folder: Path) -> None:
     assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
     base = {'x = torch.zeros(1024, 25 * 1024, device="cuda")': 100}
     copies = {"cloned = x.clone()": 100, "packed = transposed.contiguous()": 100}
-    assert held_at_top_level(trace, "viewed") == base
-    # The view of one row keeps all of it.
-    assert held_at_top_level(trace, "contiguous") == held_at_top_level(trace, "base-deleted") == {**base, **copies}
+    assert held_at_top_level(trace, "mark:viewed") == base
+    # Also when x is gone: the view of one row keeps all of it.
+    for moment in ("mark:contiguous", "mark:base-deleted"):
+        assert held_at_top_level(trace, moment) == {**base, **copies}
 
 
 def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
@@ -240,8 +238,8 @@ def test_what_saves_activations(folder: Path) -> None:
     }
 
     def in_forward(mark: str) -> dict[str, float]:
-        found = {source: size for (function, source), size in held(trace, mark).items() if function == "forward"}
-        return {name: found.get(source, 0) for source, name in lines.items()}
+        found = held(trace, f"mark:{mark}")
+        return {name: found.get(("forward", source), 0) for source, name in lines.items()}
 
     # Of two blocks, in MiB: 32 a hidden tensor, 8 an output.
     expected = {
