@@ -1,6 +1,7 @@
 """What no_grad, an activation in place, checkpointing and autocast save of the memory that waits for backward.
 
-The tool: what each line of Block.forward holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks.
+The tool: what each line of Block.forward holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks
+(the first line holds, at all of them, the workspaces of cuBLAS, too).
 no_grad leaves nothing but the output, checkpointing each block's output; autocast halves everything, at the price of
 copies of weights; leaky_relu in place makes nothing. (relu in place would save none of this: both relu and the layer
 after it keep the same result.)

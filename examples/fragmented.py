@@ -1,7 +1,8 @@
 """A run that dies though enough is free: what is free lies in pieces, and none is large enough.
 
 The tool: `oom` says "fragmented". Of a GPU of 8 GiB: 3.22 GiB were asked for, 6.06 GiB were free, 1.01 GiB in the
-largest piece; the blocks of the line with results.append lie between the pieces; and which setting would have helped.
+largest piece; the blocks of the line with results.append lie between the pieces; and which setting helps: with
+PYTORCH_ALLOC_CONF=expandable_segments:True in the environment the program runs to its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`c = zeros(n)` again needs twice the memory: the new tensor is made before the name lets go of the old one.
 
 The tool: up to `let-go-first` the peak is 100 MiB; `rebound` ends with the same 100 MiB, but the peak on the way was
-200 MiB, both made by the same kind of line, and 200 MiB stay reserved.
+200 MiB, with the tensors of both lines alive, and 200 MiB stay reserved.
 """
 
 from __future__ import annotations
