@@ -1,62 +1,48 @@
 """What no_grad, an activation in place, checkpointing and autocast save of the memory that waits for backward.
 
-The tool: what each line of Block.forward holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks
-(the first line holds, at all of them, the workspaces of cuBLAS, too).
-no_grad leaves nothing but the output, checkpointing each block's output; autocast halves everything, at the price of
-copies of weights; leaky_relu in place makes nothing. (relu in place would save none of this: both relu and the layer
-after it keep the same result.)
+The tool: what each line of layer holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks (the
+first line holds, at all of them, the workspace of cuBLAS, too). no_grad leaves nothing but the output, checkpointing
+each layer's output; autocast halves everything, at the price of copies of the weights; leaky_relu in place makes
+nothing. (relu in place would save none of this: both relu and the product after it keep the same result.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from moments import moment, trace_path
-from torch import nn
 from torch.nn.functional import leaky_relu
 from torch.utils.checkpoint import checkpoint
 
 import pytorch_alloctrace as alloctrace
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.expand, self.shrink = nn.Linear(512, 2048, device="cuda"), nn.Linear(2048, 512, device="cuda")
-        self.in_place = False
+def layer(x: torch.Tensor, wide: torch.Tensor, narrow: torch.Tensor, in_place: bool = False) -> torch.Tensor:
+    hidden = x @ wide
+    hidden = leaky_relu(hidden, inplace=in_place)
+    return hidden @ narrow
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.expand(x)
-        hidden = leaky_relu(hidden, inplace=self.in_place)
-        return self.shrink(hidden)
+
+def forward(name: str, layer: Callable[..., torch.Tensor]) -> None:
+    x = batch
+    for wide, narrow in weights:
+        x = layer(x, wide, narrow)
+    moment(name)  # backward would begin here
 
 
 alloctrace.enable(trace_path(__file__), overwrite=True)
-model, x = nn.Sequential(Block(), Block()), torch.zeros(4096, 512, device="cuda")
-model(x)  # cuBLAS takes its workspaces
+shapes = [(512, 2048), (2048, 512)]
+weights = [[torch.zeros(shape, device="cuda", requires_grad=True) for shape in shapes] for _ in range(2)]
+batch = torch.zeros(4096, 512, device="cuda")
 
-output = model(x)
-moment("plain")
-
-del output
+forward("plain", layer)
 with torch.no_grad():
-    output = model(x)
-moment("no-grad")
-
-del output
-output = x
-for block in model:
-    output = checkpoint(block, output, use_reentrant=False)
-moment("checkpointing")
-
-del output
+    forward("no-grad", layer)
+forward("checkpointing", partial(checkpoint, layer, use_reentrant=False))
 with torch.autocast("cuda", torch.float16):
-    output = model(x)
-moment("autocast")
-
-del output
-for block in model:
-    block.in_place = True
-output = model(x)
-moment("in-place")
+    forward("autocast", layer)
+forward("in-place", partial(layer, in_place=True))
 
 alloctrace.disable()

@@ -232,27 +232,28 @@ def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
 def test_what_saves_activations(folder: Path) -> None:
     trace, told = load(folder, "activations"), told_by_torch(folder, "activations")
     lines = {
-        "hidden = self.expand(x)": "expand",
-        "hidden = leaky_relu(hidden, inplace=self.in_place)": "activation",
-        "return self.shrink(hidden)": "shrink",
+        "hidden = x @ wide": "widen",
+        "hidden = leaky_relu(hidden, inplace=in_place)": "activation",
+        "return hidden @ narrow": "narrow",
     }
 
-    def in_forward(mark: str) -> dict[str, float]:
+    def in_layer(mark: str) -> dict[str, float]:
         found = held(trace, f"mark:{mark}")
-        return {name: found.get(("forward", source), 0) for source, name in lines.items()}
+        return {name: found.get(("layer", source), 0) for source, name in lines.items()}
 
-    # Of two blocks, in MiB: 32 a hidden tensor, 8 an output.
+    # Of two layers, in MiB: 32 a hidden tensor, 8 an output.
     expected = {
-        "no-grad": {"expand": 64, "activation": 64, "shrink": 8},
-        "checkpointing": {"expand": 64, "activation": 64, "shrink": 0},
-        # Half of everything, but copies: of the first block's input 4, of each weight that is needed 2.
-        "autocast": {"expand": 32 - 4 - 2, "activation": 32, "shrink": 8 - 2 * 2},
-        "in-place": {"expand": 0, "activation": 64, "shrink": 0},
+        "no-grad": {"widen": 64, "activation": 64, "narrow": 8},
+        "checkpointing": {"widen": 64, "activation": 64, "narrow": 0},
+        # Half of everything, but copies: of the batch 4, of each weight 2.
+        "autocast": {"widen": 32 - 4 - 2 * 2, "activation": 32, "narrow": 8 - 2 * 2},
+        "in-place": {"widen": 0, "activation": 64, "narrow": 0},
     }
-    plain = in_forward("plain")
-    assert (plain["activation"], plain["shrink"]) == (64, 16)
+    plain = in_layer("plain")
+    workspace = 32
+    assert plain == {"widen": 64 + workspace, "activation": 64, "narrow": 16}
     for mark, saved in expected.items():
-        here = in_forward(mark)
+        here = in_layer(mark)
         assert {name: plain[name] - here[name] for name in plain} == saved, mark
         # The lines account for all that torch says was saved.
         assert told["plain"]["allocated"] - told[mark]["allocated"] == sum(saved.values()) * MIB, mark
@@ -282,9 +283,8 @@ def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
     assert load(tmp_path, "fragmented").ooms() == []
     assert "OutOfMemoryError" not in (tmp_path / "fragmented.txt").read_text()
     # The same run: it is not that less was asked for.
-    assert mib(told_by_torch(tmp_path, "fragmented"), "allocated") == mib(
-        told_by_torch(folder, "fragmented"), "allocated"
-    )
+    told, told_before = told_by_torch(tmp_path, "fragmented"), told_by_torch(folder, "fragmented")
+    assert mib(told, "allocated") == mib(told_before, "allocated")
 
 
 def rows_of_readme() -> list[tuple[str, str]]:
