@@ -17,11 +17,12 @@ from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, MARK, REGION_BEGIN, STEP, device_name, kind_name
 from .positions import PEAKS, Moment, PositionTable, time_of
-from .replay import POINTS, Replay, Verification
+from .replay import POINTS, Peak, Replay, Verification
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import Timeline, make_timeline
 
 if TYPE_CHECKING:
+    from .analysis.composition import PeakMemory
     from .analysis.fragmentation import Fragmentation
     from .analysis.oom import OutOfMemory
     from .report.findings import Finding
@@ -200,6 +201,11 @@ class Trace:
         """Most bytes that torch held from the driver at once, on one device (default: the one with the highest)."""
         peak = self._replayed.peak("reserved", device)
         return peak.bytes if peak else 0
+
+    def peak_event(self, measure: str = "allocated", device: str | None = None) -> Peak | None:
+        """The event that reached the most "allocated" or "reserved" bytes of one device (default: the one with the
+        highest); None where there were none, or they are not told."""
+        return self._replayed.peak(measure, device)
 
     def peak_seq(self, device: str | None = None) -> int | None:
         """The event that reached the peak; None in a trace without allocations."""
@@ -408,6 +414,42 @@ class Trace:
         replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
         moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
         return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
+
+    def composition(self, at: Moment = "end", *, by: str = "line", device: str | None = None) -> pd.DataFrame:
+        """What the live memory consists of at a moment, the most bytes first; bytes are requested bytes.
+
+        at, device: as in `live`. by: "line", "stack", "function", "file" (columns as in `sites`: site, filename, line,
+        function, source, user, and stack), "age" (age, from_age, to_age (not included), unit: "step" or, without steps,
+        "second"; youngest first) or "phase" (forward, backward, optimizer, other: `pydoc
+        pytorch_alloctrace.analysis.phases` says how it is told). All have bytes, share (0 to 1), blocks, largest,
+        backward_bytes (of bytes, what autograd's threads made for this place).
+        """
+        from .analysis.composition import composition_at
+
+        return composition_at(self, at, by, device)
+
+    def peak(self, device: str | None = None, measure: str = "allocated") -> PeakMemory:
+        """The most that a device (default: the one with the highest peak) had "allocated" or "reserved" at once, with
+        its composition then. Raises PositionError where there is no peak."""
+        from .analysis.composition import peak_memory
+
+        return peak_memory(self, device, measure)
+
+    def diff(self, a: Moment, b: Moment, *, by: str = "line", device: str | None = None) -> pd.DataFrame:
+        """How the live memory changed from moment `a` to moment `b`, the largest change first, in requested bytes.
+
+        at, by, device: as in `composition`. Columns: those that name the place, age or phase; bytes_before,
+        bytes_after, change, blocks_before, blocks_after. What neither moment has is left out.
+        """
+        from .analysis.difference import difference
+
+        return difference(self, a, b, by, device)
+
+    def lifetimes(self, device: str | None = None, by: str = "line", *, at: Moment = "end") -> pd.DataFrame:
+        """How often each place allocates, and how long its blocks live: see `analysis.lifetimes`."""
+        from .analysis.lifetimes import site_lifetimes
+
+        return site_lifetimes(self, device, by, at)
 
     def fragmentation(self, at: Moment = "end", device: str | None = None) -> Fragmentation:
         """How the free memory of a CUDA device is cut up at a moment, and which live blocks pin it.

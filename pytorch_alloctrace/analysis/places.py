@@ -112,9 +112,9 @@ def with_forward_stacks(trace: Trace, blocks: pd.DataFrame, at: Moment, device: 
     return made
 
 
-def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame) -> pd.DataFrame:
-    """What each line of user code holds, as `Trace.sites` says it, of these live blocks alone (allocations and bytes
-    are theirs, too). blocks: with requested_size, stack, backward."""
+def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:
+    """What each line of user code holds, as `Trace.sites` says it, of these live blocks alone (allocations, bytes and
+    largest are theirs, too). blocks: with requested_size, stack, backward."""
     sizes = blocks["requested_size"]
     rows = blocks.assign(live_backward_bytes=sizes.where(blocks["backward"], 0))
     totals = rows.groupby("stack", as_index=False).agg(
@@ -123,4 +123,4 @@ def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame) -> pd.DataFrame:
         largest=("requested_size", "max"),
         live_backward_bytes=("live_backward_bytes", "sum"),
     )
-    return group_stacks(stacks, totals.assign(allocations=totals["live_blocks"], bytes=totals["live_bytes"]), "line")
+    return group_stacks(stacks, totals.assign(allocations=totals["live_blocks"], bytes=totals["live_bytes"]), by)
