@@ -11,6 +11,7 @@ from __future__ import annotations
 import os as _os
 import sys as _sys
 
+from .analysis.comparison import compare
 from .errors import (
     AlloctraceError,
     MissingPackageError,
@@ -35,6 +36,7 @@ __all__ = [
     "SessionError",
     "Trace",
     "TraceError",
+    "compare",
     "disable",
     "enable",
     "is_enabled",

@@ -10,7 +10,7 @@ and
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,16 +152,19 @@ class StackIndex:
         }
 
 
-def group_stacks(index: StackIndex, totals: pd.DataFrame, by: str) -> pd.DataFrame:
+def group_stacks(
+    index: StackIndex, totals: pd.DataFrame, by: str, more: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Totals by stack (columns stack, allocations, bytes, live_bytes, live_blocks, largest) summed by site.
 
     Each row's `stack` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes,
-    then bytes.
+    then bytes. more: further columns of `totals`, which come last, and how they are joined: "sum" or "max".
     """
+    more = dict(more or {})
     if by not in BY:
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
     if totals.empty:
-        return pd.DataFrame(columns=list(SITE_COLUMNS))
+        return pd.DataFrame(columns=[*SITE_COLUMNS, *more])
     numbers: dict[tuple[Any, ...], int] = {}
     group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack"]])
     keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
@@ -173,8 +176,9 @@ def group_stacks(index: StackIndex, totals: pd.DataFrame, by: str) -> pd.DataFra
         largest=("largest", "max"),
         live_backward_bytes=("live_backward_bytes", "sum"),
         stack=("stack", "first"),
+        **{name: (name, how) for name, how in more.items()},
     )
     names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack"]], index=groups.index)
-    result = pd.concat([names, groups], axis=1)[list(SITE_COLUMNS)]
+    result = pd.concat([names, groups], axis=1)[[*SITE_COLUMNS, *more]]
     result["source"] = result["source"].astype(object).where(result["source"].notna(), None)
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)

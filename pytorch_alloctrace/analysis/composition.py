@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +45,10 @@ class PeakMemory:
     """Held from the driver then; None where the allocator tells no segments."""
     composition: pd.DataFrame = field(repr=False)
     """`Trace.composition` by line, then."""
+    phases: pd.DataFrame = field(repr=False)
+    """The same by phase."""
+    ages: pd.DataFrame = field(repr=False)
+    """The same by age."""
 
 
 def peak_memory(trace: Trace, device: str | None, measure: str) -> PeakMemory:
@@ -58,7 +63,7 @@ def peak_memory(trace: Trace, device: str | None, measure: str) -> PeakMemory:
         kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
         raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
     segments = trace.segments(found.seq, device=device)
-    composition = composition_at(trace, found.seq, "line", device)
+    live = trace.live(found.seq, device=device)
     step = trace.positions.step_of(np.array([found.seq], dtype=np.uint64))[0]
     return PeakMemory(
         device=device,
@@ -67,18 +72,26 @@ def peak_memory(trace: Trace, device: str | None, measure: str) -> PeakMemory:
         seq=found.seq,
         time_ns=found.time_ns,
         step=None if pd.isna(step) else int(step),
-        requested=int(composition["bytes"].sum()),
+        requested=int(live["size"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
-        composition=composition,
+        composition=composition_of(trace, live, "line", found.seq + 1),
+        phases=composition_of(trace, live, "phase", found.seq + 1),
+        ages=composition_of(trace, live, "age", found.seq + 1),
     )
 
 
 def composition_at(trace: Trace, at: Moment, by: str, device: str | None) -> pd.DataFrame:
     """See `Trace.composition`."""
-    if by not in COMPOSITION_BY:
-        raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     until = trace.first_event_after(at, device)
     blocks = trace.live("end" if until is None else until - 1, device=device)
+    return composition_of(trace, blocks, by, until)
+
+
+def composition_of(trace: Trace, blocks: pd.DataFrame, by: str, until: int | None) -> pd.DataFrame:
+    """The same of live blocks that are at hand (`Trace.live`). until: the first event after the moment; None: it is the
+    end of the trace."""
+    if by not in COMPOSITION_BY:
+        raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     if by == "age":
         return _by_age(trace, blocks, until)
     if by == "phase":
@@ -95,18 +108,17 @@ def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
 
 def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataFrame:
     """One row for each value of a column of the blocks, in this order; values that no block has are left out."""
-    groups = blocks.assign(made=blocks["size"].where(blocks["backward"].astype(bool), 0)).groupby(name).agg(
-        bytes=("size", "sum"), blocks=("size", "size"), largest=("size", "max"), backward_bytes=("made", "sum")
+    groups = (
+        blocks.assign(made=blocks["size"].where(blocks["backward"].astype(bool), 0))
+        .groupby(name)
+        .agg(bytes=("size", "sum"), blocks=("size", "size"), largest=("size", "max"), backward_bytes=("made", "sum"))
     )
     table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
     return table.assign(share=_shares(table["bytes"], int(table["bytes"].sum())))[[name, *_HELD]]
 
 
 def _by_age(trace: Trace, blocks: pd.DataFrame, until: int | None) -> pd.DataFrame:
-    """Classes that double in length where the trace has steps; else of seconds, that grow tenfold.
-
-    until: the first event after the moment; None: the moment is the end.
-    """
+    """Classes that double in length where the trace has steps; else of seconds, that grow tenfold."""
     ends = trace.steps()["seq"].to_numpy(np.uint64)
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
@@ -123,7 +135,7 @@ def _by_age(trace: Trace, blocks: pd.DataFrame, until: int | None) -> pd.DataFra
     while limits[-1] <= ages.max(initial=0.0):
         limits.append(limits[-1] * ratio)
     label = _steps_label if unit == "step" else _seconds_label
-    labels = tuple(label(begin, end) for begin, end in zip(limits, limits[1:], strict=False))
+    labels = tuple(label(begin, end) for begin, end in itertools.pairwise(limits))
     # Clocks of several threads differ by less than what matters here: what seems unborn is young.
     number = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
     table = _summed(blocks.assign(age=np.array(labels, dtype=object)[number]), "age", labels)

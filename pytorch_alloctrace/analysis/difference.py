@@ -15,20 +15,25 @@ _HELD = ("bytes", "blocks")
 def difference(trace: Trace, a: Moment, b: Moment, by: str, device: str | None) -> pd.DataFrame:
     """See `Trace.diff`."""
     before, after = (composition_at(trace, moment, by, device) for moment in (a, b))
-    # What a place is called is its own within one trace; of several stacks of one line the number tells.
-    key = "stack" if by == "stack" else by if by in ("age", "phase") else "site"
     names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
+    return changes(before, after, key_of(by), names)
+
+
+def key_of(by: str) -> str:
+    """The column of a composition that tells its rows apart."""
+    # What a place is called is its own within one trace; of several stacks of one line the number tells.
+    return by if by in ("stack", "age", "phase") else "site"
+
+
+def changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:
+    """Two compositions whose rows are the same where `key` is, as one table, the largest change in either direction
+    first. names: its columns beside CHANGE_COLUMNS, as `after` has them, where it has the row."""
     named = pd.concat([after[names], before[names]]).drop_duplicates(key).set_index(key, drop=False)
     held = {
-        f"{name}_{when}": table.set_index(key)[name].reindex(named.index).fillna(0).astype("int64")
+        f"{name}_{when}": table.groupby(key)[name].sum().reindex(named.index, fill_value=0).astype("int64")
         for when, table in (("before", before), ("after", after))
         for name in _HELD
     }
-    return by_change(named.assign(**held))[[*names, *CHANGE_COLUMNS]]
-
-
-def by_change(table: pd.DataFrame) -> pd.DataFrame:
-    """With the column `change` (bytes_after - bytes_before), the largest change in either direction first."""
-    changed = table.assign(change=table["bytes_after"] - table["bytes_before"])
-    order = (-changed["change"].abs()).argsort(kind="stable")
-    return changed.iloc[order].reset_index(drop=True)
+    table = named.assign(**held, change=held["bytes_after"] - held["bytes_before"])
+    order = (-table["change"].abs()).argsort(kind="stable")
+    return table.iloc[order].reset_index(drop=True)[[*names, *CHANGE_COLUMNS]]

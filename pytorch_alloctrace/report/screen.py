@@ -45,6 +45,13 @@ class Screen:
             text = set_cell_size(text, room - 3).rstrip() + "..."
         self._write(Text(" " * indent) + Text(text, style="cyan"))
 
+    def entry(self, amount: str, place: Text | str, source: str | None, indent: int, column: int) -> None:
+        """An amount, a place and, below it, its source: two lines rather than cells that are cut."""
+        begin = indent + column + 2
+        self.text(Text.assemble(f"{amount:>{column}}  ", place), indent, hanging=begin)
+        if source:
+            self.source(source, begin)
+
     def _write(self, line: Text) -> None:
         # Without soft wrapping rich would break paths and fill lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -152,11 +152,7 @@ def _leaking_sites(leak: Leak, indent: int, screen: Screen, names: PlaceNames) -
 
 
 def _entry(screen: Screen, indent: int, amount: str, place: str, source: str | None, column: int) -> None:
-    """An amount, a place and, below it, the source: two lines rather than cells that are cut."""
-    begin = indent + column + 2
-    screen.text(f"{amount:>{column}}  {place}", indent, hanging=begin)
-    if source:
-        screen.source(source, begin)
+    screen.entry(amount, place, source, indent, column)
 
 
 def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: PlaceNames) -> None:
