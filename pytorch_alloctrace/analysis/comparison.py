@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..positions import Moment
+from ..errors import PositionError
+from ..positions import PEAKS, Moment
 from ..sites import BY, Frame
 from ..trace import Trace
 from .composition import composition_at
@@ -36,6 +37,8 @@ def compare(
     bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
     the same are one row. Raises PositionError where one of the traces does not have the moment.
     """
+    if device is not None and not any(has_moment(trace, at, device) for trace in (trace_a, trace_b)):
+        raise PositionError(f"neither trace has {device} at {at}")
     before, after = (_composition(trace, at, by, device) for trace in (trace_a, trace_b))
     if by not in BY:
         names = [name for name in ("age", "from_age", "to_age", "unit", "phase") if name in before.columns]
@@ -54,10 +57,17 @@ def compare(
     return table[list(COMPARISON_COLUMNS)]
 
 
+def has_moment(trace: Trace, at: Moment, device: str) -> bool:
+    """Whether a trace has the device at all, and if a peak is asked for, a peak of it."""
+    if at in PEAKS:
+        return trace.peak_event("reserved" if at == "peak:reserved" else "allocated", device) is not None
+    return device in trace.devices
+
+
 def _composition(trace: Trace, at: Moment, by: str, device: str | None) -> pd.DataFrame:
     """That of a device which the other trace alone has is empty."""
-    missing = device is not None and device not in trace.devices
-    return composition_at(trace, 0 if missing else at, by, device)
+    missing = device is not None and not has_moment(trace, at, device)
+    return composition_at(trace, 0, by, "") if missing else composition_at(trace, at, by, device)
 
 
 def _pairs(

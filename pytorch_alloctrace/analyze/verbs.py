@@ -12,12 +12,18 @@ import pandas as pd
 from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
 from ..report.screen import Screen
 from ..trace import Trace
+from .diff_verb import show_diff
 from .fragmentation_verb import show_fragmentation
 from .leaks_verb import show_leaks
 from .oom_verb import show_ooms
+from .peak_verb import show_peak
+from .sites_verb import show_sites
 
 VERBS = {
     "leaks": "what leaks, and the line to look at (with --fail, exit status 1 when anything does)",
+    "peak": "what the memory consisted of when it was at its highest: by line of code, phase of the step, age",
+    "diff": "what changed between two runs (diff A B), or two moments of one (diff A --since M1 --until M2)",
+    "sites": "what each line allocates per step, how long it lives, what it keeps for backward",
     "segments": "what torch holds of each device's memory at a moment, segment by segment",
     "blocks": "the blocks at a moment, largest first, with the line that made each",
     "timeline": "requested, allocated, active and reserved bytes over time, and what is only cached",
@@ -29,6 +35,9 @@ VERBS = {
 EXIT_FOUND = 1
 _OF_ITS_OWN = {
     "leaks": show_leaks,
+    "peak": show_peak,
+    "diff": show_diff,
+    "sites": show_sites,
     "fragmentation": show_fragmentation,
     "oom": show_ooms,
 }

@@ -15,6 +15,9 @@ from rich.text import Text
 # A number stays with its unit.
 _BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
 
+ENTRY_BAR = 8
+"""Width of the bar of an entry."""
+
 
 class Screen:
     """Writes lines to a console."""
@@ -45,10 +48,14 @@ class Screen:
             text = set_cell_size(text, room - 3).rstrip() + "..."
         self._write(Text(" " * indent) + Text(text, style="cyan"))
 
-    def entry(self, amount: str, place: Text | str, source: str | None, indent: int, column: int) -> None:
-        """An amount, a place and, below it, its source: two lines rather than cells that are cut."""
-        begin = indent + column + 2
-        self.text(Text.assemble(f"{amount:>{column}}  ", place), indent, hanging=begin)
+    def entry(
+        self, amount: str, place: str, source: str | None, indent: int, column: int, *, bar: str | None = None
+    ) -> None:
+        """An amount, a place and, below it, its source: two lines rather than cells that are cut. bar: of
+        ENTRY_BAR characters at most, between the two."""
+        begin = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
+        chart = "" if bar is None else f"{bar:<{ENTRY_BAR}}  "
+        self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), place), indent, hanging=begin)
         if source:
             self.source(source, begin)
 

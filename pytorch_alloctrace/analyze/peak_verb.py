@@ -1,0 +1,64 @@
+"""The verb `peak`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+import pandas as pd
+
+from ..analysis.composition import composition_of
+from ..positions import PEAKS, Moment
+from ..report.composition import Shown, composition_data, write_composition
+from ..report.places import PlaceNames
+from ..report.screen import Screen
+from ..trace import Trace
+
+_DEFAULT_TOP = 10
+
+
+def show_peak(trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
+    """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
+    device = options.device[0] if options.device else None
+    by, at = options.by or "line", options.at
+    shown = _peak(trace, at, by, device) if at in PEAKS else _moment(trace, at, by, device)
+    everything = max(len(shown.composition), 1)
+    if options.json:
+        return json.dumps(composition_data(shown, options.top or everything), indent=1) + "\n", 0
+    if options.csv:
+        return shown.composition.head(options.top or everything).to_csv(index=False), 0
+    names = PlaceNames(str(trace.header.get("working_directory", "")))
+    top = _DEFAULT_TOP if options.top is None else options.top or everything
+    write_composition(shown, trace.begin_ns, screen, names, top)
+    return "", 0
+
+
+def _peak(trace: Trace, at: Moment, by: str, device: str | None) -> Shown:
+    found = trace.peak(device, "reserved" if at == "peak:reserved" else "allocated")
+    known = {"line": found.composition, "phase": found.phases, "age": found.ages}
+    table = known[by] if by in known else trace.composition(found.seq, by=by, device=found.device)
+    return Shown(
+        *(found.device, at, by, table, found.seq, found.time_ns, found.step, found.requested, found.reserved), found
+    )
+
+
+def _moment(trace: Trace, at: Moment, by: str, device: str | None) -> Shown:
+    device = device or next(iter(trace.devices), "")
+    until = trace.first_event_after(at, device)
+    moment: Moment = "end" if until is None else until - 1
+    blocks = trace.live(moment, device=device)
+    segments = trace.segments(moment, device=device)
+    last = trace.integrity.events - 1 if until is None else until - 1
+    step = trace.positions.step_of(np.array([max(last, 0)], dtype=np.uint64))[0]
+    return Shown(
+        device=device,
+        at=at,
+        by=by,
+        composition=composition_of(trace, blocks, by, until),
+        seq=None if until is None else until - 1,
+        time_ns=trace.time_ns(moment),
+        step=None if pd.isna(step) else int(step),
+        requested=int(blocks["size"].sum()),
+        reserved=int(segments["total_size"].sum()) if len(segments) else None,
+    )

@@ -1,0 +1,116 @@
+"""What the live memory consists of, for people and for programs.
+
+JSON is an object: device, at, measure and bytes (of the peak; else null), seq (the state is the one after this event),
+time_ns (since 1970-01-01 UTC), step, requested, reserved (null where they are not told), by, composition (a list of
+objects, see `Trace.composition`). CSV is the composition. Sizes in bytes, shares from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from ..analysis.composition import PeakMemory
+from ..positions import Moment
+from ..sites import BY
+from . import units
+from .fragmentation import records, site_of
+from .places import PlaceNames
+from .screen import ENTRY_BAR, Screen
+
+_COLUMN = 16
+"""Width of a share and a size."""
+_BARS = 48
+"""Columns of a line with a bar that are not the bar."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A composition to be shown, and of which moment it is."""
+
+    device: str
+    at: Moment
+    by: str
+    composition: pd.DataFrame
+    seq: int | None
+    """None: the end of the trace."""
+    time_ns: int
+    step: int | None
+    requested: int
+    reserved: int | None
+    peak: PeakMemory | None = None
+    """If the moment is one."""
+
+
+def composition_data(shown: Shown, top: int) -> dict[str, Any]:
+    """As plain values, with no more than `top` rows."""
+    return {
+        "device": shown.device,
+        "at": str(shown.at),
+        "measure": shown.peak.measure if shown.peak else None,
+        "bytes": shown.peak.bytes if shown.peak else None,
+        "seq": shown.seq,
+        "time_ns": shown.time_ns,
+        "step": shown.step,
+        "requested": shown.requested,
+        "reserved": shown.reserved,
+        "by": shown.by,
+        "composition": records(shown.composition.head(top)),
+    }
+
+
+def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: PlaceNames, top: int) -> None:
+    """The moment, and what was live then; at a peak also by phase and age. begin_ns: of the recording."""
+    blocks = units.counted(int(shown.composition["blocks"].sum()), "block")
+    when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
+    if shown.step is not None:
+        when += f" in step {shown.step}"
+    label, amount = "LIVE", f"{units.size(shown.requested)} in {blocks}"
+    if shown.peak is not None:
+        label, amount = "PEAK", f"{units.size(shown.peak.bytes)} {shown.peak.measure}"
+    after = "" if shown.seq is None else f", after event {shown.seq:,}"
+    title = Text.assemble((label, "bold"), f"  {shown.device}: {amount} {when}{after}")
+    screen.text(title, hanging=len(label) + 2)
+    if shown.peak is not None:
+        reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} were reserved then"
+        asked = f"{units.size(shown.requested)} of it in {blocks} asked for by the program"
+        screen.text(f"{asked}{reserved}.", len(label) + 2)
+    write_table(shown.composition, shown.by, screen, names, top)
+    if shown.peak is not None and shown.by in BY:
+        for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
+            screen.blank()
+            screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
+            write_table(table, name, screen, names, top)
+
+
+def write_table(table: pd.DataFrame, by: str, screen: Screen, names: PlaceNames, top: int) -> None:
+    """The rows of a composition; of places the first `top`, what is left in one line."""
+    total = int(table["bytes"].sum())
+    if by not in BY:
+        width = max(min(screen.width - _BARS, 40), 4)
+        for row in table.to_dict("records"):
+            bar = units.bar(row["share"], width, plain=screen.plain)
+            amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
+            screen.text(Text.assemble(f"{amount}  {row[by]:<16}  ", (bar, "green")))
+        return
+    for row in table.head(top).to_dict("records"):
+        site = site_of({str(name): value for name, value in row.items()})
+        place = (
+            names.place(site) if by in ("line", "stack", "function") or not site.filename else names.file(site.filename)
+        )
+        notes = [units.counted(int(row["blocks"]), "block")]
+        if row["backward_bytes"]:
+            notes.append(f"of it {units.size(row['backward_bytes'])} made in its backward")
+        if by == "stack":
+            notes.append(f"stack {int(row['stack'])}")
+        amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
+        bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
+        screen.entry(amount, f"{place} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar)
+    rest = table.iloc[top:]
+    if len(rest):
+        left = int(rest["bytes"].sum())
+        amount = f"{units.share(left, total):>5}  {units.size(left):>9}"
+        screen.text(f"{amount}  in {units.counted(len(rest), f'more {by}')} (--top 0 shows all)", style="dim")

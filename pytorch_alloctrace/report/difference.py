@@ -1,0 +1,124 @@
+"""What changed between two moments, or two runs, for people and for programs.
+
+JSON is a list with an object for each device: device, before and after (what was compared: a trace and a moment),
+bytes_before, bytes_after, change (of all rows together), by, changes (a list of objects: see `Trace.diff` and
+`alloctrace.compare`). CSV is the changes of all devices. Sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from ..analysis.comparison import GONE, NEW
+from ..analysis.matching import NEAR
+from ..analysis.places import Site
+from ..sites import BY
+from . import units
+from .fragmentation import records
+from .places import PlaceNames
+from .screen import ENTRY_BAR, Screen
+
+_COLUMN = 10
+"""Width of a change."""
+_LABELS = {1: ("MORE", "bold yellow"), -1: ("LESS", "bold green"), 0: ("SAME", "bold green")}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed on one device."""
+
+    device: str
+    before: str
+    """What was compared, in words."""
+    after: str
+    by: str
+    table: pd.DataFrame
+    """Of `Trace.diff` or `compare`."""
+
+    @property
+    def bytes_before(self) -> int:
+        """Of all rows."""
+        return int(self.table["bytes_before"].sum())
+
+    @property
+    def bytes_after(self) -> int:
+        """Of all rows."""
+        return int(self.table["bytes_after"].sum())
+
+    @property
+    def change(self) -> int:
+        """In bytes; above 0 where it grew."""
+        return self.bytes_after - self.bytes_before
+
+
+def changes_data(changes: Changes, top: int) -> dict[str, Any]:
+    """As plain values, with no more than `top` rows."""
+    return {
+        "device": changes.device,
+        "before": changes.before,
+        "after": changes.after,
+        "bytes_before": changes.bytes_before,
+        "bytes_after": changes.bytes_after,
+        "change": changes.change,
+        "by": changes.by,
+        "changes": records(changes.table.head(top)),
+    }
+
+
+def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int) -> None:
+    """One device: the sums, then the places that changed the most, both their lines where they moved."""
+    direction = (changes.change > 0) - (changes.change < 0)
+    label, style = _LABELS[direction]
+    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if changes.bytes_before else ""
+    said = f"{units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}"
+    amount = f"{units.change(changes.change)} ({said}{percent})" if direction else units.size(changes.bytes_after)
+    screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
+    screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
+    moved = changes.table[changes.table["change"] != 0]
+    largest = int(moved["change"].abs().max()) if len(moved) else 0
+    for row in moved.head(top).to_dict("records"):
+        _row({str(name): value for name, value in row.items()}, changes.by, largest, screen, names)
+    rest = moved.iloc[top:]
+    if len(rest):
+        more = units.counted(len(rest), f"more {changes.by}")
+        amount = units.change(int(rest["change"].sum()))
+        screen.text(f"{amount:>{_COLUMN}}  in {more} (--top 0 shows all)", style="dim")
+    same = len(changes.table) - len(moved)
+    if same and len(moved):
+        kept = int(changes.table.loc[changes.table["change"] == 0, "bytes_after"].sum())
+        screen.text(f"{units.counted(same, changes.by)} of {units.size(kept)} did not change.", style="dim")
+
+
+def _row(row: dict[str, Any], by: str, largest: int, screen: Screen, names: PlaceNames) -> None:
+    sizes = f"{units.size(row['bytes_before'])} to {units.size(row['bytes_after'])}"
+    bar = units.bar(abs(row["change"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
+    place, source = _place(row, by, names)
+    screen.entry(units.change(row["change"]), f"{place} ({sizes})", source, 0, _COLUMN, bar=bar)
+
+
+def _place(row: dict[str, Any], by: str, names: PlaceNames) -> tuple[str, str | None]:
+    """What a row is about, and its source."""
+    if by not in BY:
+        return str(row[by]), None
+    if "match" not in row:
+        site = Site(row["filename"], int(row["line"]), row["function"], _text(row["source"]), bool(row["user"]))
+        return names.place(site), names.source(site)
+    is_gone = row["match"] == GONE
+    line = row["line_before"] if is_gone else row["line_after"]
+    source = _text(row["source_before"] if is_gone else row["source_after"])
+    site = Site(row["filename"], int(line), row["function"], source, bool(row["user"]))
+    notes = [row["match"]] if row["match"] in (NEW, GONE) else []
+    if row["match"] == NEAR:
+        was = (_text(row["source_before"]) or "").strip()
+        notes.append(f"was line {int(row['line_before'])}: {was}" if was else f"was line {int(row['line_before'])}")
+    elif not notes and row["line_before"] != row["line_after"]:
+        notes.append(f"was line {int(row['line_before'])}")
+    return names.place(site) + "".join(f", {note}" for note in notes), names.source(site)
+
+
+def _text(source: Any) -> str | None:
+    return source if isinstance(source, str) else None

@@ -1,0 +1,105 @@
+"""What each place in the code allocates, for people and for programs.
+
+JSON is a list with an object for each place, CSV a table: see `analysis.lifetimes.site_lifetimes`. Sizes in bytes,
+times in nanoseconds; per step: of the last steps, on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from . import units
+from .fragmentation import site_of
+from .places import PlaceNames
+from .screen import ENTRY_BAR, Screen
+
+_COLUMN = 9
+_LARGE = 1 << 20
+"""From here on a temporary block is large: smaller ones come from the small pool."""
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One table of the text: the places that lead in one respect."""
+
+    label: str
+    title: str
+    column: str
+    """What it is ordered by."""
+    note: Callable[[dict[str, Any]], str]
+    size: Callable[[float], str] = units.size
+
+
+def write_lifetimes(
+    table: pd.DataFrame, steps: int, at: str, by: str, screen: Screen, names: PlaceNames, top: int
+) -> None:
+    """A table for each respect in which places can lead. steps: how many were measured."""
+    measured = f"on average of the last {units.counted(steps, 'step')}" if steps else "no steps to measure it over"
+    sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
+    if steps:
+        sections += [
+            _Section("CHURN", "per step: made and freed within it", "churn_per_step", _churn),
+            _Section(
+                "KEPT FOR BACKWARD", "per step: made in forward, freed in backward", "retained_per_step", _retained
+            ),
+            _Section("LARGE TEMPORARIES", "none is live at any step's end", "largest", _temporary),
+        ]
+    sections += [_Section("SLOW CALLS", "of the allocator: over 10 us, or to the driver", "slow_ns", _slow, _duration)]
+    screen.text(f"Per step: {measured}.", style="dim")
+    for section in sections:
+        rows = table[table["temporary"] & (table["largest"] >= _LARGE)] if section.column == "largest" else table
+        leading = rows[rows[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
+        if len(leading):
+            _write(section, leading, by, screen, names, top)
+
+
+def _write(section: _Section, rows: pd.DataFrame, by: str, screen: Screen, names: PlaceNames, top: int) -> None:
+    screen.blank()
+    screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
+    highest = float(rows[section.column].iloc[0])
+    for record in rows.head(top).to_dict("records"):
+        row = {str(name): value for name, value in record.items()}
+        site = site_of(row)
+        note = section.note(row)
+        amount = float(row[section.column])
+        bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
+        screen.entry(section.size(amount), f"{names.place(site)} ({note})", names.source(site), 0, _COLUMN, bar=bar)
+    if len(rows) > top:
+        rest = (
+            "" if section.column == "largest" else f" of {section.size(float(rows[section.column].iloc[top:].sum()))}"
+        )
+        screen.text(f"and {units.counted(len(rows) - top, f'more {by}')}{rest} (--top 0 shows all)", 2, style="dim")
+
+
+def _live(row: dict[str, Any]) -> str:
+    blocks = units.counted(int(row["live_blocks"]), "block")
+    backward = row["live_backward_bytes"]
+    return f"{blocks}, of it {units.size(backward)} made in its backward" if backward else blocks
+
+
+def _churn(row: dict[str, Any]) -> str:
+    note = f"{row['allocations_per_step']:.3g} allocations"
+    backward = row["backward_per_step"]
+    return f"{note}; backward allocates {units.size(backward)} for it" if backward else note
+
+
+def _retained(row: dict[str, Any]) -> str:
+    return f"{units.share(row['retained_per_step'], row['bytes_per_step'])} of what it allocates"
+
+
+def _temporary(row: dict[str, Any]) -> str:
+    return f"the largest; {units.size(row['bytes_per_step'])} in {row['allocations_per_step']:.3g} per step"
+
+
+def _slow(row: dict[str, Any]) -> str:
+    longest = units.duration(row["slowest_ns"] / 1e9)
+    return f"{units.counted(int(row['slow_calls']), 'call')}, the longest {longest}"
+
+
+def _duration(nanoseconds: float) -> str:
+    return units.duration(nanoseconds / 1e9)
