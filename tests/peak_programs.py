@@ -66,6 +66,7 @@ def step(device, model, weight, optimizer):
 
 def main(device):
     if device == "cuda":
+        torch.cuda.empty_cache()  # so that some calls go to the driver
         torch.cuda.reset_peak_memory_stats()
     alloctrace.enable(device + ".alloctrace", devices=(device,))
     alloctrace.step()
