@@ -24,6 +24,8 @@ from .screen import ENTRY_BAR, Screen
 
 _COLUMN = 10
 """Width of a change."""
+_MOST_TIMES = 10
+"""A change of more than so many times what was there is not told in percent."""
 _LABELS = {1: ("MORE", "bold yellow"), -1: ("LESS", "bold green"), 0: ("SAME", "bold green")}
 
 
@@ -73,7 +75,8 @@ def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int)
     """One device: the sums, then the places that changed the most, both their lines where they moved."""
     direction = (changes.change > 0) - (changes.change < 0)
     label, style = _LABELS[direction]
-    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if changes.bytes_before else ""
+    told = changes.bytes_before and abs(changes.change) <= _MOST_TIMES * changes.bytes_before
+    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if told else ""
     said = f"{units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}"
     amount = f"{units.change(changes.change)} ({said}{percent})" if direction else units.size(changes.bytes_after)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
