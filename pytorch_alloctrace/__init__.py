@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os as _os
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-from .analysis.comparison import compare
 from .errors import (
     AlloctraceError,
     MissingPackageError,
@@ -22,6 +23,9 @@ from .errors import (
 )
 from .session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
 from .trace import Frame, Integrity, Trace, load
+
+if _TYPE_CHECKING:
+    from .analysis.comparison import compare
 
 __version__ = "0.1.0"
 
@@ -46,6 +50,15 @@ __all__ = [
     "region",
     "step",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`compare`, when it is asked for: a program that records need not load the analyses."""
+    if name == "compare":
+        from .analysis.comparison import compare
+
+        return compare
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _enable_from_environment() -> None:
