@@ -371,8 +371,17 @@ class Machine:
         self.do_check()
 
 
-def run_program(trace: Path, expected: Path, operations: list[Operation]) -> None:
-    machine = Machine(trace, expected)
+class PlainMachine(Machine):
+    """Carries out the same operations without a recording."""
+
+    def do_begin(self) -> None:
+        pass
+
+
+def run_program(
+    trace: Path, expected: Path, operations: list[Operation], machine_type: type[Machine] = Machine
+) -> None:
+    machine = machine_type(trace, expected)
     try:
         machine.run(operations)
     finally:
@@ -381,7 +390,7 @@ def run_program(trace: Path, expected: Path, operations: list[Operation]) -> Non
         machine.clear()
 
 
-def serve() -> None:
+def serve(machine_type: type[Machine]) -> None:
     """Answers each line with one, {"error": what went wrong or null, "clean": whether the next program finds an
     allocator without segments}."""
     gc.disable()  # objects are to die where the operations say so
@@ -391,15 +400,15 @@ def serve() -> None:
         program = json.loads(line)
         error = None
         try:
-            run_program(Path(program["trace"]), Path(program["expected"]), program["operations"])
+            run_program(Path(program["trace"]), Path(program["expected"]), program["operations"], machine_type)
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
         print(json.dumps({"error": error, "clean": not error and not snapshot()}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve()
+    if sys.argv[1] in ("serve", "serve-plain"):
+        serve(Machine if sys.argv[1] == "serve" else PlainMachine)
     else:
         gc.disable()
         run_program(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text()))

@@ -108,8 +108,9 @@ class Runner:
     """A process that runs one program after another: importing torch takes longer than a program. A new one when a
     program has failed or has left something behind."""
 
-    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), "serve"]
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], mode: str = "serve") -> None:
+        self._simulated = command
+        self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), mode]
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
         self.processes = 0
@@ -121,6 +122,14 @@ class Runner:
         is_first = self._process is None
         error = self._run(folder, operations)
         return self._run(folder, operations) if error and not is_first else error
+
+    def fails_without_recording(self, folder: Path, operations: list[Any]) -> bool:
+        """Whether torch alone fails at it, in a process of its own: its setCheckpointPoolState() may leave blocks that
+        are none, and their free ends the process."""
+        plain = Runner(self._simulated, self._folder, self._environment, "serve-plain")
+        failed = plain._run(folder, operations) is not None
+        plain.stop()
+        return failed
 
     def _run(self, folder: Path, operations: list[Any]) -> str | None:
         shutil.rmtree(folder, ignore_errors=True)

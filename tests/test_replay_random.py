@@ -92,6 +92,9 @@ def test_random_programs(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "random"
     error = runner.run(folder, operations)
+    if error and runner.fails_without_recording(folder, operations):
+        total.failures_of_torch += 1
+        return
     assert error is None, error
     comparison = compare_program(folder, read_expected(folder / "expected"))
     assert not comparison.differences, "\n".join(comparison.differences[:10])
