@@ -21,10 +21,12 @@ STEPS = 60
 """Of most cases."""
 REQUESTS = 150
 """Of the cases without steps: some ten for each window of time."""
+ATTEMPTS = 10
+"""At a recording during which the process is not held up."""
 LEAKING = ("leak_cases_training", "leak_cases_serving")
 HEALTHY = ("healthy_cases_training", "healthy_cases_serving")
 
-STALLED = 0.5
+STALLED = 0.1
 """Seconds between two requests that say that the process was held up: the windows of time are then no measure."""
 _intervals: list[float] = []
 
@@ -80,7 +82,7 @@ def record(device: str, folder: Path) -> None:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     for name, case in cases(LEAKING + HEALTHY).items():
-        for _ in range(3):
+        for _ in range(ATTEMPTS):
             _intervals.clear()
             with alloctrace.enable(folder / f"{name}.alloctrace", devices=(device,), overwrite=True):
                 kept = case(device)
