@@ -65,7 +65,8 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
     left = number = owner = 0
     columns = ("seq", "kind", "device", "address", "size", "autograd_seq", "node_seq")
     for seq, kind, device_name, address, size, requested, state in zip(*(events[c] for c in columns), strict=True):
-        if not device_name.startswith("cuda"):
+        # What the driver says comes from a thread of its own, whenever it does.
+        if not device_name.startswith("cuda") or kind == "memory":
             continue
         device = int(device_name.removeprefix("cuda:"))
         block = (device, int(address))
