@@ -1,4 +1,4 @@
-"""tools/simcuda: devices, memory, streams, events and graphs of the simulated CUDA device, as PyTorch sees them.
+"""tools/simcuda: devices, memory, error names, forks and threads of the simulated CUDA device, as PyTorch sees them.
 
 Every program runs in a process of its own, through tools/simcuda/run, without this project's recorder."""
 
@@ -9,54 +9,19 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, program_environment
+from simcuda_runs import GIB, MIB, RUN, Simulate, simulation
 
-RUN = ROOT / "tools" / "simcuda" / "run"
-KIB, MIB, GIB = 2**10, 2**20, 2**30
 CONTEXT = 500 * MIB
 PAGE = 2 * MIB
-
-# What the programs share: the simulated runtime through ctypes.
-PRELUDE = """
-import ctypes, os, sys
-cuda = ctypes.CDLL(None)
-NOT_READY, NOT_PERMITTED_IN_CAPTURE = 600, 900
-def pointer(value): return ctypes.c_void_p(value)
-"""
-
-Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    def run(source: str, *options: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "program.py"
-        script.write_text(PRELUDE + textwrap.dedent(source))
-        clean = {
-            name: value for name, value in program_environment().items() if not name.startswith(("SIMCUDA", "CUDA"))
-        }
-        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-            clean.pop(name, None)
-        done = subprocess.run(
-            [RUN, *options, sys.executable, script],
-            cwd=tmp_path,
-            env={**clean, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,  # the first run builds the library
-            stdin=subprocess.DEVNULL,
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return run
+    return simulation(tmp_path)
 
 
 def round_up(size: int, unit: int = PAGE) -> int:
@@ -194,98 +159,6 @@ def test_visible_devices_and_settings(simulate: Simulate) -> None:
     assert "SIMCUDA_MEMORY=much" in refused.stderr
 
 
-def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:
-    simulate(
-        """
-        import torch
-        def states():
-            return [b["state"] for s in torch.cuda.memory_snapshot() for b in s["blocks"]]
-        def handle(stream): return pointer(stream.cuda_stream)
-        main, side, other = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
-
-        x = torch.empty(2**20, device="cuda")
-        assert cuda.simcuda_hold_stream(handle(side)) == 0
-        with torch.cuda.stream(side):
-            y = x * 2
-        x.record_stream(side)
-        address = x.data_ptr()
-        del x
-        assert "active_pending_free" in states()
-        assert torch.empty(2**20, device="cuda").data_ptr() != address
-        assert "active_pending_free" in states()
-        assert not side.query() and main.query()
-        cuda.simcuda_release_stream(handle(side))
-        assert side.query()
-        z = torch.empty(2**20, device="cuda")    # takes in what was pending
-        assert "active_pending_free" not in states()
-        torch.cuda.synchronize()
-
-        # Work behind an event waits with it, on any stream; an event recorded anew is another.
-        cuda.simcuda_hold_stream(handle(side))
-        event, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(side):
-            y.add_(1)
-            event.record()
-        other.wait_event(event)
-        with torch.cuda.stream(other):
-            z.add_(1)
-            after.record()
-        assert not event.query() and not after.query() and not other.query()
-        event.record(main)
-        assert event.query() and not after.query()
-        after.synchronize()                      # a real device gets there
-        assert after.query() and side.query() and other.query()
-        assert event.elapsed_time(after) > 0
-        with torch.cuda.stream(side):
-            y.add_(1)
-        assert not side.query()                  # still held
-        torch.cuda.synchronize()
-        assert side.query()
-        cuda.simcuda_release_stream(handle(side))
-
-        # Functions of the host run in the stream's order, on another thread.
-        import threading
-        seen = []
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        function = kind(lambda data: seen.append((data, threading.get_native_id())))
-        cuda.simcuda_hold_stream(handle(side))
-        for number in (1, 2, 3):
-            assert cuda.cudaLaunchHostFunc(handle(side), function, pointer(number)) == 0
-        assert seen == []
-        side.synchronize()
-        assert [number for number, _ in seen] == [1, 2, 3]
-        assert threading.get_native_id() not in {thread for _, thread in seen}
-        """
-    )
-
-
-def test_blocking_streams_wait_for_the_legacy_stream(simulate: Simulate) -> None:
-    simulate(
-        """
-        blocking, free = ctypes.c_void_p(), ctypes.c_void_p()
-        memory = ctypes.c_void_p()
-        assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(100)) == 0
-        assert cuda.cudaStreamCreateWithFlags(ctypes.byref(blocking), 0) == 0
-        assert cuda.cudaStreamCreateWithFlags(ctypes.byref(free), 1) == 0
-        cuda.simcuda_hold_stream(None)
-        def work(stream): assert cuda.cudaMemsetAsync(memory, 1, ctypes.c_size_t(100), stream) == 0
-        work(None), work(blocking), work(free)
-        assert cuda.cudaStreamQuery(None) == cuda.cudaStreamQuery(blocking) == NOT_READY
-        assert cuda.cudaStreamQuery(free) == 0
-        assert cuda.cudaGetLastError() == NOT_READY and cuda.cudaGetLastError() == 0
-        cuda.simcuda_release_stream(None)
-        assert cuda.cudaStreamQuery(blocking) == 0
-        cuda.simcuda_hold_stream(blocking)
-        work(blocking), work(None)
-        assert cuda.cudaStreamQuery(None) == NOT_READY
-        assert cuda.cudaDeviceSynchronize() == 0
-        assert cuda.cudaStreamQuery(None) == 0
-        assert cuda.cudaStreamDestroy(blocking) == 0
-        assert cuda.cudaStreamQuery(blocking) == 400     # invalid resource handle
-        """
-    )
-
-
 ALLOCATIONS = """
 import random, torch
 draw = random.Random(1)
@@ -347,172 +220,6 @@ def test_out_of_memory_of_other_allocators(simulate: Simulate, tmp_path: Path, c
     assert "4.00 GiB" in text
     ledger = Ledger.read(tmp_path / "log")
     assert ledger.counts["out_of_memory"] >= 1
-
-
-def test_graphs(simulate: Simulate) -> None:
-    simulate(
-        """
-        import torch
-        x = torch.randn(4, 8, device="cuda", requires_grad=True)
-        side, other = torch.cuda.Stream(), torch.cuda.Stream()
-
-        # Copies happen at replay, not at capture, and again at each replay.
-        source, target = torch.arange(4.0).cuda(), torch.zeros(4, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            target.copy_(source)
-        assert target.tolist() == [0, 0, 0, 0]
-        graph.replay()
-        assert target.tolist() == [0, 1, 2, 3]
-        source.copy_(torch.ones(4))
-        graph.replay()
-        assert target.tolist() == [1, 1, 1, 1]
-
-        # Other streams join through events; random numbers; the graph's own memory pool.
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.graph(graph, stream=side):
-            assert torch.cuda.is_current_stream_capturing()
-            first = x * 2
-            other.wait_stream(side)
-            with torch.cuda.stream(other):
-                assert torch.cuda.is_current_stream_capturing()
-                second = torch.nn.functional.dropout(x, 0.5)
-            side.wait_stream(other)
-            third = first + second
-        assert not torch.cuda.is_current_stream_capturing()
-        graph.instantiate()
-        count = ctypes.c_size_t()
-        raw = pointer(graph.raw_cuda_graph())
-        assert cuda.cudaGraphGetNodes(raw, None, ctypes.byref(count)) == 0 and count.value >= 3
-        nodes = (ctypes.c_void_p * count.value)()
-        assert cuda.cudaGraphGetNodes(raw, nodes, ctypes.byref(count)) == 0
-        needed = ctypes.c_size_t()
-        assert cuda.cudaGraphNodeGetDependencies(pointer(nodes[-1]), None, None, ctypes.byref(needed)) == 0
-        assert needed.value == 2             # both branches
-        graph.replay()
-        torch.cuda.synchronize()
-        pools = {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}
-        assert tuple(graph.pool()) in pools and len(pools) > 1
-
-        # A replay is work like other work.
-        cuda.simcuda_hold_stream(pointer(side.cuda_stream))
-        with torch.cuda.stream(side):
-            graph.replay()
-        assert not side.query()
-        cuda.simcuda_release_stream(pointer(side.cuda_stream))
-        assert side.query()
-
-        module = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.ReLU()).cuda()
-        graphed = torch.cuda.make_graphed_callables(module, (x.detach().clone().requires_grad_(),))
-        for _ in range(2):
-            graphed(x).sum().backward()
-        assert x.grad.shape == x.shape
-
-        # The state of a pool, kept and put back, as torch.compile does.
-        pool = torch.cuda.graph_pool_handle()
-        def blocks():
-            return {(b["address"], b["size"], b["state"]) for s in torch.cuda.memory_snapshot()
-                    if tuple(s["segment_pool_id"]) == tuple(pool) for b in s["blocks"]}
-        ones = torch.ones(2**20, device="cuda")
-        first = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(first, pool=pool, stream=side):
-            kept, dropped, later = ones * 2, ones * 3, ones * 4
-        del dropped
-        state, before = torch._C._cuda_getCheckpointState(0, pool), blocks()
-        del later
-        second = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(second, pool=pool, stream=side):
-            fresh = ones * 5
-        assert blocks() != before
-        torch._C._cuda_setCheckpointPoolState(0, state, [fresh.untyped_storage()._cdata], [])
-        assert blocks() == before
-        """
-    )
-
-
-def test_what_spoils_a_capture(simulate: Simulate) -> None:
-    done = simulate(
-        """
-        import torch
-        x = torch.ones(100, device="cuda")
-        side, other, memory = torch.cuda.Stream(), torch.cuda.Stream(), ctypes.c_void_p()
-        size = ctypes.c_size_t(100)
-        def attempt(name, spoil):
-            try:
-                with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
-                    y = x * 2
-                    spoil()
-            except Exception as error:
-                print(name + ":", str(error).splitlines()[0])
-            else:
-                print(name + ": fine")
-            torch.cuda.synchronize()
-            x.add_(1)
-        def fork_without_join():
-            other.wait_stream(side)
-            with torch.cuda.stream(other):
-                return x * 3
-        def relaxed_malloc():
-            mode = ctypes.c_int(2)
-            cuda.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-            assert cuda.cudaMalloc(ctypes.byref(memory), size) == 0
-            cuda.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        event = torch.cuda.Event()
-        event.record(other)
-        attempt("nothing", lambda: None)
-        attempt("malloc", lambda: print(cuda.cudaMalloc(ctypes.byref(memory), size)))
-        attempt("relaxed malloc", relaxed_malloc)
-        attempt("unjoined", fork_without_join)
-        attempt("isolation", lambda: side.wait_event(event))
-        attempt("synchronize", torch.cuda.synchronize)
-        attempt("event query", event.query)
-        handle = ctypes.c_void_p()
-        cuda.cudaStreamCreate(ctypes.byref(handle))
-        graph = ctypes.c_void_p()
-        assert cuda.cudaStreamBeginCapture(None, 0) == 900
-        assert cuda.cudaStreamBeginCapture(handle, 0) == 0
-        assert cuda.cudaStreamBeginCapture(handle, 0) == 401
-        assert cuda.cudaMemsetAsync(memory, 1, size, None) == 906     # the legacy stream would wait for the capture
-        assert cuda.cudaStreamEndCapture(handle, ctypes.byref(graph)) == 901 and not graph.value
-        """
-    )
-    lines = done.stdout.splitlines()
-    assert lines[0] == "nothing: fine"
-    assert lines[1] == "900"
-    assert lines[2] == "malloc: CUDA error: operation failed due to a previous error during capture"
-    assert lines[3] == "relaxed malloc: fine"
-    assert lines[4] == "unjoined: CUDA error: capturing stream has unjoined work"
-    assert lines[5].startswith("isolation: CUDA error: ")
-    assert lines[6].startswith("synchronize: CUDA error: operation ")
-    assert lines[7].startswith("event query: CUDA error: operation ")
-
-
-def test_graph_with_the_asynchronous_allocator(simulate: Simulate) -> None:
-    simulate(
-        """
-        import torch
-        x = torch.ones(1000, device="cuda")
-        before = torch.cuda.memory_reserved()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            first = torch.empty(100 * 2**20, dtype=torch.uint8, device="cuda")
-            addresses = {first.data_ptr()}
-            del first
-            y = x * 2
-        graph.replay()
-        addresses.add(y.data_ptr())
-        # What the graph writes to at each replay belongs to it.
-        others = [torch.empty(10 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(20)]
-        low = min(addresses)
-        assert not any(low <= other.data_ptr() < low + 100 * 2**20 for other in others)
-        del others, y
-        graph.reset()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        assert torch.cuda.memory_reserved() <= before + 32 * 2**20
-        """,
-        PYTORCH_ALLOC_CONF="backend:cudaMallocAsync",
-    )
 
 
 def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:

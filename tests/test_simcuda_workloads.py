@@ -11,10 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, program_environment
-
-RUN = ROOT / "tools" / "simcuda" / "run"
-MIB, GIB = 2**20, 2**30
+from conftest import program_environment
+from simcuda_runs import RUN, run_simulated
 
 PRELUDE = """
 import ctypes, os, sys, warnings
@@ -47,21 +45,7 @@ def run(
     folder: Path, source: str, *options: str, unknown: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program, which must succeed, and call what is not simulated only where that is what it is about."""
-    script = folder / "program.py"
-    script.write_text(PRELUDE + textwrap.dedent(source))
-    clean = {name: value for name, value in program_environment().items() if not name.startswith(("SIMCUDA", "CUDA"))}
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        clean.pop(name, None)
-    done = subprocess.run(
-        [RUN, *options, sys.executable, script],
-        cwd=folder,
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,  # the first run builds the library
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, **environment)
     assert ("is not simulated" in done.stderr) == unknown, done.stderr
     return done
 
