@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "large_pages.h"
+#include "pages.h"
 
 namespace alloctrace {
 
@@ -101,7 +101,7 @@ class AddressMap {
     }
   }
 
-  using Slots = std::vector<Slot, LargePageAllocator<Slot>>;
+  using Slots = std::vector<Slot, PageAllocator<Slot, Pages::kLarge>>;
 
   Slots slots_;
   std::size_t size_ = 0;

@@ -18,7 +18,7 @@
 #include "definitions.h"
 #include "event.h"
 #include "free_sizes.h"
-#include "large_pages.h"
+#include "pages.h"
 
 namespace alloctrace {
 
@@ -83,7 +83,7 @@ struct DeviceRules {
 struct PackedMemory {
   std::int32_t device_type = 0, device_index = 0;
   DeviceRules rules;
-  std::vector<Piece, FilledAllocator<Piece>> pieces;
+  std::vector<Piece, PageAllocator<Piece, Pages::kFilled>> pieces;
   std::vector<Segment> segments;
   std::vector<std::uint32_t> unused_segments;
   std::uint64_t reserved = 0;
@@ -169,7 +169,7 @@ class DeviceMemory {
   std::int32_t device_type_, device_index_;
   DeviceRules rules_;
 
-  std::vector<Piece, LargePageAllocator<Piece>> pieces_;
+  std::vector<Piece, PageAllocator<Piece, Pages::kLarge>> pieces_;
   std::vector<PieceIndex> unused_pieces_;
   std::vector<Segment> segments_{1};
   std::vector<std::uint32_t> unused_segments_;
