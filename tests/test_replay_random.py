@@ -25,6 +25,7 @@ from replay_oracle import (
     compare_states,
     contradictions,
     event_differences,
+    frees_memory_in_use,
     peak_differences,
     read_expected,
 )
@@ -92,8 +93,12 @@ def test_random_programs(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "random"
     error = runner.run(folder, operations)
-    if error and runner.fails_without_recording(folder, operations):
+    traces = [path for path in folder.glob("t.*") if path.suffix[1:].isdigit()]
+    if any(frees_memory_in_use(alloctrace.load(path)) for path in traces) or (
+        error and runner.fails_without_recording(folder, operations)
+    ):
         total.failures_of_torch += 1
+        runner.stop()
         return
     assert error is None, error
     comparison = compare_program(folder, read_expected(folder / "expected"))
