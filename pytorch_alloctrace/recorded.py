@@ -13,7 +13,6 @@ import pandas as pd
 
 from . import _replay
 from .driver import driver_memory
-from .errors import TraceError
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name
 from .positions import PEAKS, Moment, PositionTable, time_of
@@ -45,10 +44,7 @@ class RecordedTrace:
     ) -> None:
         self.path = os.fspath(path)
         self._progress = progress
-        try:
-            self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
-        except (_replay.FormatError, _replay.OpenError) as error:
-            raise TraceError(str(error)) from None
+        self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as at enable(); empty where damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity())
@@ -103,10 +99,7 @@ class RecordedTrace:
         return self._account_until(ALL)
 
     def _account_until(self, until: int) -> dict[str, Any]:
-        try:
-            account: dict[str, Any] = self._reader.account(until=until, progress=self._progress)
-        except _replay.OpenError as error:
-            raise TraceError(str(error)) from None
+        account: dict[str, Any] = self._reader.account(until=until, progress=self._progress)
         for device in account["devices"]:
             device["device"] = device_name(device["device_type"], device["device_index"])
         return account
@@ -121,10 +114,7 @@ class RecordedTrace:
         return self._replayed_with(POINTS)
 
     def _replayed_with(self, points: int) -> Replay:
-        try:
-            return Replay(self._reader, self._places, points, self._progress)
-        except _replay.OpenError as error:
-            raise TraceError(str(error)) from None
+        return Replay(self._reader, self._places, points, self._progress)
 
     def _until(self, at: Moment, device: str | None = None) -> int | None:
         """Number of the first event after a moment; None: the end of the trace. Raises PositionError."""
@@ -221,20 +211,13 @@ class RecordedTrace:
         first = self.positions.since(since) if since is not None else 0
         end = self.positions.until(until, None, number_included=False) if until is not None else None
         stream = self._reader.stream(first, ALL if end is None else end)
-        while (raw := self._next_events(stream, max(chunk, 1))) is not None:
+        while (raw := stream.next(max(chunk, 1))) is not None:
             if numbers is not None:
                 rows = np.flatnonzero(np.isin(raw["kind"], numbers))
                 if not len(rows):
                     continue
                 raw = {name: values[rows] for name, values in raw.items()}
             yield self._event_frame(raw, wanted)
-
-    def _next_events(self, stream: _replay.EventStream, wanted: int) -> dict[str, Any] | None:
-        try:
-            raw: dict[str, Any] | None = stream.next(wanted)
-        except _replay.OpenError as error:
-            raise TraceError(str(error)) from None
-        return raw
 
     def events(
         self,

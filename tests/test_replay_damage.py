@@ -294,7 +294,7 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
 
 
 AMONG_OTHERS = """
-import threading, warnings, torch
+import threading, time, warnings, torch
 import pytorch_alloctrace as alloctrace
 warnings.simplefilter("ignore")
 @torch.jit.script
@@ -307,13 +307,18 @@ work(100)
 session = alloctrace.enable("t.alloctrace", stacks="none")
 held = [torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda") for n in range(2000)]
 stop = threading.Event()
+rounds = 0
 def work_on():
+    global rounds
     while not stop.is_set():
         work(1000)
+        rounds += 1
 other = threading.Thread(target=work_on)
 other.start()
 for n in range(20):
     held.pop()
+    while rounds < n // 5:  # a busy machine
+        time.sleep(0.001)
     assert session.snapshot()
 stop.set()
 other.join()
@@ -372,3 +377,35 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
             assert ends["allocated_max"].iloc[0] == ends["requested_max"].iloc[0] > 0
     verified = trace.verify()
     assert verified.ok and verified.states == 0 and verified.contradictions == 0
+
+
+CPU_MANY_CHUNKS = """
+import torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("t.alloctrace", devices=("cpu",))
+held = []
+for number in range(400):
+    held.append(torch.empty(1000 + number))
+    if number % 3 == 2:
+        del held[number % 5]
+    if number % 40 == 39:
+        session.flush()  # ends a block of the file
+alloctrace.disable()
+"""
+
+
+def test_a_file_that_shrinks_while_it_is_read(run_cuda_program, tmp_path: Path) -> None:
+    """Every way to ask says so, as one type of error; when the file is whole again, so are the answers."""
+    run_cuda_program(CPU_MANY_CHUNKS)
+    path = tmp_path / "t.alloctrace"
+    whole, trace = path.read_bytes(), alloctrace.load(path)
+    seq = trace.integrity.events - 20
+    pd.testing.assert_frame_equal(trace.blocks(at=50), alloctrace.load(path).blocks(at=50))
+    with open(path, "r+b") as file:
+        file.truncate(len(whole) * 2 // 3)
+    asked = [trace.blocks, trace.segments, trace.live, trace.time_ns, trace.stack_totals]
+    for ask in [*asked, lambda at: trace.events(until=at)]:
+        with pytest.raises(alloctrace.TraceError, match=r"t\.alloctrace"):
+            ask(at=seq)
+    path.write_bytes(whole)
+    pd.testing.assert_frame_equal(trace.blocks(at=seq), alloctrace.load(path).blocks(at=seq))
+    assert trace.time_ns(seq) == alloctrace.load(path).time_ns(seq)

@@ -147,17 +147,19 @@ const Replay& ReplayRun::state_before(std::uint64_t until) {
     asked_.unpack(*state);
     asked_until_ = nearest;
   }
-  const auto is_done = [&](const Chunk& chunk) { return end_of(chunk) <= asked_until_; };
+  const std::uint64_t begin = asked_until_;
+  asked_until_ = UINT64_MAX;  // should reading throw, what is in asked_ is nobody's state
+  const auto is_done = [&](const Chunk& chunk) { return end_of(chunk) <= begin; };
   auto chunk = std::find_if_not(chunks.begin(), chunks.end(), is_done);
   std::vector<Event> events;
   for (; chunk != chunks.end() && chunk->first_sequence < until; ++chunk) {
-    const bool is_begun = chunk->first_sequence < asked_until_;
+    const bool is_begun = chunk->first_sequence < begin;
     const std::uint64_t expected = is_begun                  ? chunk->first_sequence
                                    : chunk == chunks.begin() ? 0
                                                              : end_of(*std::prev(chunk));
     replay_chunk(*trace_, *chunk, expected, events, asked_,
                  [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
-                   if (sequence >= asked_until_ && sequence < until) asked_.apply(event, sequence, time_ns, nullptr);
+                   if (sequence >= begin && sequence < until) asked_.apply(event, sequence, time_ns, nullptr);
                  });
   }
   asked_until_ = until;

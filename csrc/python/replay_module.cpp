@@ -223,8 +223,10 @@ py::str text(const std::string& bytes) {
 
 PYBIND11_MODULE(_replay, module) {
   module.doc() = "Reads traces: decoding, integrity, live blocks and totals.";
-  py::register_exception<FormatError>(module, "FormatError");
-  py::register_exception<OpenError>(module, "OpenError");
+  // What a user meets as a TraceError, whichever call it comes from.
+  const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
+  py::register_exception<FormatError>(module, "FormatError", trace_error);
+  py::register_exception<OpenError>(module, "OpenError", trace_error);
 
   define_replay(module);
   py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("wanted"));
