@@ -34,14 +34,13 @@ RECORDER_CORE = {
 }
 # What of it only the reading half uses.
 READER_CORE = {
-    "account.cpp",
     "allocator_rules.cpp",
     "device_memory.cpp",
     "device_state.cpp",
     "forward_stacks.cpp",
-    "ledger.cpp",
     "replay.cpp",
     "replay_run.cpp",
+    "requested_sizes.cpp",
     "spool_reader.cpp",
     "trace_reader.cpp",
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from . import _replay
@@ -21,10 +22,11 @@ from .sites import Frame, StackIndex, group_stacks
 
 EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
 """The default columns of `Trace.events`."""
-AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type")
+AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack")
 """More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
-its number, the
-thread that made it, and its type."""
+its number, the thread that made it, and its type; and the stack of the forward that caused it, where backward
+allocates without a stack of its own and that is known (0: not so; of forward that lies before `since`, only where
+frees are read, too)."""
 
 Progress = Callable[[float], None]
 ALL = (1 << 64) - 1
@@ -94,21 +96,6 @@ class RecordedTrace:
         return pd.DataFrame(rows or [{"device": "", "stream": 0, "pool": (0, 0)}])
 
     @functools.cached_property
-    def _account(self) -> dict[str, Any]:
-        """The account at the end of the trace; made once."""
-        return self._account_until(ALL)
-
-    def _account_until(self, until: int) -> dict[str, Any]:
-        account: dict[str, Any] = self._reader.account(until=until, progress=self._progress)
-        for device in account["devices"]:
-            device["device"] = device_name(device["device_type"], device["device_index"])
-        return account
-
-    def _account_at(self, at: Moment, device: str | None) -> dict[str, Any]:
-        until = self._until(at, device)
-        return self._account if until is None else self._account_until(until)
-
-    @functools.cached_property
     def _replayed(self) -> Replay:
         """The whole trace replayed, with check points; made once."""
         return self._replayed_with(POINTS)
@@ -132,30 +119,35 @@ class RecordedTrace:
         return PositionTable(
             [
                 (kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
-                for kind, seq, time_ns, value, live in self._account["positions"]
+                for kind, seq, time_ns, value, live in self._replayed.totals["positions"]
             ]
         )
 
     @property
     def devices(self) -> list[str]:
         """The devices that have events, most bytes at the peak first."""
-        names = [entry["device"] for entry in self._account["devices"]]
-        return sorted(names, key=lambda name: -self.peak_bytes(name))
+        return sorted(self._replayed.used_devices, key=lambda name: -self.peak_bytes(name))
 
     @property
     def kind_counts(self) -> dict[str, int]:
         """How many events of each kind there are, by kind."""
-        return {kind_name(number): count for number, count in enumerate(self._account["kind_counts"]) if count}
+        return {kind_name(number): count for number, count in enumerate(self._replayed.totals["kind_counts"]) if count}
+
+    @property
+    def refusals(self) -> dict[int, int]:
+        """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
+        it without a stack of its own and that is known; else 0."""
+        return dict(self._replayed.totals["refusals"])
 
     @property
     def unmatched_frees(self) -> int:
         """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
-        return int(self._account["unmatched_frees"])
+        return int(self._replayed.totals["unmatched_frees"])
 
     @property
     def missed_frees(self) -> int:
         """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
-        return int(self._account["missed_frees"])
+        return int(self._replayed.totals["missed_frees"])
 
     def peak_bytes(self, device: str | None = None) -> int:
         """Most bytes that were allocated at once, on one device (default: the one with the highest peak)."""
@@ -194,9 +186,8 @@ class RecordedTrace:
         """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
 
         since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not
-        included
-        when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of KINDS);
-        each frame then has those that were found among `chunk` events.
+        included when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of
+        KINDS).
         """
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
         for name in wanted:
@@ -207,16 +198,13 @@ class RecordedTrace:
         unknown = [kind for kind in kinds or () if kind not in KINDS]
         if unknown:
             raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")
-        numbers = None if kinds is None else [KINDS.index(kind) for kind in kinds]
         first = self.positions.since(since) if since is not None else 0
         end = self.positions.until(until, None, number_included=False) if until is not None else None
-        stream = self._reader.stream(first, ALL if end is None else end)
+        if kinds is not None and not kinds:
+            return
+        numbers = [KINDS.index(kind) for kind in kinds or ()]
+        stream = self._reader.stream(first, ALL if end is None else end, numbers)
         while (raw := stream.next(max(chunk, 1))) is not None:
-            if numbers is not None:
-                rows = np.flatnonzero(np.isin(raw["kind"], numbers))
-                if not len(rows):
-                    continue
-                raw = {name: values[rows] for name, values in raw.items()}
             yield self._event_frame(raw, wanted)
 
     def events(
@@ -261,11 +249,15 @@ class RecordedTrace:
             elif name == "step":
                 made[name] = self.positions.step_of(raw["seq"])
             elif name == "node_type":
-                types = np.array([*self._reader.node_types()] or [""], dtype=object)
-                made[name] = types[np.minimum(raw["node_type"], len(types) - 1)]
+                made[name] = self._names_of_node_types(raw["node_type"])
             else:
                 made[name] = raw[name]
         return pd.DataFrame(made)
+
+    def _names_of_node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+        names = np.array([*self._reader.node_types()] or [""], dtype=object)
+        named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
+        return named
 
     def frames(self, stack: int) -> list[Frame]:
         """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
@@ -282,11 +274,8 @@ class RecordedTrace:
         What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
         caused it, where that is known (live_backward_bytes: that part of live_bytes).
         """
-        tables = [
-            pd.DataFrame(entry["stacks"])
-            for entry in self._account_at(at, device)["devices"]
-            if device in (None, entry["device"])
-        ]
+        until = self._until(at, device)
+        tables = self._replayed.stacks(ALL if until is None else until, device)
         columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
         if not tables:
             return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
@@ -315,24 +304,14 @@ class RecordedTrace:
         at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
         its end), "mark:NAME".
         Columns: address, size, device, stack (where `backward` is true: of the forward that caused it), backward,
-        thread, birth_seq, birth_ns, step (of birth).
+        node_type (of the autograd node whose backward made it, in full; "": none), thread, birth_seq, birth_ns, step
+        (of birth).
         """
-        account = self._account_at(at, device)
-        names = self._places["device"]
-        tables = []
-        for entry in account["devices"]:
-            if device not in (None, entry["device"]):
-                continue
-            table = pd.DataFrame(entry["live"])
-            table["backward"] = table["backward"].astype(bool)
-            table["device"] = names.reindex(table["place"]).fillna("").to_numpy()
-            tables.append(table)
-        columns = ["address", "size", "device", "stack", "backward", "thread", "birth_seq", "birth_ns", "step"]
-        if not tables:
-            return pd.DataFrame({name: [] for name in columns})
-        blocks = pd.concat(tables, ignore_index=True).sort_values("birth_seq", ignore_index=True)
+        until = self._until(at, device)
+        blocks = self._replayed.live(ALL if until is None else until, device)
+        blocks["node_type"] = self._names_of_node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
-        return blocks[columns]
+        return blocks
 
     def first_event_after(self, at: Moment, device: str | None = None) -> int | None:
         """Number of the first event that is not in what `live`, `segments`, `blocks` say of a moment; None: the end of
@@ -367,8 +346,7 @@ class RecordedTrace:
 
     def steps(self, device: str | None = None) -> pd.DataFrame:
         """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""
-        order = [entry["device"] for entry in self._account["devices"]]
-        wanted = [index for index, name in enumerate(order) if device in (None, name)]
+        wanted = [index for index, name in enumerate(self._replayed.devices) if device in (None, name)]
         return self.positions.steps(wanted)
 
     def marks(self) -> pd.DataFrame:

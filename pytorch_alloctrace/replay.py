@@ -34,10 +34,22 @@ BLOCK_COLUMNS = (
     "requested_size",
     "state",
     "stack",
+    "backward",
     "thread",
     "birth_seq",
     "birth_ns",
     "age_ns",
+)
+LIVE_COLUMNS = (
+    "address",
+    "size",
+    "device",
+    "stack",
+    "backward",
+    "node_type",
+    "thread",
+    "birth_seq",
+    "birth_ns",
 )
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; of each the timeline has the value at an interval's end, and the lowest and highest within it."""
@@ -125,6 +137,15 @@ class Replay:
             device_name(entry["device_type"], entry["device_index"]): entry for entry in self._run.timelines()
         }
         self._names = list(self.devices)
+        self.totals: dict[str, Any] = self._run.totals()
+        """Of the whole trace: positions (kind, seq, time_ns, value, requested bytes that were live on each device),
+        refusals (seq of each out-of-memory event, and the stack of forward that caused it where backward asked),
+        kind_counts (by kind), unmatched_frees, missed_frees."""
+
+    @property
+    def used_devices(self) -> list[str]:
+        """Those on which there was memory."""
+        return [name for name, entry in self.devices.items() if entry["is_used"]]
 
     def peak(self, measure: str, device: str | None = None) -> Peak | None:
         """The peak of "allocated" or "reserved" bytes, of one device or of that with the highest; None without one."""
@@ -159,8 +180,21 @@ class Replay:
         tables = []
         for name, columns in _by_device(self._run.blocks_before(until), device):
             columns["state"] = pd.Categorical.from_codes(columns["state"].astype(np.int8), categories=_BLOCK_STATES)
+            columns["backward"] = columns["backward"].astype(bool)
             tables.append(pd.DataFrame({"device": name, **columns}))
         return _joined(tables, BLOCK_COLUMNS)
+
+    def live(self, until: int, device: str | None = None) -> pd.DataFrame:
+        """See `Trace.live`, without the steps; the state before event `until`."""
+        tables = []
+        for name, columns in _by_device(self._run.live_before(until), device):
+            columns["backward"] = columns["backward"].astype(bool)
+            tables.append(pd.DataFrame({"device": name, **columns}))
+        return _joined(tables, LIVE_COLUMNS).sort_values("birth_seq", ignore_index=True, kind="stable")
+
+    def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
+        """See `Trace.stack_totals`, each device apart; the state before event `until`."""
+        return [pd.DataFrame(columns) for _, columns in _by_device(self._run.stacks_before(until), device)]
 
     def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.timeline`, without its times; `points` divides the number of intervals that were measured."""
@@ -179,13 +213,14 @@ class Replay:
         """What the driver said, by column: see `driver.driver_memory`."""
         return self._run.samples()
 
-    def verification(self, unmatched_frees: int, integrity: Integrity) -> Verification:
+    def verification(self, integrity: Integrity) -> Verification:
         """See `Trace.verify`."""
         found = self._run.findings()
         for name in ("differences", "contradiction_list"):
             found[name] = [Contradiction(seq, self._names[device], sentence) for seq, device, sentence in found[name]]
         lost = integrity.lost + integrity.missing_events
-        return Verification(**found, unmatched_frees=unmatched_frees, lost=lost, integrity=integrity.state)
+        unmatched = self.totals["unmatched_frees"]
+        return Verification(**found, unmatched_frees=unmatched, lost=lost, integrity=integrity.state)
 
 
 def _by_device(entries: list[tuple[int, int, dict[str, Any]]], device: str | None) -> list[tuple[str, dict[str, Any]]]:

@@ -60,8 +60,8 @@ class Trace(RecordedTrace):
 
         at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, size,
         requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
-        that are not free stack, thread, birth_seq, birth_ns, age_ns, step (of birth; of blocks older than the
-        recording, its beginning).
+        that are not free stack and backward (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of birth; of
+        blocks older than the recording, its beginning).
         """
         until = self._until(at, device)
         table = self._replayed.blocks(ALL if until is None else until, device)
@@ -133,8 +133,8 @@ class Trace(RecordedTrace):
     def ooms(self, device: str | None = None, *, last: int | None = None) -> list[OutOfMemory]:
         """Each time a device was out of memory, in order: what was asked for, what was there, and why it did not do.
 
-        last: only so many, the last ones. Each costs a state of the replay, and where backward ran the account up to
-        it. Raises TraceError for a device that the trace does not have.
+        last: only so many, the last ones. Each costs a state of the replay. Raises TraceError for a device that the
+        trace does not have.
         """
         from .analysis.oom import find_ooms
 
@@ -154,7 +154,7 @@ class Trace(RecordedTrace):
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: each allocator state in it with the replay, each event with what came
         before; and what was lost."""
-        return self._replayed.verification(self.unmatched_frees, self.integrity)
+        return self._replayed.verification(self.integrity)
 
     def leaks(self, device: str | None = None) -> pd.DataFrame:
         """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing

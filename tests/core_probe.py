@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 READING = [
-    "account",
     "allocator_rules",
     "crc32",
     "definitions",
@@ -29,10 +28,10 @@ READING = [
     "event_codec",
     "input_file",
     "forward_stacks",
-    "ledger",
     "line_table",
     "replay",
     "replay_run",
+    "requested_sizes",
     "spool_reader",
     "trace_reader",
 ]

@@ -19,7 +19,6 @@
 #include <string>
 #include <vector>
 
-#include "../csrc/core/account.h"
 #include "../csrc/core/crc32.h"
 #include "../csrc/core/event_codec.h"
 #include "../csrc/core/replay_run.h"
@@ -157,7 +156,6 @@ std::string read_all(const std::string& path, std::uint64_t round) {
     for (std::uint32_t id = 0; id < std::min<std::size_t>(names.frame_count(), 1000); ++id) {
       names.source(names.code(names.frame(id).code).filename, names.line(id));
     }
-    static_cast<void>(Account(trace, UINT64_MAX));
     ReplayRun replayed(opened, 50);
     for (const std::uint64_t quarter : {2, 3, 1}) static_cast<void>(replayed.state_before(events * quarter / 4));
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));

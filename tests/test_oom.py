@@ -18,7 +18,6 @@ from conftest import ROOT, has_nvidia_gpu, needs_cuda_build
 from marked_programs import marked_line, run_analyze, run_marked
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.forward import VIEW_OPERATORS
 from pytorch_alloctrace.analysis.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE, OutOfMemory
 from pytorch_alloctrace.report.oom import sentences
 
@@ -187,11 +186,6 @@ def test_steps_tell_a_leak(folder: Path) -> None:
     leak, activations = the_one(folder, "full_by_a_leak"), the_one(folder, "full_by_activations")
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
-
-
-def test_nodes_of_views_are_those_of_the_recorder() -> None:
-    listed = (ROOT / "csrc/core/forward_stacks.cpp").read_text().split("kViews = {")[1].split("};")[0]
-    assert set(re.findall(r'"(\w+)"', listed)) == VIEW_OPERATORS
 
 
 def test_verb(folder: Path) -> None:

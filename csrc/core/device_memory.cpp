@@ -10,10 +10,11 @@ std::uint64_t DeviceMemory::pool_of(std::uint32_t place) const {
   return where.pool_first << 32 ^ where.pool_second;  // MempoolId_t counts up in one of the two
 }
 
-const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+const char* DeviceMemory::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                                std::uint32_t forward_stack) {
   switch (event.kind) {
     case EventKind::kAlloc:
-      return allocate(event, sequence, time_ns);
+      return allocate(event, sequence, time_ns, forward_stack);
     case EventKind::kFreeRequested:
       return request_free(event);
     case EventKind::kFreeCompleted:
@@ -62,7 +63,8 @@ bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint6
   return rules_.settings.splits(piece.size, wanted, segment.is_large, is_expandable);
 }
 
-const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                                   std::uint32_t forward_stack) {
   const char* problem = nullptr;
   PieceIndex index = kNoPiece;
   if (const PieceIndex* found = piece_at_.find(event.address)) {
@@ -79,6 +81,7 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   const bool is_restored = rules_.restoring_thread != 0 && event.thread == rules_.restoring_thread;
   const std::uint64_t wanted = is_restored ? event.size : rules_.settings.rounded(event.size);
   if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
+  if (pieces_[index].state == PieceState::kAllocated) ++missed_frees_;
   count(index, false);
   if (in_segment != 0) {
     const Piece& piece = pieces_[index];
@@ -108,15 +111,25 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   piece.requested = event.size;
   piece.birth = sequence;
   piece.birth_ns = time_ns;
-  piece.stack = event.stack;
+  piece.stack = forward_stack != 0 ? forward_stack : event.stack;
+  piece.is_of_backward = forward_stack != 0;
+  piece.node_type = event.node_type;
   piece.thread = event.thread;
   count(index, true);
+  if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
+  StackTotals& totals = stacks_[piece.stack];
+  ++totals.allocations;
+  totals.bytes += event.size;
+  totals.largest = std::max(totals.largest, event.size);
   return problem;
 }
 
 const char* DeviceMemory::request_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
-  if (!found || pieces_[*found].state != PieceState::kAllocated) return "a free of a block that is not allocated";
+  if (!found || pieces_[*found].state != PieceState::kAllocated) {
+    ++unmatched_frees_;
+    return "a free of a block that is not allocated";
+  }
   count(*found, false);
   pieces_[*found].state = PieceState::kPendingFree;
   count(*found, true);
@@ -125,8 +138,11 @@ const char* DeviceMemory::request_free(const Event& event) {
 
 const char* DeviceMemory::complete_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
-  // Nothing tells what such an allocator had before the trace began.
-  if (!found) return rules_.tells_segments ? "a free of a block that is not allocated" : nullptr;
+  if (!found) {
+    if (rules_.tells_segments) return "a free of a block that is not allocated";
+    ++unmatched_frees_;  // nothing tells what such an allocator had before the trace began
+    return nullptr;
+  }
   const PieceIndex index = *found;
   const PieceState state = pieces_[index].state;
   if (state != PieceState::kPendingFree && state != PieceState::kAllocated) {

@@ -36,8 +36,11 @@ struct alignas(64) Piece {
   std::int64_t birth_ns = 0;
   PieceIndex previous = kNoPiece, next = kNoPiece;  // neighbours in the segment
   std::uint32_t segment = 0;
-  std::uint32_t stack = 0, thread = 0;
+  std::uint32_t stack = 0;  // of forward, where `is_of_backward` says so
+  std::uint32_t thread = 0;
+  std::uint16_t node_type = 0;
   PieceState state = PieceState::kUnused;
+  bool is_of_backward = false;  // made in backward, without a Python stack of its own
 };
 static_assert(sizeof(Piece) == 64);
 
@@ -59,6 +62,11 @@ struct MemoryTotals {
 
   std::uint64_t cached() const { return reserved > active ? reserved - active : 0; }
   std::uint64_t stranded() const { return cached() > releasable ? cached() - releasable : 0; }
+};
+
+// What a stack has allocated so far. Bytes are requested bytes.
+struct StackTotals {
+  std::uint64_t allocations = 0, bytes = 0, largest = 0;
 };
 
 // A segment as torch.cuda.memory_snapshot() lists it: of an expandable one, each stretch that is mapped without a gap.
@@ -87,8 +95,12 @@ struct PackedMemory {
   std::vector<Segment> segments;
   std::vector<std::uint32_t> unused_segments;
   std::uint64_t reserved = 0;
+  std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // that have allocated, with their numbers
 
-  std::size_t bytes() const { return pieces.capacity() * sizeof(Piece) + segments.capacity() * sizeof(Segment); }
+  std::size_t bytes() const {
+    return pieces.capacity() * sizeof(Piece) + segments.capacity() * sizeof(Segment) +
+           stacks.capacity() * sizeof stacks[0];
+  }
 };
 
 class DeviceMemory {
@@ -99,8 +111,9 @@ class DeviceMemory {
   std::int32_t device_type() const { return device_type_; }
   std::int32_t device_index() const { return device_index_; }
 
-  // Takes in the next event of this device. nullptr, or in a few words what contradicts the state before.
-  const char* apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns);
+  // Takes in the next event of this device. forward_stack: of an allocation, see ForwardStacks. nullptr, or in a few
+  // words what contradicts the state before.
+  const char* apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, std::uint32_t forward_stack);
 
   const MemoryTotals& totals() const { return totals_; }
   std::uint64_t largest_free() { return free_sizes_.largest(); }
@@ -108,6 +121,20 @@ class DeviceMemory {
   bool is_untouched() const { return pieces_.empty(); }
   // Whether its allocator tells segments: only then do reserved, and what follows from it, mean anything.
   bool tells_segments() const { return rules_.tells_segments; }
+
+  // By stack.
+  const std::vector<StackTotals>& stacks() const { return stacks_; }
+  template <typename Visit>
+  void for_each_allocated(Visit visit) const {
+    for (const Piece& piece : pieces_) {
+      if (piece.state == PieceState::kAllocated) visit(piece);
+    }
+  }
+  // Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost. Not of
+  // what was unpacked.
+  std::uint64_t unmatched_frees() const { return unmatched_frees_; }
+  // Allocs at an address that was live: the free between is missing. The old block is taken as freed.
+  std::uint64_t missed_frees() const { return missed_frees_; }
 
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
@@ -123,7 +150,10 @@ class DeviceMemory {
 
   // The memory that an event will need: first where its block is noted; once that has come, the block; then what is
   // next to it. (Always inline: gcc takes a call that does nothing but this for one without effect, and drops it.)
-  [[gnu::always_inline]] void prefetch_place(const Event& event) const { piece_at_.prefetch(event.address); }
+  [[gnu::always_inline]] void prefetch_place(const Event& event) const {
+    piece_at_.prefetch(event.address);
+    if (event.kind == EventKind::kAlloc && event.stack < stacks_.size()) __builtin_prefetch(&stacks_[event.stack]);
+  }
   [[gnu::always_inline]] void prefetch_piece(const Event& event) const {
     const PieceIndex* const found = piece_at_.find(event.address);
     if (found) __builtin_prefetch(&pieces_[*found]);
@@ -143,7 +173,7 @@ class DeviceMemory {
   }
 
  private:
-  const char* allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns);
+  const char* allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns, std::uint32_t forward_stack);
   const char* request_free(const Event& event);
   const char* complete_free(const Event& event);
   const char* add_segment(const Event& event);
@@ -177,6 +207,8 @@ class DeviceMemory {
   std::map<std::uint64_t, PieceIndex> expandable_free_;  // free and mapped
   FreeSizes free_sizes_;
   MemoryTotals totals_;
+  std::vector<StackTotals> stacks_;
+  std::uint64_t unmatched_frees_ = 0, missed_frees_ = 0;
 };
 
 }  // namespace alloctrace

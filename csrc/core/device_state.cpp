@@ -76,8 +76,12 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& 
 }
 
 PackedMemory DeviceMemory::packed() const {
-  return {device_type_, device_index_,    rules_,          {pieces_.begin(), pieces_.end()},
-          segments_,    unused_segments_, totals_.reserved};
+  PackedMemory packed{device_type_, device_index_,    rules_,           {pieces_.begin(), pieces_.end()},
+                      segments_,    unused_segments_, totals_.reserved, {}};
+  for (std::uint32_t stack = 0; stack < stacks_.size(); ++stack) {
+    if (stacks_[stack].allocations != 0) packed.stacks.emplace_back(stack, stacks_[stack]);
+  }
+  return packed;
 }
 
 void DeviceMemory::unpack(const PackedMemory& packed) {
@@ -102,6 +106,8 @@ void DeviceMemory::unpack(const PackedMemory& packed) {
   expandable_free_.clear();
   free_sizes_ = {};
   count_all();
+  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
+  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
 }
 
 // Once all pieces know their neighbours.
@@ -146,6 +152,8 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
       piece.birth = pieces_[*known].birth;
       piece.birth_ns = pieces_[*known].birth_ns;
       piece.stack = pieces_[*known].stack;
+      piece.is_of_backward = pieces_[*known].is_of_backward;
+      piece.node_type = pieces_[*known].node_type;
       piece.thread = pieces_[*known].thread;
     }
     const PieceIndex index = made.new_piece(piece);
@@ -165,6 +173,9 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
   }
   made.count_all();
+  made.stacks_ = std::move(stacks_);
+  made.unmatched_frees_ = unmatched_frees_;
+  made.missed_frees_ = missed_frees_;
   *this = std::move(made);
   return true;
 }

@@ -28,4 +28,19 @@ bool is_node_of_view(std::string_view name) {
   return std::find(kViews.begin(), kViews.end(), op) != kViews.end();
 }
 
+bool ForwardStacks::is_of_view(std::uint16_t node_type) {
+  while (of_view_.size() <= node_type) {
+    of_view_.push_back(is_node_of_view(definitions_->node_type(static_cast<std::uint32_t>(of_view_.size())).name));
+  }
+  return of_view_[node_type];
+}
+
+std::size_t ForwardStacks::bytes(const Rings& rings) {
+  std::size_t sum = 0;
+  for (const auto& [thread, ring] : rings) {
+    for (const std::vector<Entry>& part : ring) sum += sizeof part + part.capacity() * sizeof(Entry);
+  }
+  return sum;
+}
+
 }  // namespace alloctrace

@@ -13,8 +13,11 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string_view>
+#include <vector>
+
+#include "definitions.h"
+#include "event.h"
 
 namespace alloctrace {
 
@@ -22,33 +25,46 @@ namespace alloctrace {
 bool is_node_of_view(std::string_view name);
 
 class ForwardStacks {
- public:
-  ForwardStacks() = default;
-  ForwardStacks(ForwardStacks&&) = default;
-  ForwardStacks(const ForwardStacks&) = delete;
-
-  // An allocation outside of backward, on the thread that autograd knows by this number.
-  void note(std::uint64_t thread, std::uint64_t counter, std::uint32_t stack) {
-    if (stack == 0 || counter == 0) return;
-    Entry& entry = entry_of(thread, counter - 1);
-    if (entry.node != counter) entry = {counter, stack};
-  }
-  // The stack of forward for the node that backward evaluates; 0 where none is known.
-  std::uint32_t find(std::uint64_t thread, std::uint64_t node) {
-    const Entry& entry = entry_of(thread, node);
-    return entry.node == node + 1 ? entry.stack : 0;
-  }
-
- private:
-  // The last nodes of each thread. A step of the largest models makes tens of thousands; most programs are far smaller,
-  // so the ring is made in parts as it fills.
+  // A step of the largest models makes tens of thousands of nodes; most programs are far smaller, so the ring of a
+  // thread's last nodes is made in parts as it fills.
   static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 12;
   struct Entry {
     std::uint64_t node = 0;  // its number + 1; 0: none
     std::uint32_t stack = 0;
   };
-  using Part = std::array<Entry, kPart>;
-  using Ring = std::array<std::unique_ptr<Part>, kRemembered / kPart>;
+  using Ring = std::array<std::vector<Entry>, kRemembered / kPart>;
+
+ public:
+  // All that is remembered, by the number that autograd knows a thread by.
+  using Rings = std::map<std::uint64_t, Ring>;
+
+  explicit ForwardStacks(const Definitions& definitions) : definitions_(&definitions) {}
+  ForwardStacks(ForwardStacks&&) = default;
+  ForwardStacks& operator=(ForwardStacks&&) = default;
+
+  // Takes in the next allocation. Where it is of backward and has no stack of its own: the stack of forward that caused
+  // it, 0 when that is not known.
+  std::uint32_t take(const Event& event) {
+    if (event.node_type == 0) {
+      if (event.stack == 0 || event.sequence == 0) return 0;
+      Entry& entry = entry_of(definitions_->thread(event.thread).autograd_id, event.sequence - 1);
+      if (entry.node != event.sequence) entry = {event.sequence, event.stack};
+      return 0;
+    }
+    if (event.stack != 0 || is_of_view(event.node_type)) return 0;
+    const Entry& entry = entry_of(event.node_thread, event.node_sequence);
+    return entry.node == event.node_sequence + 1 ? entry.stack : 0;
+  }
+
+  const Rings& rings() const { return rings_; }
+  void become(const Rings& rings) {
+    rings_ = rings;
+    last_ring_ = nullptr;
+  }
+  static std::size_t bytes(const Rings& rings);
+
+ private:
+  bool is_of_view(std::uint16_t node_type);
 
   Entry& entry_of(std::uint64_t thread, std::uint64_t node) {
     if (thread != last_thread_ || !last_ring_) {
@@ -56,12 +72,14 @@ class ForwardStacks {
       last_ring_ = &rings_[thread];
     }
     const std::size_t at = node % kRemembered;
-    std::unique_ptr<Part>& part = (*last_ring_)[at / kPart];
-    if (!part) part = std::make_unique<Part>();
-    return (*part)[at % kPart];
+    std::vector<Entry>& part = (*last_ring_)[at / kPart];
+    if (part.empty()) part.resize(kPart);
+    return part[at % kPart];
   }
 
-  std::map<std::uint64_t, Ring> rings_;
+  const Definitions* definitions_;
+  std::vector<bool> of_view_;  // by node type
+  Rings rings_;
   std::uint64_t last_thread_ = 0;
   Ring* last_ring_ = nullptr;
 };

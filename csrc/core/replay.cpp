@@ -44,7 +44,8 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
     case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.place);
       if (told_.state.left != 0 && device == told_.state.device) void_state(findings);
-      const char* const problem = devices_[device].apply(event, sequence, time_ns);
+      const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
+      const char* const problem = devices_[device].apply(event, sequence, time_ns, forward_stack);
       if (problem && findings) {
         if (told_.is_known[device]) {
           ++findings->contradictions;
@@ -114,13 +115,14 @@ void Replay::note_loss() {
 }
 
 PackedReplay Replay::packed() const {
-  PackedReplay packed{told_, {}};
+  PackedReplay packed{told_, forward_.rings(), {}};
   for (const DeviceMemory& device : devices_) packed.devices.push_back(device.packed());
   return packed;
 }
 
 void Replay::unpack(const PackedReplay& packed) {
   told_ = packed.told;
+  forward_.become(packed.forward);
   // Devices that there are stay: their memory need not be asked for again.
   while (devices_.size() > packed.devices.size()) devices_.pop_back();
   for (std::size_t index = 0; index < packed.devices.size(); ++index) {
@@ -131,7 +133,7 @@ void Replay::unpack(const PackedReplay& packed) {
 }
 
 std::size_t PackedReplay::bytes() const {
-  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event);
+  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event) + ForwardStacks::bytes(forward);
   for (const PackedMemory& device : devices) sum += device.bytes();
   return sum;
 }

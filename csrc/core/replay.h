@@ -12,6 +12,7 @@
 #include "definitions.h"
 #include "device_memory.h"
 #include "event.h"
+#include "forward_stacks.h"
 
 namespace alloctrace {
 
@@ -53,6 +54,7 @@ struct ReplayKnowledge {
 // A replay that is only kept.
 struct PackedReplay {
   ReplayKnowledge told;
+  ForwardStacks::Rings forward;
   std::vector<PackedMemory> devices;
 
   std::size_t bytes() const;
@@ -60,12 +62,14 @@ struct PackedReplay {
 
 class Replay {
  public:
-  explicit Replay(const Definitions& definitions) : definitions_(&definitions) {}
+  explicit Replay(const Definitions& definitions) : definitions_(&definitions), forward_(definitions) {}
 
   // Takes in the next event. Returns the device that it changed, -1 when none did.
   std::ptrdiff_t apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
   // Events are missing here.
   void note_loss();
+  // Of a request that backward made, the stack of forward that caused it (see ForwardStacks).
+  std::uint32_t forward_stack(const Event& request) { return forward_.take(request); }
 
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }
@@ -98,6 +102,7 @@ class Replay {
   void void_state(ReplayFindings* findings);
 
   const Definitions* definitions_;
+  ForwardStacks forward_;
   std::vector<DeviceMemory> devices_;
   ReplayKnowledge told_;
 };

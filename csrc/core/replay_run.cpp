@@ -66,9 +66,16 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     replay_chunk(
         *trace_, chunk, expected, events, *replay,
         [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns) {
+          ++kind_counts_[static_cast<std::size_t>(event.kind)];
           const std::ptrdiff_t changed = replay->apply(event, sequence, time_ns, &findings_);
-          if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, *replay);
-          if (changed < 0) return;
+          if (changed < 0) {
+            if (event.kind == EventKind::kOom) refusals_.push_back({sequence, replay->forward_stack(event)});
+            if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, *replay);
+            if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
+              take_position(event, sequence, time_ns, *replay);
+            }
+            return;
+          }
           if (time_ns >= interval_end && points > 0) {
             // Modulo 2^64: the time of an event that is damaged may be anything.
             const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin);
@@ -87,6 +94,12 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
   end_ = std::move(replay);
   finish_samples();
+}
+
+void ReplayRun::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
+  Position position{event.kind, sequence, time_ns, event.size, {}};
+  for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
+  positions_.push_back(std::move(position));
 }
 
 void ReplayRun::take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {

@@ -23,8 +23,26 @@ struct MemorySample {
   std::uint64_t used = 0, total = 0, by_this_process = kNotTold, by_others = kNotTold, reserved = kNotTold;
 };
 
+// A step's end, a mark, a region's begin or end.
+struct Position {
+  EventKind kind;
+  std::uint64_t sequence;
+  std::int64_t time_ns;
+  std::uint64_t value;                    // number of the step, or string id of the name
+  std::vector<std::uint64_t> live_bytes;  // requested ones, per device, in the order of end().devices()
+};
+
+// A request that the allocator refused.
+struct Refusal {
+  std::uint64_t sequence = 0;
+  std::uint32_t forward_stack = 0;  // see ForwardStacks
+};
+
 class ReplayRun {
  public:
+  // How many events of a kind there are, kinds of a newer recorder too.
+  static constexpr std::size_t kKindNumbers = 256;
+
   // `points` intervals of equal time make the timeline. `progress` is told a share from 0 to 1. Throws OpenError when
   // the file went away meanwhile.
   ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
@@ -37,6 +55,9 @@ class ReplayRun {
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
 
   const std::vector<MemorySample>& samples() const { return samples_; }
+  const std::vector<Position>& positions() const { return positions_; }
+  const std::vector<Refusal>& refusals() const { return refusals_; }
+  std::uint64_t kind_count(std::size_t kind) const { return kind_counts_[kind]; }
 
   // The state after all events with a sequence number below `until`; good until the next call. Moments that are asked
   // for in their order cost one replay of the events between them.
@@ -49,6 +70,7 @@ class ReplayRun {
     std::size_t chunk;  // the state is the one before it
     PackedReplay state;
   };
+  void take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void finish_samples();
   void keep_check_point(std::size_t chunk, const Replay& replay);
@@ -56,6 +78,9 @@ class ReplayRun {
   std::shared_ptr<const TraceReader> trace_;
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
+  std::vector<Position> positions_;
+  std::vector<Refusal> refusals_;
+  std::uint64_t kind_counts_[kKindNumbers] = {};
   std::vector<MemorySample> samples_;
   std::vector<std::size_t> early_samples_;  // of devices of which nothing had been told yet
   std::unique_ptr<const Replay> end_;

@@ -6,12 +6,14 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "../core/account.h"
+#include "../core/forward_stacks.h"
+#include "../core/requested_sizes.h"
 #include "../core/trace_reader.h"
 #include "numpy_columns.h"
 #include "replay_states.h"
@@ -53,11 +55,26 @@ py::dict integrity_dict(const Integrity& integrity) {
   return result;
 }
 
-// Walks through the events of a trace once, from the beginning, filling in the sizes of frees that were not told.
+// Walks through the events of a trace once, filling in the sizes of frees that were not told, and what in forward
+// caused the allocations of backward.
 class EventStream {
  public:
-  EventStream(std::shared_ptr<const TraceReader> trace, std::uint64_t first, std::uint64_t end)
-      : trace_(std::move(trace)), ledger_(trace_->definitions()), first_(first), end_(end) {}
+  // kinds: numbers of the wanted ones; none: all.
+  EventStream(std::shared_ptr<const TraceReader> trace, std::uint64_t first, std::uint64_t end,
+              const std::vector<std::uint8_t>& kinds)
+      : trace_(std::move(trace)),
+        sizes_(trace_->definitions()),
+        forward_(trace_->definitions()),
+        first_(first),
+        end_(end) {
+    if (kinds.empty()) is_wanted_.fill(true);
+    for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
+    // The size of a free may stand in any event before it.
+    has_frees_ = is_wanted_[static_cast<std::size_t>(EventKind::kFreeRequested)] ||
+                 is_wanted_[static_cast<std::size_t>(EventKind::kFreeCompleted)];
+    const std::vector<Chunk>& chunks = trace_->chunks();
+    while (!has_frees_ && chunk_ + 1 < chunks.size() && chunks[chunk_ + 1].first_sequence <= first_) ++chunk_;
+  }
 
   // The next events, at least `wanted` while there are so many (whole blocks); None at the end.
   py::object next(std::size_t wanted) {
@@ -71,6 +88,7 @@ class EventStream {
     py::dict result;
     result["seq"] = to_array(std::move(columns.sequence));
     result["time_ns"] = to_array(std::move(columns.time_ns));
+    result["forward_stack"] = to_array(std::move(columns.forward_stack));
     const std::vector<Event>& events = columns.events;
     result["kind"] = column<std::uint8_t>(events, [](const Event& event) { return event.kind; });
     result["place"] = column<std::uint32_t>(events, [](const Event& event) { return event.place; });
@@ -90,6 +108,7 @@ class EventStream {
     std::vector<std::uint64_t> sequence;
     std::vector<std::int64_t> time_ns;
     std::vector<Event> events;
+    std::vector<std::uint32_t> forward_stack;
   };
 
   void take(Columns& columns, const Chunk& chunk) {
@@ -100,94 +119,32 @@ class EventStream {
     try {
       trace_->decode(chunk, decoded_);
     } catch (const DecodeError&) {
-      return;  // as in Account: the rest is still good
+      return;  // its checksum held, so a faulty writer made it; the rest is still good
     }
     std::uint64_t sequence = chunk.first_sequence;
     const ChunkClock clock = trace_->clock_of(chunk);
     for (Event& event : decoded_) {
-      const std::int64_t time_ns = clock.wall_ns(event.time);
-      ledger_.apply(event, sequence, time_ns);
-      if (sequence >= first_ && sequence < end_) {
+      const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
+      if (has_frees_) sizes_.fill_in(event);
+      if (sequence >= first_ && sequence < end_ && is_wanted_[static_cast<std::size_t>(event.kind)]) {
         columns.sequence.push_back(sequence);
-        columns.time_ns.push_back(time_ns);
+        columns.time_ns.push_back(clock.wall_ns(event.time));
         columns.events.push_back(event);
+        columns.forward_stack.push_back(forward_stack);
       }
       ++sequence;
     }
   }
 
   std::shared_ptr<const TraceReader> trace_;
-  Ledger ledger_;
+  RequestedSizes sizes_;
+  ForwardStacks forward_;
   std::uint64_t first_, end_;
+  std::array<bool, 256> is_wanted_{};
+  bool has_frees_ = false;
   std::size_t chunk_ = 0;
   std::vector<Event> decoded_;
 };
-
-py::dict device_dict(const DeviceLedger& device) {
-  py::dict result;
-  result["device_type"] = device.device_type;
-  result["device_index"] = device.device_index;
-  result["live_bytes"] = device.live_bytes;
-
-  std::vector<std::uint32_t> ids;
-  std::vector<StackTotals> totals;
-  for (std::uint32_t stack = 0; stack < device.stacks.size(); ++stack) {
-    if (device.stacks[stack].allocations == 0) continue;
-    ids.push_back(stack);
-    totals.push_back(device.stacks[stack]);
-  }
-  py::dict stacks;
-  stacks["stack"] = to_array(std::move(ids));
-  stacks["allocations"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.allocations; });
-  stacks["bytes"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.bytes; });
-  stacks["live_blocks"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_blocks; });
-  stacks["live_bytes"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_bytes; });
-  stacks["largest"] = column<std::uint64_t>(totals, [](const StackTotals& row) { return row.largest; });
-  stacks["live_backward_bytes"] =
-      column<std::uint64_t>(totals, [](const StackTotals& row) { return row.live_backward_bytes; });
-  result["stacks"] = stacks;
-
-  std::vector<std::pair<std::uint64_t, LiveBlock>> blocks;
-  blocks.reserve(device.live.size());
-  device.live.for_each([&](std::uint64_t address, const LiveBlock& block) { blocks.emplace_back(address, block); });
-  std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.second.birth < b.second.birth; });
-  py::dict live;
-  live["address"] = column<std::uint64_t>(blocks, [](const auto& row) { return row.first; });
-  live["size"] = column<std::uint64_t>(blocks, [](const auto& row) { return row.second.size; });
-  live["birth_seq"] = column<std::uint64_t>(blocks, [](const auto& row) { return row.second.birth; });
-  live["birth_ns"] = column<std::int64_t>(blocks, [](const auto& row) { return row.second.birth_ns; });
-  live["stack"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.stack; });
-  live["backward"] = column<std::uint8_t>(blocks, [](const auto& row) { return row.second.backward; });
-  live["thread"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.thread; });
-  live["place"] = column<std::uint32_t>(blocks, [](const auto& row) { return row.second.place; });
-  result["live"] = live;
-  return result;
-}
-
-py::dict account(const std::shared_ptr<const TraceReader>& trace, std::uint64_t until, const py::object& callback) {
-  const Progress progress = with_gil(callback);
-  const auto taken = [&] {
-    const py::gil_scoped_release unlocked;
-    return std::make_unique<const Account>(*trace, until, progress);
-  }();
-  py::dict result;
-  py::list devices;
-  for (const DeviceLedger& device : taken->devices()) devices.append(device_dict(device));
-  result["devices"] = devices;
-  py::list positions;
-  for (const Position& position : taken->positions()) {
-    positions.append(py::make_tuple(static_cast<int>(position.kind), position.sequence, position.time_ns,
-                                    position.value, position.live_bytes));
-  }
-  result["positions"] = positions;
-  py::list kinds;
-  for (std::size_t kind = 0; kind < Account::kKindNumbers; ++kind) kinds.append(taken->kind_count(kind));
-  result["kind_counts"] = kinds;
-  result["unmatched_frees"] = taken->ledger().unmatched_frees();
-  result["missed_frees"] = taken->ledger().missed_frees();
-  result["undecodable_chunks"] = taken->undecodable_chunks();
-  return result;
-}
 
 // The calling-context tree as columns, by stack id; entry 0 is "no stack".
 py::dict stack_table(const TraceReader& trace) {
@@ -222,7 +179,7 @@ py::str text(const std::string& bytes) {
 }  // namespace
 
 PYBIND11_MODULE(_replay, module) {
-  module.doc() = "Reads traces: decoding, integrity, live blocks and totals.";
+  module.doc() = "Reads traces: decoding, integrity, and the replay.";
   // What a user meets as a TraceError, whichever call it comes from.
   const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
   py::register_exception<FormatError>(module, "FormatError", trace_error);
@@ -294,16 +251,9 @@ PYBIND11_MODULE(_replay, module) {
            })
       .def(
           "stream",
-          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end) {
-            return EventStream(trace, first, end);
-          },
-          py::arg("first") = 0, py::arg("end") = UINT64_MAX)
-      .def(
-          "account",
-          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, const py::object& progress) {
-            return account(trace, until, progress);
-          },
-          py::arg("until") = UINT64_MAX, py::arg("progress") = py::none());
+          [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end,
+             const std::vector<std::uint8_t>& kinds) { return EventStream(trace, first, end, kinds); },
+          py::arg("first") = 0, py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>());
 }
 
 }  // namespace alloctrace

@@ -1,9 +1,12 @@
 #include "replay_states.h"
 
 #include <pybind11/functional.h>
+#include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../core/replay_run.h"
@@ -49,6 +52,8 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   add("requested_size", [](const Piece& row) { return row.requested; });
   result["state"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.state; });
   add_of_used("stack", kCount, [](const Piece& row) { return row.stack; });
+  result["backward"] = column<std::uint8_t>(
+      blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
   add_of_used("thread", kCount, [](const Piece& row) { return row.thread; });
   add_of_used("birth_seq", kCount, [](const Piece& row) { return row.birth; });
   add_of_used("birth_ns", kTime, [](const Piece& row) { return row.birth_ns; });
@@ -56,17 +61,103 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   return result;
 }
 
-// By device: its type, its index, and its segments or its blocks.
-py::list memory_list(const Replay& replay, bool of_blocks) {
+// What is allocated, oldest first.
+py::dict live_columns(const DeviceMemory& device) {
+  std::vector<Piece> blocks;
+  device.for_each_allocated([&](const Piece& piece) { blocks.push_back(piece); });
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Piece& a, const Piece& b) { return std::tie(a.birth, a.address) < std::tie(b.birth, b.address); });
+  py::dict result;
+  result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
+  result["size"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.requested; });
+  result["stack"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.stack; });
+  result["backward"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.is_of_backward; });
+  result["thread"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.thread; });
+  result["node_type"] = column<std::uint16_t>(blocks, [](const Piece& row) { return row.node_type; });
+  result["birth_seq"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.birth; });
+  result["birth_ns"] = column<std::int64_t>(blocks, [](const Piece& row) { return row.birth_ns; });
+  return result;
+}
+
+// A row for each stack that has allocated so far, or holds what the trace began with.
+py::dict stack_columns(const DeviceMemory& device) {
+  struct Row {
+    std::uint32_t stack = 0;
+    StackTotals totals;
+    std::uint64_t live_blocks = 0, live_bytes = 0, live_backward_bytes = 0;
+  };
+  std::vector<Row> rows(std::max<std::size_t>(device.stacks().size(), 1));
+  for (std::uint32_t stack = 0; stack < device.stacks().size(); ++stack) rows[stack].totals = device.stacks()[stack];
+  device.for_each_allocated([&](const Piece& piece) {
+    Row& row = rows[piece.stack];  // known: each has allocated, but for 0
+    ++row.live_blocks;
+    row.live_bytes += piece.requested;
+    if (piece.is_of_backward) row.live_backward_bytes += piece.requested;
+    row.totals.largest = std::max(row.totals.largest, piece.requested);
+  });
+  for (std::uint32_t stack = 0; stack < rows.size(); ++stack) rows[stack].stack = stack;
+  std::erase_if(rows, [](const Row& row) { return row.totals.allocations == 0 && row.live_blocks == 0; });
+  py::dict result;
+  result["stack"] = column<std::uint32_t>(rows, [](const Row& row) { return row.stack; });
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(rows, get); };
+  add("allocations", [](const Row& row) { return row.totals.allocations; });
+  add("bytes", [](const Row& row) { return row.totals.bytes; });
+  add("live_bytes", [](const Row& row) { return row.live_bytes; });
+  add("live_blocks", [](const Row& row) { return row.live_blocks; });
+  add("largest", [](const Row& row) { return row.totals.largest; });
+  add("live_backward_bytes", [](const Row& row) { return row.live_backward_bytes; });
+  return result;
+}
+
+// By device: its type, its index, and what `columns` makes of it.
+template <typename Columns>
+py::list by_device(const Replay& replay, Columns columns) {
   py::list result;
   for (const DeviceMemory& device : replay.devices()) {
+    result.append(py::make_tuple(device.device_type(), device.device_index(), columns(device)));
+  }
+  return result;
+}
+
+py::list segments_of(const Replay& replay) {
+  return by_device(replay, [](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
     device.list(segments, blocks);
-    result.append(
-        py::make_tuple(device.device_type(), device.device_index(),
-                       of_blocks ? block_columns(segments, blocks, replay.time_ns()) : segment_columns(segments)));
+    return segment_columns(segments);
+  });
+}
+
+py::list blocks_of(const Replay& replay) {
+  return by_device(replay, [&](const DeviceMemory& device) {
+    std::vector<SegmentView> segments;
+    std::vector<Piece> blocks;
+    device.list(segments, blocks);
+    return block_columns(segments, blocks, replay.time_ns());
+  });
+}
+
+py::dict totals_dict(const ReplayRun& run) {
+  py::dict result;
+  py::list positions, kinds, refusals;
+  for (const Position& position : run.positions()) {
+    positions.append(py::make_tuple(static_cast<int>(position.kind), position.sequence, position.time_ns,
+                                    position.value, position.live_bytes));
   }
+  for (const Refusal& refusal : run.refusals()) {
+    refusals.append(py::make_tuple(refusal.sequence, refusal.forward_stack));
+  }
+  for (std::size_t kind = 0; kind < ReplayRun::kKindNumbers; ++kind) kinds.append(run.kind_count(kind));
+  std::uint64_t unmatched = 0, missed = 0;
+  for (const DeviceMemory& device : run.end().devices()) {
+    unmatched += device.unmatched_frees();
+    missed += device.missed_frees();
+  }
+  result["positions"] = positions;
+  result["refusals"] = refusals;
+  result["kind_counts"] = kinds;
+  result["unmatched_frees"] = unmatched;
+  result["missed_frees"] = missed;
   return result;
 }
 
@@ -79,6 +170,7 @@ py::dict timeline_dict(const DeviceMemory& memory, const MemoryTimeline& timelin
   result["device_type"] = memory.device_type();
   result["device_index"] = memory.device_index();
   result["tells_segments"] = memory.tells_segments();
+  result["is_used"] = !memory.is_untouched() || memory.unmatched_frees() > 0;
   const auto peak = [](const MemoryTimeline::Peak& of) { return py::make_tuple(of.bytes, of.sequence, of.time_ns); };
   result["allocated_peak"] = peak(timeline.allocated_peak());
   result["reserved_peak"] = peak(timeline.reserved_peak());
@@ -140,10 +232,12 @@ void define_replay(py::module_& module) {
            py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
       // Under the GIL: the state is one that the next call changes.
       .def("time_before", [](ReplayRun& run, std::uint64_t until) { return run.state_before(until).time_ns(); })
-      .def("segments_before",
-           [](ReplayRun& run, std::uint64_t until) { return memory_list(run.state_before(until), false); })
-      .def("blocks_before",
-           [](ReplayRun& run, std::uint64_t until) { return memory_list(run.state_before(until), true); })
+      .def("segments_before", [](ReplayRun& run, std::uint64_t until) { return segments_of(run.state_before(until)); })
+      .def("blocks_before", [](ReplayRun& run, std::uint64_t until) { return blocks_of(run.state_before(until)); })
+      .def("live_before",
+           [](ReplayRun& run, std::uint64_t until) { return by_device(run.state_before(until), live_columns); })
+      .def("stacks_before",
+           [](ReplayRun& run, std::uint64_t until) { return by_device(run.state_before(until), stack_columns); })
       .def("sequence_after",
            [](const ReplayRun& run, std::int64_t time_ns) {
              const py::gil_scoped_release unlocked;
@@ -157,6 +251,7 @@ void define_replay(py::module_& module) {
              }
              return result;
            })
+      .def("totals", [](const ReplayRun& run) { return totals_dict(run); })
       .def("samples", [](const ReplayRun& run) { return samples_dict(run.samples()); })
       .def("findings", [](const ReplayRun& run) { return findings_dict(run.findings()); });
 }

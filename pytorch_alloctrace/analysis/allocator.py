@@ -65,7 +65,7 @@ class SettingsHistory:
         left = trace.kind_counts.get("config", 0)
         columns = ("seq", "device", "size")
         # They mostly stand at the beginning: with the last one found, the rest need not be read.
-        for frame in trace.iter_events(columns=columns, kinds=("config",)) if left else ():
+        for frame in trace.iter_events(left, columns=columns, kinds=("config",)) if left else ():
             for seq, device, text in zip(frame["seq"], frame["device"], frame["size"], strict=True):
                 self._told.setdefault(str(device), []).append((int(seq), AllocatorSettings.from_json(trace.text(text))))
             left -= len(frame)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..trace import Trace
-from .places import Site, SiteNumbers, with_forward_stacks
+from .places import Site, SiteNumbers
 
 SHARE = 0.2
 LEAST = 64 << 20
@@ -167,14 +167,13 @@ def _by_site(
     figures: dict[str, float] | None = None,
 ) -> Condition:
     """A condition of blocks whose bytes at stake are in the column size; its line is the one with the most."""
-    named = with_forward_stacks(trace, blocks.reset_index(drop=True), at, device)
-    numbers = SiteNumbers(trace.stacks).of(named["stack"])
+    numbers = SiteNumbers(trace.stacks).of(blocks["stack"])
     by_line = np.zeros(int(numbers.max()) + 1, dtype=np.int64)
-    np.add.at(by_line, numbers, named["size"].to_numpy(np.int64))
+    np.add.at(by_line, numbers, blocks["size"].to_numpy(np.int64))
     largest = int(by_line.argmax())
-    stack = int(named["stack"].to_numpy()[numbers == largest][0])
+    stack = int(blocks["stack"].to_numpy()[numbers == largest][0])
     return Condition(
-        *(kind, device, int(named["size"].sum()), of, _seconds(trace, trace.time_ns(at))),
+        *(kind, device, int(blocks["size"].sum()), of, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
         stack=stack,
         site_bytes=int(by_line[largest]),

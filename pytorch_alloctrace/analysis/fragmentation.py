@@ -15,7 +15,6 @@ from ..replay import external_fragmentation
 from ..trace import Trace
 from .allocator import AllocatorSettings, SettingsHistory
 from .pinning import LINE_COLUMNS, PINNER_COLUMNS, pinners, pinners_by_line, pinning
-from .places import with_forward_stacks
 
 _SEGMENT_COLUMNS = (
     *("address", "total_size", "allocated_size", "active_size", "free_size", "stranded", "largest_free"),
@@ -79,14 +78,14 @@ def fragmentation_at(trace: Trace, at: Moment, device: str | None) -> Fragmentat
     segments = segments[segments["device"] == device].sort_values("address", ignore_index=True)
     settings = SettingsHistory(trace).before(device, trace.first_event_after(at))
     blocks = trace.blocks(at, device=device)
-    blocks = with_forward_stacks(trace, blocks[blocks["segment"] != 0].reset_index(drop=True), at, device)
-    return fragmentation_of(trace, at, device, segments, blocks, settings)
+    in_segments = blocks[blocks["segment"] != 0].reset_index(drop=True)
+    return fragmentation_of(trace, at, device, segments, in_segments, settings)
 
 
 def fragmentation_of(
     trace: Trace, at: Moment, device: str, segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSettings
 ) -> Fragmentation:
-    """The same from the segments (by address) and blocks of a device that are at hand (`with_forward_stacks`)."""
+    """The same from the segments (by address) and blocks of a device that are at hand."""
     if segments.empty:
         return _nothing(device, at, settings)
     # A damaged trace may hold sizes that no signed number does.

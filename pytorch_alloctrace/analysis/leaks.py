@@ -29,9 +29,8 @@ __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks"]
 def find_leaks(trace: Trace, device: str) -> LeakVerdict:
     """Judges one device of a trace; most certain and largest leaks first.
 
-    Memory is in proportion to live blocks and stacks. Beside what a trace is replayed for once, it is passed over up to
-    the last step; again where something survives (three quarters of it), and where a buffer grows (four times); and the
-    blocks of 7 moments are looked at, or of some 60 where one grows.
+    Memory is in proportion to live blocks and stacks. Beside what a trace is replayed for once, the blocks of some 10
+    moments are looked at, or of some 60 where a buffer grows.
     """
     windows = Windows.of(trace, device)
     if windows.too_short:

@@ -36,7 +36,7 @@ from ..errors import TraceError
 from ..trace import Trace
 from .allocator import LEAST_SPLIT_SIZE, MIB, SMALL_REQUEST, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
-from .places import Site, SiteBytes, sites_of_blocks, top_sites, with_forward_stacks
+from .places import Site, SiteBytes, sites_of_blocks, top_sites
 from .refusals import Refusal, find_refusals
 
 TOO_LARGE = "one request too large"
@@ -206,7 +206,7 @@ def _out_of_memory(trace: Trace, refusal: Refusal, history: SettingsHistory) -> 
     device, at = refusal.device, refusal.seq - 1
     settings = history.before(device, refusal.seq)
     segments = trace.segments(at, device=device).sort_values("address", ignore_index=True)
-    blocks = with_forward_stacks(trace, trace.blocks(at, device=device), at, device)
+    blocks = trace.blocks(at, device=device)
     live = blocks[blocks["state"] != "inactive"]
     is_here = (segments["stream"] == refusal.stream) & segments["segment_pool_id"].map(refusal.pool.__eq__).astype(bool)
     parts = []

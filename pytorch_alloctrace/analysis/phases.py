@@ -1,7 +1,7 @@
-"""In which part of a training step a block was made, as far as its stack and its thread tell.
+"""In which part of a training step a block was made, as far as autograd and its stack tell.
 
-- backward: on a thread of autograd's (CUDA), or under the call that runs autograd's engine (CPU). What checkpointing
-  computes again there counts as backward.
+- backward: by a node of autograd's, or under the call that runs its engine. What checkpointing computes again there
+  counts as backward.
 - optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has there. The closure that
   an optimizer calls is not the optimizer's.
 - forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that blocks of backward
@@ -20,8 +20,6 @@ import pandas as pd
 from ..trace import Trace
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
-_AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
-"""As torch names them (torch/csrc/autograd/engine.cpp)."""
 _OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
 _WRAPPERS = "optimizer"
 """The file of torch.optim that calls every optimizer's step, those of the user's own too."""
@@ -68,13 +66,11 @@ class StackPhases:
 
 
 def phases_of_blocks(trace: Trace, blocks: pd.DataFrame) -> pd.Series[str]:
-    """The phase in which each live block was made. blocks: with stack, thread, backward, as `Trace.live` has them."""
+    """The phase in which each live block was made. blocks: as `Trace.live` has them."""
     phases = StackPhases(trace)
     by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack"].unique()}
     found = blocks["stack"].map(by_stack).astype(object)
     traced_to = set(blocks.loc[blocks["backward"], "stack"])
     found[(found == OTHER) & blocks["stack"].isin(traced_to)] = FORWARD
-    threads = trace.threads
-    of_autograd = threads.loc[threads["name"].str.fullmatch(_AUTOGRAD_THREAD), "thread"]
-    found[blocks["backward"] | blocks["thread"].isin(of_autograd)] = BACKWARD
+    found[blocks["node_type"] != ""] = BACKWARD
     return found

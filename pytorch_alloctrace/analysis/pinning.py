@@ -111,7 +111,7 @@ def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSett
 def pinners(trace: Trace, found: Pinning, segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
     """One row a block that lives in mostly free ranges, most stranded bytes first.
 
-    blocks: with `backward` (`with_forward_stacks`). Columns: PINNER_COLUMNS; sizes in bytes, age_ns in ns, step of
+    blocks: as `Trace.blocks` has them. Columns: PINNER_COLUMNS; sizes in bytes, age_ns in ns, step of
     birth, stranded and alone as the module says; range_size, range_free, range_blocks: size, free bytes and live blocks
     of its range (of two ranges: the sums, and the fewer).
     """

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..positions import Moment
 from ..sites import StackIndex, group_stacks
-from ..trace import Trace
 
 
 @dataclass(frozen=True)
@@ -94,22 +92,6 @@ def describe_stacks(stacks: StackIndex, numbers: pd.Series[Any]) -> pd.DataFrame
     columns = list(stacks.describe(0, "line"))
     rows = [names[int(stack)] for stack in numbers]
     return pd.DataFrame(rows, columns=columns, index=numbers.index)
-
-
-def with_forward_stacks(trace: Trace, blocks: pd.DataFrame, at: Moment, device: str) -> pd.DataFrame:
-    """The blocks of a device at a moment (`Trace.blocks`), with a column `backward`: what autograd's threads made has
-    no Python stack of its own, and gets that of the forward that caused it, where that is known."""
-    made = blocks.assign(backward=False)
-    is_unknown = (blocks["state"] != "inactive") & (blocks["stack"] == 0)
-    if not is_unknown.any():
-        return made
-    live = trace.live(at, device=device)
-    caused = live[live["backward"]].set_index("birth_seq")["stack"]
-    stacks = blocks.loc[is_unknown, "birth_seq"].map(caused)
-    found = stacks.dropna().astype(np.uint64)
-    made.loc[found.index, "stack"] = found.astype(made["stack"].dtype)
-    made.loc[found.index, "backward"] = True
-    return made
 
 
 def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:

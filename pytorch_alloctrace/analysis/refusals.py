@@ -11,11 +11,10 @@ import pandas as pd
 
 from ..kinds import KINDS
 from ..trace import Trace
-from .forward import Node, forward_stacks
 
 _COLUMNS = (
     *("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack"),
-    *("node_seq", "node_thread", "node_type"),
+    "node_type",
 )
 _GRANULE = 512
 """An out-of-memory event tells the size rounded up to this, an allocation as it was asked for."""
@@ -38,8 +37,8 @@ class Refusal:
     thread: int
     stack: int
     """0: none known."""
-    node: Node
-    """The autograd node that was evaluated; number 0: none."""
+    node_type: str
+    """Of the autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
     backward: bool = False
     """`stack` is the forward's that caused it: autograd's threads have none."""
     outcome: str = ENDED
@@ -51,25 +50,24 @@ class Refusal:
 
 
 def find_refusals(trace: Trace, device: str | None = None, last: int | None = None) -> list[Refusal]:
-    """In order; on one device or all, only the last so many. One pass over the events if there are any, and another one
-    if one of them came in backward."""
-    if not trace.kind_counts.get("oom", 0):
+    """In order; on one device or all, only the last so many. Reads the events from the first one on."""
+    if not trace.refusals:
         return []
     found: deque[Refusal] = deque(maxlen=last)
-    # All events carry the same columns: reading once more for the few that need them would cost more.
-    for frame in trace.iter_events(columns=_COLUMNS, kinds=("oom", "alloc")):
+    for frame in trace.iter_events(since=min(trace.refusals), columns=_COLUMNS, kinds=("oom", "alloc")):
         is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
         refused = frame[is_oom]
         if device is not None:
             refused = refused[refused["device"] == device]
-        found.extend(_refusals(refused))
+        found.extend(_refusals(trace, refused))
         served = frame.loc[~is_oom, ["seq", "time_ns", "size", "device"]]
         for name in {refusal.device for refusal in found if refusal.outcome != RETRIED}:
             _settle(found, name, served[served["device"] == name])
-    return _with_forward_stacks(trace, list(found))
+    return list(found)
 
 
-def _refusals(rows: pd.DataFrame) -> list[Refusal]:
+def _refusals(trace: Trace, rows: pd.DataFrame) -> list[Refusal]:
+    caused_by = trace.refusals
     return [
         Refusal(
             seq=int(row["seq"]),
@@ -80,8 +78,9 @@ def _refusals(rows: pd.DataFrame) -> list[Refusal]:
             stream=int(row["stream"]),
             pool=row["pool"],
             thread=int(row["thread"]),
-            stack=int(row["stack"]),
-            node=Node(int(row["node_seq"]), int(row["node_thread"]), str(row["node_type"])),
+            stack=int(row["stack"]) or caused_by[int(row["seq"])],
+            node_type=str(row["node_type"]),
+            backward=caused_by[int(row["seq"])] != 0,
         )
         for row in rows.to_dict("records")
     ]
@@ -108,16 +107,3 @@ def _settle(found: deque[Refusal], device: str, served: pd.DataFrame) -> None:
             continue
         time_ns = int(served["time_ns"].iloc[row])
         found[index] = replace(refusal, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)
-
-
-def _with_forward_stacks(trace: Trace, found: list[Refusal]) -> list[Refusal]:
-    nodes = {refusal.node for refusal in found if refusal.stack == 0 and refusal.node.number}
-    if not nodes:
-        return found
-    stacks = forward_stacks(trace, nodes, found[-1].seq)
-    return [
-        replace(refusal, stack=stacks[refusal.node], backward=True)
-        if refusal.stack == 0 and refusal.node in stacks
-        else refusal
-        for refusal in found
-    ]

@@ -97,7 +97,8 @@ class Summary:
 def summarize(trace: Trace, *, top: int = 10, devices: Sequence[str] = ()) -> Summary:
     """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
 
-    Passes over the trace some six times a device; memory is in proportion to live blocks and stacks, not to events.
+    One pass over the trace, and states of the replay, some twenty a device; memory is in proportion to live blocks and
+    stacks, not to events.
     """
     wanted = [device for device in trace.devices if not devices or device in devices]
     return Summary(

@@ -13,14 +13,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..trace import Trace
-from .forward import Node
 
 MOST_EVENTS = 2_000_000
 """That a window has, unless a single step has more."""
 MOST_STEPS = 100
 _COLUMNS = (
-    *("seq", "kind", "device", "address", "size", "thread", "stack"),
-    *("autograd_seq", "node_seq", "node_thread", "node_type"),
+    *("seq", "kind", "device", "address", "size"),
+    *("stack", "forward_stack", "node_type"),
 )
 _FREES = ("free_requested", "free_completed")
 _KEPT = np.iinfo(np.int64).max
@@ -82,7 +81,8 @@ class Window:
             {
                 "device": blocks["device"].astype(str).to_numpy(),
                 "size": blocks["size"].to_numpy(np.int64),
-                "stack": _with_forward(trace, blocks),
+                # Only one of the two is known.
+                "stack": blocks[["stack", "forward_stack"]].max(axis=1).to_numpy(np.int64),
                 "born": born,
                 "freed": blocks["freed"].to_numpy(np.int64),
                 "survives": blocks["freed"].to_numpy(np.int64) > end_of_step,
@@ -101,21 +101,3 @@ def _no_blocks() -> pd.DataFrame:
 def _equals_next(values: pd.Series[int]) -> npt.NDArray[np.bool_]:
     numbers = values.to_numpy()
     return np.append(numbers[1:] == numbers[:-1], False)
-
-
-def _with_forward(trace: Trace, blocks: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """The stack of each block; of those that backward made without one, that of the forward that made their node, if
-    it is among these blocks (see `forward`)."""
-    stacks = blocks["stack"].to_numpy(np.int64).copy()
-    in_node = (blocks["node_type"] != "").to_numpy()
-    forward = blocks[~in_node & (stacks != 0)]
-    autograd_id = trace.threads.set_index("thread")["autograd_id"]
-    made_by = pd.MultiIndex.from_arrays([forward["thread"].map(autograd_id), forward["autograd_seq"]])
-    first = pd.Series(forward["stack"].to_numpy(np.int64), index=made_by)
-    first = first[~first.index.duplicated(keep="first")]
-    of_view = {name: Node(0, 0, name).is_view for name in blocks["node_type"].unique()}
-    wanted = np.flatnonzero(in_node & (stacks == 0) & ~blocks["node_type"].map(of_view).to_numpy(bool))
-    nodes = blocks.iloc[wanted]
-    keys = pd.MultiIndex.from_arrays([nodes["node_thread"], nodes["node_seq"] + 1])
-    stacks[wanted] = first.reindex(keys).fillna(0).to_numpy(np.int64)
-    return stacks

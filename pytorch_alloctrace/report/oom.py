@@ -213,7 +213,7 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "source": lambda found: found.site.source,
     "stack": lambda found: found.refusal.stack,
     "backward": lambda found: found.refusal.backward,
-    "node_type": lambda found: found.refusal.node.type,
+    "node_type": lambda found: found.refusal.node_type,
     "requested": lambda found: found.requested,
     "segment_size": lambda found: found.segment_size,
     "largest_free": lambda found: found.largest_free,
@@ -281,10 +281,10 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
 
 
 def _in_backward(found: OutOfMemory) -> str:
-    node = found.refusal.node
-    if not node.number:
+    node_type = found.refusal.node_type.rsplit("::", 1)[-1]
+    if not node_type:
         return ""
-    return f" ({'in its backward' if found.refusal.backward else 'in backward'}, {node.type.rsplit('::', 1)[-1]})"
+    return f" ({'in its backward' if found.refusal.backward else 'in backward'}, {node_type})"
 
 
 def _chart(found: OutOfMemory, screen: Screen) -> None:

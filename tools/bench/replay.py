@@ -1,5 +1,5 @@
-"""What reading a trace costs: decoding, the replay with its timeline, single moments, and 100 million events; beside
-them, what other tools can do with the same events.
+"""What reading a trace costs: decoding, the replay with its timeline, the diagnosis, single moments, and 100 million
+events; beside them, what other tools can do with the same events.
 
 The traces are made up (replay_trace.cpp): a training run under a model of torch's allocator, a million blocks live at
 the peak, 50,000 stacks of 30 frames, 3 streams on each of 2 devices. They are kept in build/bench. Each measure runs in
@@ -147,16 +147,15 @@ def table(result: Result) -> str:
     for key in ("middle", "large"):
         part = result[key]
         lines.append(f"-- {part['made']['events']:,} events, {part['made']['live_peak']:,} blocks live at the peak")
-        lines.append(row("decode and account (after load)", part["decode"], "account"))
+        lines.append(row("decode (after load)", part["decode"], "decode"))
         lines.append(row("  load", part["decode"], "load"))
         lines.append(row("timeline of 2000 points (after load)", part["replay"], "timeline"))
-        if note := part["replay"].get("note"):
-            lines.append(f"  ({note})")
         if verify := part["replay"].get("verify"):
             lines.append(
                 f"  (of {verify['states']} allocator states in the trace {verify['agreeing']} agree with the replay; "
                 f"{verify['contradictions']} contradictions)"
             )
+        lines.append(row("diagnosis (after load)", part["diagnosis"], "diagnose"))
         moments = part["moments"]
         if "median_s" in moments:
             lines.append(
@@ -199,8 +198,9 @@ def main() -> None:
         say(f"measuring {path.name}")
         result[key] = {
             "made": made,
-            "decode": with_rate(measure("decode", path), "account"),
+            "decode": with_rate(measure("decode", path), "decode"),
             "replay": with_rate(measure("replay", path), "timeline"),
+            "diagnosis": measure("diagnosis", path),
         }
         # Fewer of the large one, where each may be far from the nearest check point.
         result[key]["moments"] = measure("moments", path, count=20 if key == "middle" else 5)

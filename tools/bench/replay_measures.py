@@ -54,11 +54,11 @@ def blocks_at(trace: Any, at: int) -> Any:
 
 
 def decode(path: Path, **_: Any) -> dict[str, Any]:
-    """Every event decoded, and the account of live blocks that needs no allocator."""
+    """Every event decoded, and nothing made of it."""
     trace, loading = timed(lambda: load(path))
     loaded = peak_bytes()
-    _, counting = timed(lambda: trace._account)
-    return {"events": trace.integrity.events, "load": loading, "account": counting, "loaded_bytes": loaded}
+    _, counting = timed(lambda: list(trace.iter_events(kinds=("lost",))))
+    return {"events": trace.integrity.events, "load": loading, "decode": counting, "loaded_bytes": loaded}
 
 
 def replay(path: Path, **_: Any) -> dict[str, Any]:
@@ -67,21 +67,27 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
     result = {"events": trace.integrity.events, "load": loading, "timeline": replaying, "columns": list(table.columns)}
     result["load_and_timeline"] = {part: round(loading[part] + replaying[part], 4) for part in loading}
     result["timeline_peak_bytes"] = peak_bytes()
-    if hasattr(trace, "verify"):
-        # It may need another pass over the events: told, but no part of the timeline.
-        verified, result["verifying"] = timed(trace.verify)
-        result["verify"] = {
-            name: getattr(verified, name) for name in ("states", "agreeing", "contradictions", "after_loss")
-        }
-    if "reserved" not in table:
-        result["note"] = "this timeline has no column `reserved`: it comes from the account, not from a replay"
+    verified = trace.verify()
+    result["verify"] = {
+        name: getattr(verified, name) for name in ("states", "agreeing", "contradictions", "after_loss")
+    }
     return result
+
+
+def diagnosis(path: Path, **_: Any) -> dict[str, Any]:
+    """All that `analyze TRACE` tells."""
+    trace, loading = timed(lambda: load(path))
+    findings, diagnosing = timed(trace.diagnose)
+    return {
+        "events": trace.integrity.events,
+        "load": loading,
+        "diagnose": diagnosing,
+        "findings": [finding.title for finding in findings],
+    }
 
 
 def moments(path: Path, count: int, **_: Any) -> dict[str, Any]:
     trace = load(path)
-    if not hasattr(trace, "blocks"):
-        return {"unavailable": "Trace has no `blocks` yet"}
 
     def first() -> None:
         timeline(trace)
@@ -167,7 +173,8 @@ def mosaic(path: Path, folder: str = "", **_: Any) -> dict[str, Any]:
 
 OWN = ("decode", "replay", "moments", "check", "export")
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure for measure in (decode, replay, moments, check, export, torch_trace, torch_plot, mosaic)
+    measure.__name__: measure
+    for measure in (decode, replay, diagnosis, moments, check, export, torch_trace, torch_plot, mosaic)
 }
 
 
