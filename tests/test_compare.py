@@ -271,10 +271,10 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
         (("diff", "base/cpu.alloctrace", "base/cuda.alloctrace", "--since", "peak"), "--at MOMENT"),
         (("diff", "base/cpu.alloctrace", "base/cpu.alloctrace", "--fail-above", "much"), "is no size"),
         (("peak", "base/cpu.alloctrace", "base/cpu.alloctrace"), "only diff"),
-        (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "option of diff"),
+        (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "--fail-above belongs to diff"),
         (("peak", "base/cpu.alloctrace", "--at", "peak:reserved"), "no peak"),
         (("sites", "base/cpu.alloctrace", "--by", "phase"), "sites are by"),
-        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by is an option"),
+        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by belongs to peak, diff and sites"),
         (("peak", "base/cpu.alloctrace", "--device", "cuda:3"), "no device 'cuda:3'"),
     ],
 )

@@ -19,20 +19,8 @@ from .oom_verb import show_ooms
 from .peak_verb import show_peak
 from .sites_verb import show_sites
 
-VERBS = {
-    "leaks": "what leaks, and the line to look at (with --fail, exit status 1 when anything does)",
-    "peak": "what the memory consisted of when it was at its highest: by line of code, phase of the step, age",
-    "diff": "what changed between two runs (diff A B), or two moments of one (diff A --since M1 --until M2)",
-    "sites": "what each line allocates per step, how long it lives, what it keeps for backward",
-    "segments": "what torch holds of each device's memory at a moment, segment by segment",
-    "blocks": "the blocks at a moment, largest first, with the line that made each",
-    "timeline": "requested, allocated, active and reserved bytes over time, and what is only cached",
-    "fragmentation": "what is free in which pieces at a moment, and which live blocks pin it",
-    "oom": "why memory ran out: what was asked for, what was there, and what to do",
-    "verify": "whether the trace agrees with itself and with the allocator's own states (exit status 1: it does not)",
-}
-"""What each verb shows."""
 EXIT_FOUND = 1
+_POINTS = 2000
 _OF_ITS_OWN = {
     "leaks": show_leaks,
     "peak": show_peak,
@@ -59,7 +47,7 @@ def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -
         write_verification(found, screen)
         return "", status
     if verb == "timeline":
-        table: pd.DataFrame = trace.timeline(options.points, device)
+        table: pd.DataFrame = trace.timeline(options.points or _POINTS, device)
         table = _between(table, trace, options)
         if not _is_data(options):
             write_timeline(table, screen)
