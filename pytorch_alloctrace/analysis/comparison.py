@@ -19,6 +19,7 @@ NEW, GONE = "new", "gone"
 _Chain = tuple[CodeLine, ...]
 COMPARISON_COLUMNS = (
     *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
+    *("stack_before", "stack_after"),
     *CHANGE_COLUMNS,
 )
 
@@ -33,7 +34,8 @@ def compare(
     directory, else by the last parts of its path), function and source text are; a line whose text was changed is
     matched with the nearest of its function. Columns: match ("same", "near": the nearest line, "new": only in
     trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> where there is
-    none), function, source_before, source_after, user; by "age" and "phase": those that name it; bytes_before,
+    none), function, source_before, source_after, user, stack_before, stack_after (for
+    `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
     bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
     the same are one row. Raises PositionError where one of the traces does not have the moment.
     """
@@ -50,7 +52,8 @@ def compare(
     table = changes(before, after, "pair", ["pair", "filename", "function", "user"])
     for when, side in (("before", before), ("after", after)):
         named = side.drop_duplicates("pair").set_index("pair")
-        table[f"line_{when}"] = table["pair"].map(named["line"]).astype("Int64")
+        for name in ("line", "stack"):
+            table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
         sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
     table["match"] = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]

@@ -16,6 +16,7 @@ from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from ..report.text import write_verdict
 from ..trace import Trace, load
+from .forms import whole_stacks
 from .options import PROGRAM, parse
 from .verbs import show
 
@@ -51,10 +52,11 @@ def show_verdict(trace: Trace, options: argparse.Namespace, console: Console) ->
     if options.verb is not None:
         return show(options.verb, trace, options, screen)
     top = 5 if options.top is None else options.top
+    frames = whole_stacks(trace, options)
     summary = summarize(trace, top=top or sys.maxsize, devices=options.device)
     if options.json:
-        return verdict_json(summary) + "\n", 0
-    write_verdict(summary, screen)
+        return verdict_json(summary, frames) + "\n", 0
+    write_verdict(summary, screen, frames)
     return "", 0
 
 

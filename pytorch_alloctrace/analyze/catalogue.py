@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _CODE = {"user-path": "a file or folder whose code counts as your own although it is installed (repeatable)"}
 _DEVICE = {"device": 'only this device, such as "cuda:0"'}
 _CSV = {"csv": "print the table as CSV, all sizes in bytes"}
+_STACKS = {"all-frames": "show whole stacks, frames of libraries too, innermost first; in JSON as `frames`"}
 COMMON = {
     "json": "print JSON, all sizes in bytes",
     **_CSV,
@@ -53,6 +54,7 @@ VERDICT = Verb(
         "top": "lines in each table (default: 5; 0: all)",
         "device": 'only this device, such as "cuda:0" (repeatable)',
         **_CODE,
+        **_STACKS,
     },
     (("run.alloctrace", "the verdict"), ("run.alloctrace --json --top 0 > verdict.json", "the same for programs")),
 )
@@ -67,6 +69,7 @@ VERBS = {
             "top": "so many findings (default: all)",
             **_DEVICE,
             **_CODE,
+            **_STACKS,
             "fail": "exit status 1 when there is one, for use in CI",
         },
         (
@@ -85,10 +88,12 @@ VERBS = {
             "by": "what the rows are: lines (default), stacks, functions, files, phases of the step, ages",
             "device": "only this device (default: the one with the highest peak)",
             **_CODE,
+            **_STACKS,
         },
         (
             ("peak run.alloctrace --by function", "which functions hold the peak"),
             ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
+            ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
         ),
     ),
     "diff": Verb(
@@ -105,6 +110,7 @@ VERBS = {
             "fail-above": "exit status 1 if a device grew by more, such as 512MiB (0: at all)",
             **_DEVICE,
             **_CODE,
+            **_STACKS,
         },
         (
             (
@@ -126,6 +132,7 @@ VERBS = {
             "by": "what the rows are: lines (default), stacks, functions, files",
             **_DEVICE,
             **_CODE,
+            **_STACKS,
         },
         (
             ("sites run.alloctrace --at step:10", "what each line had allocated when step 10 ended"),
@@ -154,6 +161,7 @@ VERBS = {
             "at": "the moment (default: end)",
             **_DEVICE,
             **_CODE,
+            **_STACKS,
         },
         (("blocks run.alloctrace --at step:12 --top 50", "the 50 largest blocks when step 12 ended"),),
     ),
@@ -180,6 +188,7 @@ VERBS = {
             "at": "the moment (default: end)",
             **_DEVICE,
             **_CODE,
+            **_STACKS,
         },
         (("fragmentation run.alloctrace --at peak:reserved", "what was free when the most was reserved"),),
     ),
@@ -187,7 +196,7 @@ VERBS = {
         "why memory ran out, and what to do",
         "Shows the requests that were refused: what was asked for, what was there, and why it did not do. Says what "
         "would help, and which lines held the most then.",
-        {**_CSV, "top": "so many of the last ones (default: 3; 0: all)", **_DEVICE, **_CODE},
+        {**_CSV, "top": "so many of the last ones (default: 3; 0: all)", **_DEVICE, **_CODE, **_STACKS},
         (("oom run.alloctrace", "the last refused requests, and what to do"),),
     ),
     "verify": Verb(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +15,8 @@ from ..report import units
 from ..report.difference import Changes, changes_data, write_changes
 from ..report.places import PlaceNames
 from ..report.screen import Screen
+from ..report.stacks import frames_of
+from ..sites import Frame
 from ..trace import Trace
 
 _DEFAULT_TOP = 10
@@ -54,13 +58,23 @@ def _between_runs(before: Trace, after: Trace, options: argparse.Namespace) -> l
     by = options.by or "line"
     first, second = (f"{options.at} of {os.path.basename(trace.path)}" for trace in (before, after))
     tables = [compare(before, after, at=options.at, by=by, device=device) for device in devices]
-    return [Changes(device, first, second, by, table) for device, table in zip(devices, tables, strict=True)]
+
+    def frames(row: dict[str, Any]) -> Sequence[Frame]:
+        is_gone = pd.isna(row["stack_after"])
+        trace, stack = (before, row["stack_before"]) if is_gone else (after, row["stack_after"])
+        return frames_of(trace)(int(stack))
+
+    shown = frames if options.all_frames else None
+    return [Changes(device, first, second, by, table, shown) for device, table in zip(devices, tables, strict=True)]
 
 
 def _between_moments(trace: Trace, options: argparse.Namespace) -> list[Changes]:
     until = "end" if options.until is None else options.until
     by = options.by or "line"
+    frames = (lambda row: frames_of(trace)(int(row["stack"]))) if options.all_frames else None
+    devices = options.device or trace.devices
+    tables = [trace.diff(options.since, until, by=by, device=device) for device in devices]
     return [
-        Changes(device, str(options.since), str(until), by, trace.diff(options.since, until, by=by, device=device))
-        for device in options.device or trace.devices
+        Changes(device, str(options.since), str(until), by, table, frames)
+        for device, table in zip(devices, tables, strict=True)
     ]

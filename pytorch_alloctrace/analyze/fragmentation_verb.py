@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 import pandas as pd
 
 from ..analysis.fragmentation import Fragmentation
 from ..report.fragmentation import fragmentation_data, write_fragmentation
-from ..report.places import PlaceNames
 from ..report.screen import Screen
 from ..trace import Trace
+from .forms import json_text, place_names
 
 _DEFAULT_TOP = 5
 
@@ -25,10 +24,10 @@ def show_fragmentation(trace: Trace, options: argparse.Namespace, screen: Screen
         at = until - 1  # a peak is one device's: the others are shown as they were then
     found = [trace.fragmentation(at, name) for name in devices]
     if options.json:
-        return json.dumps([fragmentation_data(one, top) for one in found], indent=1) + "\n", 0
+        return json_text([fragmentation_data(one, top) for one in found], trace, options), 0
     if options.csv:
         return _pinners(found).to_csv(index=False), 0
-    names = PlaceNames(str(trace.header.get("working_directory", "")))
+    names = place_names(trace, options)
     for number, one in enumerate(found):
         if number:
             screen.blank()

@@ -11,6 +11,7 @@ from ..analysis import summarize
 from ..report.screen import Screen
 from ..report.text import write_findings
 from ..trace import Trace
+from .forms import json_text, whole_stacks
 
 EXIT_LEAKS = 1
 
@@ -22,9 +23,9 @@ def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
         device = options.device[0] if options.device else None
         leaks = trace.leaks(device)
         shown = leaks.head(top)
-        text = shown.to_json(orient="records", indent=1) + "\n" if options.json else _csv(shown)
+        text = json_text(shown, trace, options) if options.json else _csv(shown)
         return text, _status(len(leaks), options)
-    found = write_findings(summarize(trace, devices=options.device), screen, top)
+    found = write_findings(summarize(trace, devices=options.device), screen, top, whole_stacks(trace, options))
     return "", _status(found, options)
 
 

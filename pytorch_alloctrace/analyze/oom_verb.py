@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 import pandas as pd
 
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
-from ..report.places import PlaceNames
 from ..report.screen import Screen
 from ..trace import Trace
+from .forms import json_text, place_names
 
 _SHOWN = 3
 """Refused requests in the text, unless --top says more: the last ones, of which the very last ended the run."""
@@ -23,9 +22,9 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     is_data = options.json or options.csv
     last = (None if is_data else _SHOWN) if options.top is None else options.top or None
     found = trace.ooms(device, last=last)
-    names = PlaceNames(str(trace.header.get("working_directory", "")))
+    names = place_names(trace, options)
     if options.json:
-        return json.dumps([oom_data(one, names, _SITES) for one in found], indent=1) + "\n", 0
+        return json_text([oom_data(one, names, _SITES) for one in found], trace, options), 0
     if options.csv:
         table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
         # Whole numbers stay so where some are not told.

@@ -21,6 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "since": _MOMENT,
     "until": _MOMENT,
     "by": {},
+    "all-frames": _FLAG,
     "points": {"type": positive, "metavar": "N"},
     "fail": _FLAG,
     "fail-above": {"type": byte_count, "metavar": "SIZE"},
@@ -131,6 +132,10 @@ def _check(usage: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         usage.error("a verb shows one device, or all: give --device once")
     if options.other is not None and name != "diff":
         usage.error("only diff takes a second trace")
+    if options.all_frames and options.csv:
+        usage.error("--all-frames has no place in a table: use --json")
+    if options.all_frames and options.by in ("age", "phase"):
+        usage.error(f"--all-frames shows the stacks of lines of code: not --by {options.by}")
     if name == "diff":
         _check_diff(usage, options)
     if name == "sites" and options.by not in (None, *BY):

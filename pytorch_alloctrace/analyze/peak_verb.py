@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,9 @@ import pandas as pd
 from ..analysis.composition import composition_of
 from ..positions import PEAKS, Moment
 from ..report.composition import Shown, composition_data, write_composition
-from ..report.places import PlaceNames
 from ..report.screen import Screen
 from ..trace import Trace
+from .forms import json_text, place_names
 
 _DEFAULT_TOP = 10
 
@@ -25,10 +24,10 @@ def show_peak(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     shown = _peak(trace, at, by, device) if at in PEAKS else _moment(trace, at, by, device)
     everything = max(len(shown.composition), 1)
     if options.json:
-        return json.dumps(composition_data(shown, options.top or everything), indent=1) + "\n", 0
+        return json_text(composition_data(shown, options.top or everything), trace, options), 0
     if options.csv:
         return shown.composition.head(options.top or everything).to_csv(index=False), 0
-    names = PlaceNames(str(trace.header.get("working_directory", "")))
+    names = place_names(trace, options)
     top = _DEFAULT_TOP if options.top is None else options.top or everything
     write_composition(shown, trace.begin_ns, screen, names, top)
     return "", 0

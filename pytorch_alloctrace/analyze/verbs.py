@@ -13,6 +13,7 @@ from ..report.memory import write_blocks, write_segments, write_timeline, write_
 from ..report.screen import Screen
 from ..trace import Trace
 from .diff_verb import show_diff
+from .forms import json_text, place_names
 from .fragmentation_verb import show_fragmentation
 from .leaks_verb import show_leaks
 from .oom_verb import show_ooms
@@ -58,12 +59,12 @@ def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -
     else:
         table = trace.blocks(options.at, device=device)
         if not _is_data(options):
-            write_blocks(table, trace, screen, rows)
+            write_blocks(table, trace, screen, place_names(trace, options), rows)
         else:
             sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in table["stack"]])
             table = pd.concat([table, sites[["filename", "line", "function"]]], axis=1) if len(table) else table
     if options.json:
-        return table.to_json(orient="records", indent=1) + "\n", 0
+        return json_text(table, trace, options), 0
     return (table.to_csv(index=False) if options.csv else ""), 0
 
 

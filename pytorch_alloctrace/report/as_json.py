@@ -29,6 +29,7 @@ devices: a list, highest peak first
     leaks_judged, live_bytes_over_time (equal intervals, of each the highest)
 a site: filename, line, function, source, user (false: library code stands in)
 a frame: function, filename, line, source
+frames: with --all-frames, of whatever has a stack: all of it, innermost frame first
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ from ..analysis.leak import Leak
 from ..analysis.places import Site
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from .findings import Finding, diagnosis
+from .stacks import Frames, with_frames
 
 FORMAT = "pytorch_alloctrace.verdict"
 FORMAT_VERSION = 1
 
 
-def verdict_json(summary: Summary) -> str:
-    """The summary as indented JSON, ASCII only."""
-    return json.dumps(verdict(summary), indent=2, allow_nan=False)
+def verdict_json(summary: Summary, frames: Frames | None = None) -> str:
+    """The summary as indented JSON, ASCII only. frames: where whole stacks are to be in it."""
+    return json.dumps(with_frames(verdict(summary), frames), indent=2, allow_nan=False)
 
 
 def verdict(summary: Summary) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def write_table(table: pd.DataFrame, by: str, screen: Screen, names: PlaceNames,
             notes.append(f"stack {int(row['stack'])}")
         amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
-        screen.entry(amount, f"{place} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar)
+        frames = names.stack(int(row["stack"]))
+        screen.entry(amount, f"{place} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
     rest = table.iloc[top:]
     if len(rest):
         left = int(rest["bytes"].sum())

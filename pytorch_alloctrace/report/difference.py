@@ -7,6 +7,7 @@ bytes_before, bytes_after, change (of all rows together), by, changes (a list of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,12 @@ from rich.text import Text
 from ..analysis.comparison import GONE, NEW
 from ..analysis.matching import NEAR
 from ..analysis.places import Site
-from ..sites import BY
+from ..sites import BY, Frame
 from . import units
 from .fragmentation import records
 from .places import PlaceNames
 from .screen import ENTRY_BAR, Screen
+from .stacks import frames_data
 
 _COLUMN = 10
 """Width of a change."""
@@ -40,6 +42,8 @@ class Changes:
     by: str
     table: pd.DataFrame
     """Of `Trace.diff` or `compare`."""
+    frames: Callable[[dict[str, Any]], Sequence[Frame]] | None = None
+    """The whole stack of a row, where these are to be shown."""
 
     @property
     def bytes_before(self) -> int:
@@ -59,6 +63,9 @@ class Changes:
 
 def changes_data(changes: Changes, top: int) -> dict[str, Any]:
     """As plain values, with no more than `top` rows."""
+    rows = records(changes.table.head(top))
+    if changes.frames is not None:
+        rows = [{**row, "frames": frames_data(changes.frames(row))} for row in rows]
     return {
         "device": changes.device,
         "before": changes.before,
@@ -67,7 +74,7 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
         "bytes_after": changes.bytes_after,
         "change": changes.change,
         "by": changes.by,
-        "changes": records(changes.table.head(top)),
+        "changes": rows,
     }
 
 
@@ -84,7 +91,7 @@ def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int)
     moved = changes.table[changes.table["change"] != 0]
     largest = int(moved["change"].abs().max()) if len(moved) else 0
     for row in moved.head(top).to_dict("records"):
-        _row({str(name): value for name, value in row.items()}, changes.by, largest, screen, names)
+        _row({str(name): value for name, value in row.items()}, changes, largest, screen, names)
     rest = moved.iloc[top:]
     if len(rest):
         more = units.counted(len(rest), f"more {changes.by}")
@@ -96,11 +103,12 @@ def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int)
         screen.text(f"{units.counted(same, changes.by)} of {units.size(kept)} did not change.", style="dim")
 
 
-def _row(row: dict[str, Any], by: str, largest: int, screen: Screen, names: PlaceNames) -> None:
+def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: PlaceNames) -> None:
     sizes = f"{units.size(row['bytes_before'])} to {units.size(row['bytes_after'])}"
     bar = units.bar(abs(row["change"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
-    place, source = _place(row, by, names)
-    screen.entry(units.change(row["change"]), f"{place} ({sizes})", source, 0, _COLUMN, bar=bar)
+    place, source = _place(row, changes.by, names)
+    frames = [names.place(frame) for frame in changes.frames(row)] if changes.frames is not None else []
+    screen.entry(units.change(row["change"]), f"{place} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
 
 
 def _place(row: dict[str, Any], by: str, names: PlaceNames) -> tuple[str, str | None]:

@@ -68,7 +68,8 @@ def _write(section: _Section, rows: pd.DataFrame, by: str, screen: Screen, names
         note = section.note(row)
         amount = float(row[section.column])
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
-        screen.entry(section.size(amount), f"{names.place(site)} ({note})", names.source(site), 0, _COLUMN, bar=bar)
+        place, frames = f"{names.place(site)} ({note})", names.stack(int(row["stack"]))
+        screen.entry(section.size(amount), place, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
     if len(rows) > top:
         rest = (
             "" if section.column == "largest" else f" of {section.size(float(rows[section.column].iloc[top:].sum()))}"

@@ -73,9 +73,8 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
     return "".join(signs[max(share, key=lambda state: share[state])] if share else " " for share in shares)
 
 
-def write_blocks(blocks: pd.DataFrame, trace: Trace, screen: Screen, top: int) -> None:
+def write_blocks(blocks: pd.DataFrame, trace: Trace, screen: Screen, names: PlaceNames, top: int) -> None:
     """The largest blocks that are not free, with the line that made each."""
-    names = PlaceNames(str(trace.header.get("working_directory", "")))
     live = blocks[blocks["state"] != "inactive"]
     free = blocks[blocks["state"] == "inactive"]
     for device in blocks["device"].unique():
@@ -93,6 +92,7 @@ def write_blocks(blocks: pd.DataFrame, trace: Trace, screen: Screen, top: int) -
             source = names.source(site)
             if source:
                 screen.source(source, 13)
+            screen.frames(names.stack(int(row["stack"])), 13)
         if len(held) > len(largest):
             more = units.counted(len(held) - len(largest), "more block")
             rest = units.size(held["size"].sum() - largest["size"].sum())

@@ -260,6 +260,7 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
     source = names.source(found.site)
     if source:
         screen.source(source, 4)
+    screen.frames(names.stack(found.refusal.stack), 4)
     words = _words(found, names)
     for sentence in (request(found), *words.why):
         screen.text(sentence, 2)
@@ -278,6 +279,7 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
         text = names.source(site.site)
         if text:
             screen.source(text, 15)
+        screen.frames(names.stack(site.stack), 15)
 
 
 def _in_backward(found: OutOfMemory) -> str:

@@ -8,6 +8,7 @@ import re
 from ..analysis.places import Site
 from ..analysis.summary import Program
 from ..sites import Frame
+from .stacks import Frames
 
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
@@ -20,15 +21,17 @@ def printable(text: str) -> str:
 class PlaceNames:
     """Names of files as the traced program's user knows them."""
 
-    def __init__(self, working_directory: str) -> None:
+    def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
+        """frames: where whole stacks are to be shown."""
+        self._frames = frames
         self._folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
 
     def file(self, filename: str) -> str:
-        """Relative to the program's working directory, or to the folder of installed packages; else in full."""
+        """Relative to the folder of installed packages, which may be within the program's working directory; or to
+        that; else in full."""
+        filename = _PACKAGES.sub("", filename)
         if self._folder and filename.startswith(self._folder):
             filename = filename[len(self._folder) :]
-        else:
-            filename = _PACKAGES.sub("", filename)
         return printable(filename)
 
     def place(self, code: Site | Frame) -> str:
@@ -40,6 +43,10 @@ class PlaceNames:
         library = " (library code; no user code called it)" if isinstance(code, Site) and not code.user else ""
         line = f":{code.line}" if code.line else ""
         return f"{self.file(code.filename)}{line}{inside}{library}"
+
+    def stack(self, stack: int) -> list[str]:
+        """Each frame of a stack, innermost first; none where whole stacks are not to be shown."""
+        return [self.place(frame) for frame in self._frames(stack)] if self._frames is not None else []
 
     def source(self, code: Site | Frame) -> str | None:
         """The line's text; None where there is none."""

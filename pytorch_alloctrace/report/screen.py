@@ -7,6 +7,7 @@ that it can be clicked and searched for. Only a line of quoted source is shorten
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -48,16 +49,30 @@ class Screen:
             text = set_cell_size(text, room - 3).rstrip() + "..."
         self._write(Text(" " * indent) + Text(text, style="cyan"))
 
+    def frames(self, places: Sequence[str], indent: int) -> None:
+        """The frames of a stack, one a line."""
+        for place in places:
+            self.text(place, indent, hanging=indent + 2, style="dim")
+
     def entry(
-        self, amount: str, place: str, source: str | None, indent: int, column: int, *, bar: str | None = None
+        self,
+        amount: str,
+        place: str,
+        source: str | None,
+        indent: int,
+        column: int,
+        *,
+        bar: str | None = None,
+        frames: Sequence[str] = (),
     ) -> None:
-        """An amount, a place and, below it, its source: two lines rather than cells that are cut. bar: of
+        """An amount, a place and, below it, its source and frames: lines rather than cells that are cut. bar: of
         ENTRY_BAR characters at most, between the two."""
         begin = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
         chart = "" if bar is None else f"{bar:<{ENTRY_BAR}}  "
         self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), place), indent, hanging=begin)
         if source:
             self.source(source, begin)
+        self.frames(frames, begin)
 
     def _write(self, line: Text) -> None:
         # Without soft wrapping rich would break paths and fill lines with blanks.

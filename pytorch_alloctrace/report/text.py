@@ -12,6 +12,7 @@ from . import units
 from .findings import Finding, diagnosis, findings
 from .places import PlaceNames
 from .screen import Screen
+from .stacks import Frames
 
 _LABEL_STYLES = {
     "oom": ("OUT OF MEMORY", "bold red"),
@@ -33,9 +34,9 @@ _PATH_FRAMES = 3
 _SIZE_COLUMN = 11
 
 
-def write_verdict(summary: Summary, screen: Screen) -> None:
-    """Writes a summary to the screen."""
-    names = PlaceNames(summary.program.working_directory)
+def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None) -> None:
+    """Writes a summary to the screen. frames: where whole stacks are to be shown."""
+    names = PlaceNames(summary.program.working_directory, frames)
     _header(summary, screen, names)
     _damage(summary, screen)
     if not summary.devices:
@@ -54,9 +55,10 @@ def write_verdict(summary: Summary, screen: Screen) -> None:
     _notes(summary, screen)
 
 
-def write_findings(summary: Summary, screen: Screen, top: int) -> int:
-    """Writes the first findings of a summary alone, and what they rest on; returns how many leaks there are."""
-    names = PlaceNames(summary.program.working_directory)
+def write_findings(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> int:
+    """Writes the first findings of a summary alone, and what they rest on; returns how many leaks there are. frames: as
+    of write_verdict."""
+    names = PlaceNames(summary.program.working_directory, frames)
     _header(summary, screen, names)
     _damage(summary, screen)
     if not summary.devices:
@@ -117,17 +119,26 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
         screen.source(source, indent)
     for sentence in finding.sentences:
         screen.text(sentence, indent)
-    if finding.path:
-        screen.text(f"{finding.path_title}:", indent)
+    # A leak of several lines has the stack of each with the line.
+    frames = [] if finding.leak is not None and len(finding.leak.sites) > 1 else names.stack(finding.stack)
+    if frames:
+        screen.text("Stack, innermost frame first:", indent)
+        screen.frames(frames, indent + 2)
+    elif finding.path:
+        _path(finding, indent, screen, names)
+    if finding.leak is not None:
+        _leaking_sites(finding.leak, indent, screen, names)
+        if explain and finding.site is not None and finding.site.filename:
+            screen.text(_explanation(finding.leak), indent, style="dim")
+
+
+def _path(finding: Finding, indent: int, screen: Screen, names: PlaceNames) -> None:
+    screen.text(f"{finding.path_title}:", indent)
     for frame in finding.path[:_PATH_FRAMES]:
         screen.text(names.place(frame), indent + 2)
         quoted = names.source(frame)
         if quoted:
             screen.source(quoted, indent + 4)
-    if finding.leak is not None:
-        _leaking_sites(finding.leak, indent, screen, names)
-        if explain and finding.site is not None and finding.site.filename:
-            screen.text(_explanation(finding.leak), indent, style="dim")
 
 
 def _explanation(leak: Leak) -> str:
@@ -144,15 +155,12 @@ def _leaking_sites(leak: Leak, indent: int, screen: Screen, names: PlaceNames) -
         return
     screen.text("Made at these lines, in the same steps, and probably kept by one reference:", indent)
     for site in leak.sites[:_LEAKING_SITES]:
-        _entry(screen, indent, units.rate(site.rate, leak.unit), names.place(site.site), names.source(site.site), 20)
+        rate, frames = units.rate(site.rate, leak.unit), names.stack(site.stack)
+        screen.entry(rate, names.place(site.site), names.source(site.site), indent, 20, frames=frames)
     more = leak.sites[_LEAKING_SITES:]
     if more:
         rate = units.rate(sum(site.rate for site in more), leak.unit)
         screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
-
-
-def _entry(screen: Screen, indent: int, amount: str, place: str, source: str | None, column: int) -> None:
-    screen.entry(amount, place, source, indent, column)
 
 
 def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: PlaceNames) -> None:
@@ -199,7 +207,8 @@ def _holding(
         place = names.place(site.site)
         if site.backward_bytes:
             place += f" (of it {units.size(site.backward_bytes)} in its backward)"
-        _entry(screen, 0, amount, place, names.source(site.site), _SIZE_COLUMN + 5)
+        frames = names.stack(site.stack)
+        screen.entry(amount, place, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
@@ -229,7 +238,8 @@ def _growth(device: DeviceSummary, screen: Screen, names: PlaceNames) -> None:
         screen.text("Lines that hold more than after the warm-up:", 2)
     for site in growing[:_GROWING_SITES]:
         leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
-        _entry(screen, 0, units.change(site.bytes), names.place(site.site) + leak, None, _SIZE_COLUMN + 5)
+        place, frames = names.place(site.site) + leak, names.stack(site.stack)
+        screen.entry(units.change(site.bytes), place, None, 0, _SIZE_COLUMN + 5, frames=frames)
 
 
 def _notes(summary: Summary, screen: Screen) -> None:

@@ -1,0 +1,40 @@
+"""Whole stacks, where they are asked for (--all-frames): every frame, of libraries too, innermost first.
+
+In JSON, whatever has a `stack` then has `frames`: a list of function, filename, line, source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..sites import Frame
+from ..trace import Trace
+
+Frames = Callable[[int], Sequence[Frame]]
+"""The frames of a stack, by its number."""
+
+
+def frames_of(trace: Trace) -> Frames:
+    """Those of a trace; of a stack that a damaged trace does not have, none."""
+    return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
+
+
+def with_frames(data: Any, frames: Frames | None) -> Any:
+    """Plain values, each object that has a stack with its frames; without `frames` as they are."""
+    if frames is None:
+        return data
+    if isinstance(data, list):
+        return [with_frames(item, frames) for item in data]
+    if not isinstance(data, dict):
+        return data
+    made = {name: with_frames(value, frames) for name, value in data.items()}
+    if isinstance(data.get("stack"), int):
+        made["frames"] = frames_data(frames(data["stack"]))
+    return made
+
+
+def frames_data(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    """Frames as plain values."""
+    return [dataclasses.asdict(frame) for frame in frames]
