@@ -97,12 +97,25 @@ class Trace(RecordedTrace):
 
         return composition_at(self, at, by, device)
 
-    def peak(self, device: str | None = None, measure: str = "allocated") -> PeakMemory:
+    def peak(
+        self,
+        device: str | None = None,
+        measure: str = "allocated",
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> PeakMemory:
         """The most that a device (default: the one with the highest peak) had "allocated" or "reserved" at once, with
-        its composition then. Raises PositionError where there is no peak."""
-        from .analysis.composition import peak_memory
+        its composition then.
 
-        return peak_memory(self, device, measure)
+        since, until: only from one moment (as in `live`) to another. Raises PositionError where there is no peak.
+        """
+        from .analysis.composition import peak_memory
+        from .analysis.stretch import Stretch, peak_between
+
+        if since is None and until is None:
+            return peak_memory(self, device, measure)
+        return peak_between(self, Stretch.between(self, since, until, device), device, measure)
 
     def diff(self, a: Moment, b: Moment, *, by: str = "line", device: str | None = None) -> pd.DataFrame:
         """How the live memory changed from moment `a` to moment `b`, the largest change first, in requested bytes.
@@ -114,11 +127,14 @@ class Trace(RecordedTrace):
 
         return difference(self, a, b, by, device)
 
-    def lifetimes(self, device: str | None = None, by: str = "line", *, at: Moment = "end") -> pd.DataFrame:
-        """How often each place allocates, and how long its blocks live: see `analysis.lifetimes`."""
+    def lifetimes(
+        self, device: str | None = None, by: str = "line", *, at: Moment = "end", since: Moment | None = None
+    ) -> pd.DataFrame:
+        """How often each place allocates, and how long its blocks live, up to a moment (from another one on): see
+        `analysis.lifetimes`."""
         from .analysis.lifetimes import site_lifetimes
 
-        return site_lifetimes(self, device, by, at)
+        return site_lifetimes(self, device, by, at, since)
 
     def fragmentation(self, at: Moment = "end", device: str | None = None) -> Fragmentation:
         """How the free memory of a CUDA device is cut up at a moment, and which live blocks pin it.

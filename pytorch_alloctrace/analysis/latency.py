@@ -12,18 +12,18 @@ LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
 _EVENTS = ("seq", "kind", "device", "address", "size", "stack")
 
 
-def slow_calls(trace: Trace, device: str | None, until: int | None) -> pd.DataFrame:
+def slow_calls(trace: Trace, device: str | None, until: int | None, first: int = 0) -> pd.DataFrame:
     """One row a stack: stack, slow_calls, slow_ns (all together), slowest_ns (the longest one).
 
     Told are calls of over 10 microseconds and those that got segments from the driver (events of kind latency,
     docs/trace-format.md), of CUDA's allocators alone. What autograd's threads waited for has stack 0. One pass over the
-    events, as far as the last such call.
+    events, from `first` as far as the last such call.
     """
     left = trace.kind_counts.get("latency", 0)
     found = [pd.DataFrame({"stack": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
     before: pd.DataFrame | None = None
     kinds = ("alloc", "oom", "latency")
-    for frame in trace.iter_events(until=until, columns=_EVENTS, kinds=kinds) if left else ():
+    for frame in trace.iter_events(since=first, until=until, columns=_EVENTS, kinds=kinds) if left else ():
         told = frame[(frame["kind"] == "latency").to_numpy()]
         requests = frame[(frame["kind"] != "latency").to_numpy()]
         # The call that is told of may stand at the end of the frame before.

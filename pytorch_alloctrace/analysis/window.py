@@ -38,17 +38,19 @@ class Window:
     """The events that end its steps; empty for a trace without steps."""
 
     @classmethod
-    def before(cls, trace: Trace, until: int | None) -> Window:
-        """The last one that ends before event `until`; None: with the trace."""
+    def before(cls, trace: Trace, until: int | None, first: int = 0) -> Window:
+        """The last one that ends before event `until` (None: with the trace), and does not begin before `first`."""
         limit = trace.integrity.events if until is None else until
         ends = trace.steps()["seq"].to_numpy(np.int64)
-        ends = ends[ends < limit]
+        begins = np.append(0, ends + 1)[:-1]
+        is_within = (ends < limit) & (begins >= first)
+        begins, ends = begins[is_within], ends[is_within]
         if not len(ends):
-            return cls(max(limit - MOST_EVENTS, 0), limit, ends)
-        # The first step has no beginning of its own: with it comes all that was made before the first step.
-        begins = np.append(0, ends[:-1] + 1)
+            return cls(max(limit - MOST_EVENTS, first), limit, ends)
         fitting = int((begins >= ends[-1] + 1 - MOST_EVENTS).sum())
-        count = min(max(fitting, 1), MOST_STEPS, max(len(ends) - 1, 1))
+        # The first step has no beginning of its own: with it comes all that was made before the first step.
+        whole = len(ends) - 1 if begins[0] == 0 else len(ends)
+        count = min(max(fitting, 1), MOST_STEPS, max(whole, 1))
         return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
 
     def blocks(self, trace: Trace) -> pd.DataFrame:

@@ -85,6 +85,8 @@ VERBS = {
             **_CSV,
             "top": "rows of the table (default: 10; 0: all)",
             "at": "what to show: peak (default), peak:reserved, or any other moment",
+            "since": "the peak after this moment (default: the beginning of the trace)",
+            "until": "the peak up to this moment (default: end)",
             "by": "what the rows are: lines (default), stacks, functions, files, phases of the step, ages",
             "device": "only this device (default: the one with the highest peak)",
             **_CODE,
@@ -93,6 +95,7 @@ VERBS = {
         (
             ("peak run.alloctrace --by function", "which functions hold the peak"),
             ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
+            ("peak run.alloctrace --since step:10 --until step:20", "what the memory was at its highest in ten steps"),
             ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
         ),
     ),
@@ -129,6 +132,8 @@ VERBS = {
             **_CSV,
             "top": "rows of each table (default: 5; 0: all)",
             "at": "the run until this moment (default: end)",
+            "since": "what was allocated after this moment",
+            "until": "what was allocated up to this moment (default: end)",
             "by": "what the rows are: lines (default), stacks, functions, files",
             **_DEVICE,
             **_CODE,
@@ -136,6 +141,7 @@ VERBS = {
         },
         (
             ("sites run.alloctrace --at step:10", "what each line had allocated when step 10 ended"),
+            ("sites run.alloctrace --since step:10 --until step:20", "what each line allocated in these ten steps"),
             ("sites run.alloctrace --csv > sites.csv", "all lines, with all columns"),
         ),
     ),
@@ -196,8 +202,19 @@ VERBS = {
         "why memory ran out, and what to do",
         "Shows the requests that were refused: what was asked for, what was there, and why it did not do. Says what "
         "would help, and which lines held the most then.",
-        {**_CSV, "top": "so many of the last ones (default: 3; 0: all)", **_DEVICE, **_CODE, **_STACKS},
-        (("oom run.alloctrace", "the last refused requests, and what to do"),),
+        {
+            **_CSV,
+            "top": "so many of the last ones (default: 3; 0: all)",
+            "since": "those after this moment (default: the beginning of the trace)",
+            "until": "those up to this moment (default: end)",
+            **_DEVICE,
+            **_CODE,
+            **_STACKS,
+        },
+        (
+            ("oom run.alloctrace", "the last refused requests, and what to do"),
+            ("oom run.alloctrace --since step:20 --top 0", "all that were refused after step 20 had ended"),
+        ),
     ),
     "verify": Verb(
         "whether the trace agrees with the allocator's own states",

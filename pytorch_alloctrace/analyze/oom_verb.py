@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
 import pandas as pd
 
+from ..analysis.oom import OutOfMemory
+from ..analysis.stretch import Stretch
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from ..report.screen import Screen
 from ..trace import Trace
@@ -21,7 +24,7 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     device = options.device[0] if options.device else None
     is_data = options.json or options.csv
     last = (None if is_data else _SHOWN) if options.top is None else options.top or None
-    found = trace.ooms(device, last=last)
+    found, all_of = _found(trace, options, device, last)
     names = place_names(trace, options)
     if options.json:
         return json_text([oom_data(one, names, _SITES) for one in found], trace, options), 0
@@ -29,6 +32,24 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
         table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
         # Whole numbers stay so where some are not told.
         return table.convert_dtypes().to_csv(index=False), 0
-    all_of = len(found) != last or len(found) == trace.kind_counts.get("oom", 0)
-    write_ooms(found, screen, names, trace.begin_ns, all_of=all_of)
+    if not found and (options.since, options.until) != (None, None):
+        screen.text("No request ran out of memory in this stretch.")
+    else:
+        write_ooms(found, screen, names, trace.begin_ns, all_of=all_of)
     return "", 0
+
+
+def _found(
+    trace: Trace, options: argparse.Namespace, device: str | None, last: int | None
+) -> tuple[list[OutOfMemory], bool]:
+    """The last so many (None: all), of the stretch that was asked for; and whether none was left out."""
+    if options.since is None and options.until is None:
+        found = trace.ooms(device, last=last)
+        return found, len(found) != last or len(found) == trace.kind_counts.get("oom", 0)
+    stretch = Stretch.between(trace, options.since, options.until, device)
+    events = trace.events(since=stretch.first, columns=("seq", "device"), kinds=("oom",))
+    own = events["seq"].to_numpy(np.int64)[(events["device"] == device) if device else slice(None)]
+    within = int(stretch.has(own).sum())
+    # Each costs a state of the replay: those before the stretch are not asked for.
+    found = trace.ooms(device, last=len(own))[:within] if within else []
+    return found[-within if last is None else -last :], last is None or within <= last

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.composition import COMPOSITION_BY
+from ..positions import PEAKS
 from ..sites import BY
 from .catalogue import ALWAYS, COMMON, MOMENTS, VERBS, VERDICT, takers, verb_named
 from .inputs import byte_count, count, moment, positive
@@ -138,6 +139,8 @@ def _check(usage: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         usage.error(f"--all-frames shows the stacks of lines of code: not --by {options.by}")
     if name == "diff":
         _check_diff(usage, options)
+    if name in ("peak", "sites") and (options.since, options.until) != (None, None):
+        _check_stretch(usage, options)
     if name == "sites" and options.by not in (None, *BY):
         usage.error(f"sites are by {', '.join(BY)}")
 
@@ -149,6 +152,13 @@ def _check_diff(usage: argparse.ArgumentParser, options: argparse.Namespace) -> 
         usage.error("diff of one trace compares two moments of it: --since MOMENT [--until MOMENT], not --at")
     if options.other is not None and (options.since, options.until) != (None, None):
         usage.error("diff of two traces compares one moment of each: --at MOMENT")
+
+
+def _check_stretch(usage: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.verb == "peak" and options.at not in (None, *PEAKS):
+        usage.error(f"--since and --until look for a peak: --at peak or peak:reserved, not {options.at}")
+    if options.verb == "sites" and options.at is not None:
+        usage.error("--at is one moment, --since and --until are two: give either")
 
 
 def _is_given(options: argparse.Namespace, option: str) -> bool:

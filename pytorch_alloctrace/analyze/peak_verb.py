@@ -21,7 +21,7 @@ def show_peak(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
     device = options.device[0] if options.device else None
     by, at = options.by or "line", options.at
-    shown = _peak(trace, at, by, device) if at in PEAKS else _moment(trace, at, by, device)
+    shown = _peak(trace, options, by, device) if at in PEAKS else _moment(trace, at, by, device)
     everything = max(len(shown.composition), 1)
     if options.json:
         return json_text(composition_data(shown, options.top or everything), trace, options), 0
@@ -33,12 +33,14 @@ def show_peak(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     return "", 0
 
 
-def _peak(trace: Trace, at: Moment, by: str, device: str | None) -> Shown:
-    found = trace.peak(device, "reserved" if at == "peak:reserved" else "allocated")
+def _peak(trace: Trace, options: argparse.Namespace, by: str, device: str | None) -> Shown:
+    at, since, until = options.at, options.since, options.until
+    found = trace.peak(device, "reserved" if at == "peak:reserved" else "allocated", since=since, until=until)
     known = {"line": found.composition, "phase": found.phases, "age": found.ages}
     table = known[by] if by in known else trace.composition(found.seq, by=by, device=found.device)
     return Shown(
-        *(found.device, at, by, table, found.seq, found.time_ns, found.step, found.requested, found.reserved), found
+        *(found.device, at, by, table, found.seq, found.time_ns, found.step, found.requested, found.reserved, found),
+        *(since, until),
     )
 
 

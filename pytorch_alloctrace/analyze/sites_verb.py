@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..analysis.stretch import Stretch
 from ..analysis.window import Window
 from ..report.lifetimes import write_lifetimes
 from ..report.screen import Screen
@@ -17,7 +18,8 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     """JSON or CSV to print, or "" where the text was written to the screen; and the exit status."""
     device = options.device[0] if options.device else None
     by = options.by or "line"
-    table = trace.lifetimes(device, by, at=options.at)
+    at = options.at if options.until is None else options.until
+    table = trace.lifetimes(device, by, at=at, since=options.since)
     everything = max(len(table), 1)
     if options.json:
         return json_text(table.head(options.top or everything), trace, options), 0
@@ -26,8 +28,10 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     if table.empty:
         screen.text("Nothing was allocated.")
         return "", 0
-    steps = len(Window.before(trace, trace.first_event_after(options.at, device)).step_ends)
+    first = 0 if options.since is None else Stretch.between(trace, options.since, at, device).first
+    steps = len(Window.before(trace, trace.first_event_after(at, device), first).step_ends)
     names = place_names(trace, options)
     top = _DEFAULT_TOP if options.top is None else options.top or everything
-    write_lifetimes(table, steps, str(options.at), by, screen, names, top)
+    since = None if options.since is None else str(options.since)
+    write_lifetimes(table, steps, str(at), by, screen, names, top, since=since)
     return "", 0

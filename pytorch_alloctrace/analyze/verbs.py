@@ -9,6 +9,8 @@ import sys
 
 import pandas as pd
 
+from ..analysis.stretch import Stretch
+from ..errors import PositionError
 from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
 from ..report.screen import Screen
 from ..trace import Trace
@@ -75,8 +77,13 @@ def _is_data(options: argparse.Namespace) -> bool:
 def _between(table: pd.DataFrame, trace: Trace, options: argparse.Namespace) -> pd.DataFrame:
     """The intervals from --since to --until."""
     begin, end = options.since, options.until
+    if (begin, end) == (None, None):
+        return table
+    Stretch.between(trace, begin, end)
     if begin is not None:
         table = table[table["time_ns"] >= trace.time_ns(begin)]
     if end is not None:
         table = table[table["time_ns"] <= trace.time_ns(end)]
+    if table.empty:
+        raise PositionError(f"no interval begins between {begin} and {end}: they are too long (--points)")
     return table.reset_index(drop=True)

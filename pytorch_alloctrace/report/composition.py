@@ -1,8 +1,9 @@
 """What the live memory consists of, for people and for programs.
 
-JSON is an object: device, at, measure and bytes (of the peak; else null), seq (the state is the one after this event),
-time_ns (since 1970-01-01 UTC), step, requested, reserved (null where they are not told), by, composition (a list of
-objects, see `Trace.composition`). CSV is the composition. Sizes in bytes, shares from 0 to 1.
+JSON is an object: device, at, since and until (the stretch that the peak is of; null: the whole run), measure and bytes
+(of the peak; else null), seq (the state is the one after this event), time_ns (since 1970-01-01 UTC), step, requested,
+reserved (null where they are not told), by, composition (a list of objects, see `Trace.composition`). CSV is the
+composition. Sizes in bytes, shares from 0 to 1.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Shown:
     reserved: int | None
     peak: PeakMemory | None = None
     """If the moment is one."""
+    since: Moment | None = None
+    """Of a peak: of the stretch from here."""
+    until: Moment | None = None
+    """To here."""
 
 
 def composition_data(shown: Shown, top: int) -> dict[str, Any]:
@@ -50,6 +55,8 @@ def composition_data(shown: Shown, top: int) -> dict[str, Any]:
     return {
         "device": shown.device,
         "at": str(shown.at),
+        "since": None if shown.since is None else str(shown.since),
+        "until": None if shown.until is None else str(shown.until),
         "measure": shown.peak.measure if shown.peak else None,
         "bytes": shown.peak.bytes if shown.peak else None,
         "seq": shown.seq,
@@ -72,6 +79,9 @@ def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: PlaceN
     if shown.peak is not None:
         label, amount = "PEAK", f"{units.size(shown.peak.bytes)} {shown.peak.measure}"
     after = "" if shown.seq is None else f", after event {shown.seq:,}"
+    if (shown.since, shown.until) != (None, None):
+        begin = "the beginning" if shown.since is None else shown.since
+        after += f": the highest from {begin} to {'the end' if shown.until is None else shown.until}"
     title = Text.assemble((label, "bold"), f"  {shown.device}: {amount} {when}{after}")
     screen.text(title, hanging=len(label) + 2)
     if shown.peak is not None:

@@ -36,11 +36,25 @@ class _Section:
 
 
 def write_lifetimes(
-    table: pd.DataFrame, steps: int, at: str, by: str, screen: Screen, names: PlaceNames, top: int
+    table: pd.DataFrame,
+    steps: int,
+    at: str,
+    by: str,
+    screen: Screen,
+    names: PlaceNames,
+    top: int,
+    *,
+    since: str | None = None,
 ) -> None:
-    """A table for each respect in which places can lead. steps: how many were measured."""
+    """A table for each respect in which places can lead. steps: how many were measured. since: where the stretch
+    begins, if it is one."""
     measured = f"on average of the last {units.counted(steps, 'step')}" if steps else "no steps to measure it over"
     sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
+    if since is not None:
+        sections = [
+            _Section("ALLOCATED", f"from {since} to {at}, what is freed again too", "bytes", _allocated),
+            _Section("GREW", f"from {since} to {at}: what holds more", "live_change", _grew, units.change),
+        ]
     if steps:
         sections += [
             _Section("CHURN", "per step: made and freed within it", "churn_per_step", _churn),
@@ -75,6 +89,15 @@ def _write(section: _Section, rows: pd.DataFrame, by: str, screen: Screen, names
             "" if section.column == "largest" else f" of {section.size(float(rows[section.column].iloc[top:].sum()))}"
         )
         screen.text(f"and {units.counted(len(rows) - top, f'more {by}')}{rest} (--top 0 shows all)", 2, style="dim")
+
+
+def _allocated(row: dict[str, Any]) -> str:
+    allocations = units.counted(int(row["allocations"]), "allocation")
+    return f"{allocations}; it holds {units.change(row['live_change'])}" if row["live_change"] else allocations
+
+
+def _grew(row: dict[str, Any]) -> str:
+    return f"to {units.size(row['live_bytes'])} in {_live(row)}"
 
 
 def _live(row: dict[str, Any]) -> str:

@@ -1,0 +1,133 @@
+"""A stretch of a run: what happened after one moment and up to another one, and the highest within it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..errors import PositionError
+from ..positions import Moment
+from ..replay import POINTS, Peak
+from ..trace import Trace
+from .composition import PeakMemory, composition_of
+
+_LOOKED_AT = 32
+"""Most events of a part of an interval whose state is looked at."""
+_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Kinds of events that change what is reserved."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive events: those after one moment, up to another one."""
+
+    first: int
+    """The first event of it."""
+    end: int | None
+    """The first event after it; None: it lasts to the end of the trace."""
+
+    @classmethod
+    def between(cls, trace: Trace, since: Moment | None, until: Moment | None, device: str | None = None) -> Stretch:
+        """since, until: None is the beginning, the end of the trace. Raises PositionError where nothing is between."""
+        begin = 0 if since is None else trace.first_event_after(since, device)
+        end = None if until is None else trace.first_event_after(until, device)
+        if begin is None or begin >= (trace.integrity.events if end is None else end):
+            told = "the beginning" if since is None else since, "the end" if until is None else until
+            raise PositionError(f"nothing happened between {told[0]} and {told[1]}: the one must be before the other")
+        return cls(begin, end)
+
+    @property
+    def last(self) -> Moment:
+        """The moment at which it ends."""
+        return "end" if self.end is None else self.end - 1
+
+    def has(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these events are in it."""
+        return (events >= self.first) & (events < (np.iinfo(np.int64).max if self.end is None else self.end))
+
+
+def peak_between(trace: Trace, stretch: Stretch, device: str | None, measure: str) -> PeakMemory:
+    """As `Trace.peak`, within a stretch; what it begins with counts. Raises PositionError where there is none."""
+    if measure not in ("allocated", "reserved"):
+        raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    highest = _highest_allocated if measure == "allocated" else _highest_reserved
+    peaks = {name: highest(trace, stretch, name) for name in trace.devices if device in (None, name)}
+    name = max(peaks, key=lambda name: peaks[name].bytes, default="")
+    if name not in peaks or not peaks[name].bytes:
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
+        raise PositionError(f"there is no peak of {device or 'any device'} in this stretch: nothing was {kept}")
+    peak = peaks[name]
+    segments, live = trace.segments(peak.seq, device=name), trace.live(peak.seq, device=name)
+    step = trace.positions.step_of(np.array([peak.seq], dtype=np.uint64))[0]
+    return PeakMemory(
+        device=name,
+        measure=measure,
+        bytes=peak.bytes,
+        seq=peak.seq,
+        time_ns=peak.time_ns,
+        step=None if pd.isna(step) else int(step),
+        requested=int(live["size"].sum()),
+        reserved=int(segments["total_size"].sum()) if len(segments) else None,
+        composition=composition_of(trace, live, "line", peak.seq + 1),
+        phases=composition_of(trace, live, "phase", peak.seq + 1),
+        ages=composition_of(trace, live, "age", peak.seq + 1),
+    )
+
+
+def _highest_allocated(trace: Trace, stretch: Stretch, device: str) -> Peak:
+    """The replay has measured the highest of each of many intervals, and which event reached it. Of the two intervals
+    that only a part of the stretch is in, it may lie outside: there the events decide which moments are looked at."""
+    table = trace.timeline(POINTS, device)
+    events, sizes = table["seq"].to_numpy(np.int64), table["allocated_max"].to_numpy(np.int64)
+    is_inside = stretch.has(events)
+    looked_at = {stretch.first - 1}
+    if is_inside.any():
+        looked_at.add(int(events[is_inside][sizes[is_inside].argmax()]))
+    times = np.append(table["time_ns"].to_numpy(np.int64), trace.end_ns)
+    for moment in (stretch.first, stretch.last):
+        interval = int(np.clip(np.searchsorted(times, trace.time_ns(moment), side="right") - 1, 0, len(table) - 1))
+        if not is_inside[interval]:
+            looked_at.update(_rises(trace, stretch, device, *times[interval : interval + 2].tolist()))
+    return _highest(trace, {seq: _allocated(trace, seq, device) for seq in looked_at})
+
+
+def _rises(trace: Trace, stretch: Stretch, device: str, begin_ns: int, end_ns: int) -> list[int]:
+    """The events of a stretch, between two times, after which the most was requested: those before it fell again."""
+    begin, end = (trace.first_event_after(f"{(time - trace.begin_ns) / 1e9:.9f}s") for time in (begin_ns, end_ns))
+    begin = max(begin or 0, stretch.first)
+    # An event of the very time of a border belongs to the interval after it.
+    end = stretch.end if end is None or end_ns >= trace.end_ns else end + 1
+    end = end if stretch.end is None or end is None else min(end, stretch.end)
+    kinds = ("alloc", "free_requested")
+    events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "size"), kinds=kinds)
+    events = events[events["device"] == device]
+    is_alloc = (events["kind"] == "alloc").to_numpy(bool)
+    level = np.cumsum(np.where(is_alloc, 1, -1) * events["size"].to_numpy(np.int64))
+    tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))
+    highest = tops[np.argsort(-level[tops], kind="stable")[:_LOOKED_AT]]
+    return [int(seq) for seq in events["seq"].to_numpy(np.int64)[highest]]
+
+
+def _highest_reserved(trace: Trace, stretch: Stretch, device: str) -> Peak:
+    columns = ("seq", "kind", "device", "size")
+    events = trace.events(since=stretch.first, until=stretch.end, columns=columns, kinds=tuple(_SEGMENTS))
+    events = events[events["device"] == device]
+    level = np.cumsum(events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["size"].to_numpy(np.int64))
+    looked_at = {stretch.first - 1}
+    if len(level):
+        looked_at.add(int(events["seq"].iloc[int(level.argmax())]))
+    return _highest(trace, {seq: int(trace.segments(seq, device=device)["total_size"].sum()) for seq in looked_at})
+
+
+def _allocated(trace: Trace, seq: int, device: str) -> int:
+    blocks = trace.blocks(seq, device=device)
+    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+
+
+def _highest(trace: Trace, levels: dict[int, int]) -> Peak:
+    """The first event with the most bytes."""
+    seq = min(levels, key=lambda seq: (-levels[seq], seq))
+    return Peak(levels[seq], seq, trace.time_ns(seq))
