@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
 from ..sites import Frame
 from ..trace import Trace
 from .places import Site
@@ -18,6 +22,8 @@ MOST = 0.8
 """Share of a leak's bytes from which on the one line that makes them is the line to look at."""
 LEAST_COVERAGE = 0.8
 """Share of the windows that must bear witness."""
+_SAMPLES = 200
+"""Most moments of which the level is kept for a chart."""
 DOUBT = 0.8
 """Factor on the confidence for each thing that makes births or deaths less certain."""
 
@@ -87,6 +93,8 @@ class Leak:
     """The frames of user code under which nearly all its bytes are made (see `common_path`), but the first site."""
     path_share: float
     """Of the bytes: how many are made under that path."""
+    live: tuple[int, ...] = ()
+    """Live bytes of its sites over the run: see `survivors_live`, `buffers_live`."""
 
     @property
     def callers(self) -> tuple[Frame, ...]:
@@ -97,6 +105,28 @@ class Leak:
             if (frame.filename, frame.line) == here or inside:
                 return self.path[number + 1 :]
         return self.path
+
+    @staticmethod
+    def survivors_live(windows: Windows, blocks: pd.DataFrame, begin_ns: int) -> tuple[int, ...]:
+        """Of these blocks, live at the judged moment, the bytes that were born by the end of each step (of at most so
+        many, evenly chosen; without steps by as many times): exact of what survives, without what else lived between.
+        begin_ns: of the recording."""
+        by_step = windows.unit == "step"
+        born = blocks["birth_seq" if by_step else "birth_ns"].to_numpy(np.int64)
+        ends = windows.births if by_step else np.linspace(begin_ns, windows.judged_ns, _SAMPLES + 1)[1:]
+        picked = np.linspace(0, len(ends) - 1, min(_SAMPLES, len(ends))).round().astype(np.int64)
+        order = np.argsort(born, kind="stable")
+        held = np.append(0, np.cumsum(blocks["size"].to_numpy(np.int64)[order]))
+        return tuple(held[np.searchsorted(born[order], ends[picked], side="right")].tolist())
+
+    @staticmethod
+    def buffers_live(total: int, units: npt.NDArray[np.int64], growth: npt.NDArray[np.int64]) -> tuple[int, ...]:
+        """What buffers held after the warm-up, and after each unit in which one was seen to have grown. total: in the
+        end; growth: by how much one grew, each time; units: when that was."""
+        _, unit = np.unique(units, return_inverse=True)
+        grown = np.zeros(int(unit.max(initial=-1)) + 1, dtype=np.int64)
+        np.add.at(grown, unit, growth)
+        return tuple((total - int(grown.sum()) + np.append(0, np.cumsum(grown))).tolist())
 
     @property
     def weight(self) -> tuple[bool, float]:

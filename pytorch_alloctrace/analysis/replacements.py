@@ -211,6 +211,11 @@ def _leak(
         line=line,
         path=path,
         path_share=path_share,
+        live=Leak.buffers_live(
+            total,
+            np.concatenate([candidate.units for candidate in group]),
+            np.concatenate([candidate.growth for candidate in group]),
+        ),
     )
 
 

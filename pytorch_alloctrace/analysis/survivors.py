@@ -165,6 +165,11 @@ def _leak(
         line=line,
         path=path,
         path_share=path_share,
+        live=Leak.survivors_live(
+            windows,
+            survivors.blocks[np.isin(survivors.sites, [candidate.site for candidate in group])],
+            trace.begin_ns,
+        ),
     )
 
 

@@ -18,6 +18,7 @@ findings: a list, most pressing first
     of a leak also: leak_kind ("survivors"; "growing": one buffer, replaced by ever larger ones), unit ("step",
     "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
     growing one: in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is full),
+    live_bytes_over_run (of its sites: of those blocks that survive; of a growing one after each step it grew in),
     path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack, bytes_per_unit, bytes, blocks)
 devices: a list, highest peak first
     device, allocations, bytes_allocated
@@ -102,6 +103,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
         "windows_judged": leak.windows_judged,
         "oldest_age": leak.oldest_age,
         "forecast_seconds": leak.forecast,
+        "live_bytes_over_run": list(leak.live),
         "path": [dataclasses.asdict(frame) for frame in leak.path],
         "path_share": round(leak.path_share, 4),
         "sites": [

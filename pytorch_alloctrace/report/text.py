@@ -119,6 +119,8 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
         screen.source(source, indent)
     for sentence in finding.sentences:
         screen.text(sentence, indent)
+    if finding.leak is not None:
+        _live(finding.leak, indent, screen)
     # A leak of several lines has the stack of each with the line.
     frames = [] if finding.leak is not None and len(finding.leak.sites) > 1 else names.stack(finding.stack)
     if frames:
@@ -130,6 +132,16 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
         _leaking_sites(finding.leak, indent, screen, names)
         if explain and finding.site is not None and finding.site.filename:
             screen.text(_explanation(finding.leak), indent, style="dim")
+
+
+def _live(leak: Leak, indent: int, screen: Screen) -> None:
+    """A chart of what the lines of a leak held over the run."""
+    if len(leak.live) < 2:
+        return
+    chart = units.sparkline(leak.live, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain)
+    arrow = "to" if screen.plain else "→"
+    first, last = units.size(leak.live[0]), units.size(leak.live[-1])
+    screen.text(Text.assemble("live: ", (chart, "green"), f"  {first} {arrow} {last}"), indent)
 
 
 def _path(finding: Finding, indent: int, screen: Screen, names: PlaceNames) -> None:
