@@ -119,6 +119,8 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert [row["step"] for row in later] == [6, 9]
     shown = run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2")
     assert shown.startswith("The last 2 refused requests") and "in step 3" in shown and "in step 6" in shown
+    until_later = json.loads(run_analyze(folder, "peak", *words[:3], "--until", "99s", "--json", "--device", "cuda:0"))
+    assert until_later["bytes"] == trace.peak("cuda:0", since="step:3").bytes
     none = run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
     assert none == "No request ran out of memory in this stretch.\n"
 
@@ -129,6 +131,9 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     [
         (("sites", "--since", "step:7", "--until", "step:3"), "nothing happened between step:7 and step:3"),
         (("timeline", "--since", "end"), "nothing happened between end and the end"),
+        (("peak", "--since", "99s"), "nothing happened between 99s and the end"),
+        (("sites", "--since", "99999999999999999999999"), "nothing happened between"),
+        (("oom", "--since", "step:3", "--until", "step:3"), "nothing happened between"),
         (("timeline", "--since", "step:3", "--until", "step:4", "--points", "1"), "--points"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),

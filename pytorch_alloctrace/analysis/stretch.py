@@ -10,6 +10,7 @@ import pandas as pd
 
 from ..errors import PositionError
 from ..positions import Moment
+from ..recorded import ALL
 from ..replay import POINTS, Peak
 from ..trace import Trace
 from .composition import PeakMemory, composition_of
@@ -34,7 +35,9 @@ class Stretch:
         """since, until: None is the beginning, the end of the trace. Raises PositionError where nothing is between."""
         begin = 0 if since is None else trace.first_event_after(since, device)
         end = None if until is None else trace.first_event_after(until, device)
-        if begin is None or begin >= (trace.integrity.events if end is None else end):
+        # A time after the last event is a number that no event has.
+        end = None if end == ALL else end
+        if begin is None or next(trace.iter_events(1, since=begin, until=end, columns=("seq",)), None) is None:
             told = "the beginning" if since is None else since, "the end" if until is None else until
             raise PositionError(f"nothing happened between {told[0]} and {told[1]}: the one must be before the other")
         return cls(begin, end)
@@ -96,11 +99,11 @@ def _highest_allocated(trace: Trace, stretch: Stretch, device: str) -> Peak:
 
 def _rises(trace: Trace, stretch: Stretch, device: str, begin_ns: int, end_ns: int) -> list[int]:
     """The events of a stretch, between two times, after which the most was requested: those before it fell again."""
-    begin, end = (trace.first_event_after(f"{(time - trace.begin_ns) / 1e9:.9f}s") for time in (begin_ns, end_ns))
-    begin = max(begin or 0, stretch.first)
     # An event of the very time of a border belongs to the interval after it.
-    end = stretch.end if end is None or end_ns >= trace.end_ns else end + 1
-    end = end if stretch.end is None or end is None else min(end, stretch.end)
+    moments = (f"{max(time - trace.begin_ns, 0) / 1e9:.9f}s" for time in (begin_ns - 1, end_ns))
+    begin, end = (trace.first_event_after(moment) or 0 for moment in moments)
+    begin = max(begin, stretch.first) if begin_ns > trace.begin_ns else stretch.first
+    end = end if stretch.end is None else min(end, stretch.end)
     kinds = ("alloc", "free_requested")
     events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "size"), kinds=kinds)
     events = events[events["device"] == device]

@@ -7,11 +7,12 @@ import re
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)
 _POWERS = "KMGTP"
+_MOST_EVENTS = 1 << 62
 
 
 def moment(text: str) -> int | str:
     """A number is that of an event."""
-    return int(text) if text.isdigit() else text
+    return min(int(text), _MOST_EVENTS) if text.isdecimal() else text
 
 
 def count(text: str) -> int:
