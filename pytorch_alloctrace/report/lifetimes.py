@@ -51,9 +51,11 @@ def write_lifetimes(
     measured = f"on average of the last {units.counted(steps, 'step')}" if steps else "no steps to measure it over"
     sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
     if since is not None:
+        table = table.assign(live_shrunk=-table["live_change"])
         sections = [
             _Section("ALLOCATED", f"from {since} to {at}, what is freed again too", "bytes", _allocated),
-            _Section("GREW", f"from {since} to {at}: what holds more", "live_change", _grew, units.change),
+            _Section("GREW", f"from {since} to {at}: what holds more", "live_change", _changed, units.change),
+            _Section("SHRANK", f"from {since} to {at}: what holds less", "live_shrunk", _changed, _less),
         ]
     if steps:
         sections += [
@@ -96,7 +98,11 @@ def _allocated(row: dict[str, Any]) -> str:
     return f"{allocations}; it holds {units.change(row['live_change'])}" if row["live_change"] else allocations
 
 
-def _grew(row: dict[str, Any]) -> str:
+def _less(size: float) -> str:
+    return units.size(-size)
+
+
+def _changed(row: dict[str, Any]) -> str:
     return f"to {units.size(row['live_bytes'])} in {_live(row)}"
 
 
