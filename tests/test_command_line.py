@@ -70,6 +70,11 @@ def test_help_of_a_verb_has_its_options_alone(verb: str, capsys: pytest.CaptureF
     assert len(sentences) == 2, sentences
 
 
+def test_no_verb_is_diagnose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_analyze(folder, "diagnose", "run.alloctrace") == run_analyze(folder, "run.alloctrace")
+    assert help_of(capsys, "diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
+
+
 def test_help_of_all_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(capsys, "--help")
     shown = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE))

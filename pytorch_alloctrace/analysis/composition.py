@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..errors import PositionError
 from ..positions import Moment
+from ..replay import Peak
 from ..sites import BY
 from ..trace import Trace
 from .phases import PHASES, phases_of_blocks
@@ -62,21 +63,26 @@ def peak_memory(trace: Trace, device: str | None, measure: str) -> PeakMemory:
     if device is None or found is None:
         kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
         raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
-    segments = trace.segments(found.seq, device=device)
-    live = trace.live(found.seq, device=device)
-    step = trace.positions.step_of(np.array([found.seq], dtype=np.uint64))[0]
+    return memory_at(trace, found, device, measure)
+
+
+def memory_at(trace: Trace, peak: Peak, device: str, measure: str) -> PeakMemory:
+    """What the memory of a device consisted of at a peak that is known."""
+    segments = trace.segments(peak.seq, device=device)
+    live = trace.live(peak.seq, device=device)
+    step = trace.positions.step_of(np.array([peak.seq], dtype=np.uint64))[0]
     return PeakMemory(
         device=device,
         measure=measure,
-        bytes=found.bytes,
-        seq=found.seq,
-        time_ns=found.time_ns,
+        bytes=peak.bytes,
+        seq=peak.seq,
+        time_ns=peak.time_ns,
         step=None if pd.isna(step) else int(step),
         requested=int(live["size"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
-        composition=composition_of(trace, live, "line", found.seq + 1),
-        phases=composition_of(trace, live, "phase", found.seq + 1),
-        ages=composition_of(trace, live, "age", found.seq + 1),
+        composition=composition_of(trace, live, "line", peak.seq + 1),
+        phases=composition_of(trace, live, "phase", peak.seq + 1),
+        ages=composition_of(trace, live, "age", peak.seq + 1),
     )
 
 

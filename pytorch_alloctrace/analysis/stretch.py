@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ..errors import PositionError
 from ..positions import Moment
 from ..recorded import ALL
 from ..replay import POINTS, Peak
 from ..trace import Trace
-from .composition import PeakMemory, composition_of
+from .composition import PeakMemory, memory_at
 
 _LOOKED_AT = 32
 """Most events of a part of an interval whose state is looked at."""
@@ -62,22 +61,7 @@ def peak_between(trace: Trace, stretch: Stretch, device: str | None, measure: st
     if name not in peaks or not peaks[name].bytes:
         kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
         raise PositionError(f"there is no peak of {device or 'any device'} in this stretch: nothing was {kept}")
-    peak = peaks[name]
-    segments, live = trace.segments(peak.seq, device=name), trace.live(peak.seq, device=name)
-    step = trace.positions.step_of(np.array([peak.seq], dtype=np.uint64))[0]
-    return PeakMemory(
-        device=name,
-        measure=measure,
-        bytes=peak.bytes,
-        seq=peak.seq,
-        time_ns=peak.time_ns,
-        step=None if pd.isna(step) else int(step),
-        requested=int(live["size"].sum()),
-        reserved=int(segments["total_size"].sum()) if len(segments) else None,
-        composition=composition_of(trace, live, "line", peak.seq + 1),
-        phases=composition_of(trace, live, "phase", peak.seq + 1),
-        ages=composition_of(trace, live, "age", peak.seq + 1),
-    )
+    return memory_at(trace, peaks[name], name, measure)
 
 
 def _highest_allocated(trace: Trace, stretch: Stretch, device: str) -> Peak:

@@ -47,7 +47,7 @@ class Verb:
 
 
 VERDICT = Verb(
-    "(no verb) what is the matter, peak, end, and growth",
+    "(or no verb) what is the matter, peak, end, and growth",
     "Says first what is the matter: requests that ran out of memory, leaks, memory that is held in vain. Then what the "
     "peak consisted of by line of your code, what was live at the end, and the growth.",
     {
@@ -58,7 +58,8 @@ VERDICT = Verb(
     },
     (("run.alloctrace", "the verdict"), ("run.alloctrace --json --top 0 > verdict.json", "the same for programs")),
 )
-"""Without a verb."""
+"""Without a verb, or with this one:"""
+DIAGNOSE = "diagnose"
 VERBS = {
     "leaks": Verb(
         "what leaks, how fast, and the line to look at",

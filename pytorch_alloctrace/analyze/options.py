@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis.composition import COMPOSITION_BY
 from ..positions import PEAKS
 from ..sites import BY
-from .catalogue import ALWAYS, COMMON, MOMENTS, VERBS, VERDICT, takers, verb_named
+from .catalogue import ALWAYS, COMMON, DIAGNOSE, MOMENTS, VERBS, VERDICT, takers, verb_named
 from .inputs import byte_count, count, moment, positive
 
 PROGRAM = "python -m pytorch_alloctrace.analyze"
@@ -43,11 +43,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     help is asked for."""
     if not {"-h", "--help"}.isdisjoint(arguments):
         # The verb's, wherever it stands: of a command that is not complete, too.
-        verb = next((word for word in arguments if word in VERBS), None)
-        (general_parser() if verb is None else verb_parser(verb)).print_help()
+        verb = next((word for word in arguments if word in (DIAGNOSE, *VERBS)), None)
+        (general_parser() if verb is None else verb_parser(None if verb == DIAGNOSE else verb)).print_help()
         raise SystemExit(0)
     # Intermixed: with options between VERB and TRACE, plain parsing would take the verb for the trace.
     options = general_parser().parse_intermixed_args(arguments)
+    options.verb = None if options.verb == DIAGNOSE else options.verb
     _check(verb_parser(options.verb), options)
     if options.at is None:
         options.at = "peak" if options.verb in ("peak", "diff") else "end"
@@ -64,7 +65,7 @@ def general_parser() -> argparse.ArgumentParser:
         _epilog(),
     )
     hidden = argparse.SUPPRESS
-    made.add_argument("verb", metavar="VERB", nargs="?", choices=[*VERBS, None], help=hidden)
+    made.add_argument("verb", metavar="VERB", nargs="?", choices=[DIAGNOSE, *VERBS, None], help=hidden)
     made.add_argument("trace", metavar="TRACE", help=hidden)
     made.add_argument("other", metavar="OTHER", nargs="?", help=hidden)
     return made
@@ -74,7 +75,7 @@ def verb_parser(name: str | None) -> argparse.ArgumentParser:
     """Its help is that of one verb (None: of the verdict)."""
     verb = verb_named(name)
     texts = {**{option: COMMON[option] for option in ALWAYS}, **verb.options}
-    usage = f"%(prog)s {f'{name} ' if name else ''}{verb.traces} [options]"
+    usage = f"%(prog)s {name or f'[{DIAGNOSE}]'} {verb.traces} [options]"
     examples = "\n".join(_example(*example) for example in verb.examples)
     moments = f"a moment is:\n{MOMENTS}\n\n" if not verb.options.keys().isdisjoint(("at", "since", "until")) else ""
     by = BY if name == "sites" else COMPOSITION_BY
@@ -107,7 +108,7 @@ def _epilog() -> str:
     verbs = "\n".join(f"  {name:14}  {verb.line}" for name, verb in VERBS.items())
     examples = "\n".join(f"  {PROGRAM} {verb.examples[0][0]}" for verb in (VERDICT, *VERBS.values()))
     return f"""verbs (VERB --help says more of each):
-  {"":14}  {VERDICT.line}
+  {DIAGNOSE:14}  {VERDICT.line}
 {verbs}
 
 a moment (--at, --since, --until) is:
