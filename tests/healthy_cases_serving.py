@@ -162,3 +162,28 @@ def warm_up_then_steady(device: str) -> object:
         for connection in connections[-8:]:
             (connection + 1).exp()
     return connections
+
+
+def weights_loaded_one_after_the_other(device: str) -> object:
+    # The whole recording: nothing is done with them yet.
+    return [torch.empty(64, 64, device=device) for _ in requests()]
+
+
+def weights_loaded_for_most_of_the_run(device: str) -> object:
+    layers = []
+    for number in requests():
+        if number < 110:
+            layers.append(torch.randn(64, 64, device=device))
+        else:
+            torch.randn(8, 64, device=device) @ layers[number % 110]
+    return layers
+
+
+def a_few_results_kept_by_a_script(device: str) -> object:
+    net, results = network(device), []
+    for number in requests():
+        with torch.no_grad():
+            output = net(torch.randn(8, 64, device=device)).softmax(dim=1)
+        if number % 15 == 0:
+            results.append(output)
+    return results

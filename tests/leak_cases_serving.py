@@ -118,6 +118,7 @@ class Disconnection:
 def coroutines_that_wait_for_ever(device: str) -> object:
     async def connection() -> None:
         buffer = torch.zeros(8, 128, device=device)  # LEAK
+        buffer.add_(torch.randn(8, 128, device=device))
         await Disconnection()
         buffer.sum()
 

@@ -287,6 +287,12 @@ def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
     assert mib(told, "allocated") == mib(told_before, "allocated")
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_none_is_told_to_leak(folder: Path, name: str) -> None:
+    found = load(folder, name).leaks()
+    assert found.empty, found.to_string()
+
+
 def rows_of_readme() -> list[tuple[str, str]]:
     """The commands of its table, and what is to be seen of each."""
     rows = re.findall(r"\| `analyze (.*?)` \| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)

@@ -1,6 +1,8 @@
 """Leaks of the first kind: blocks of one site, born in nearly every window of the run except the youngest, still live.
 
 coverage          share of the judged windows that have survivors of the site; at least 80 %
+enough of them    by time: at least as many survivors as there are windows. A step is a piece of the program's work; a
+                  window of time is not, and ten results of ten inputs lie in most windows, too
 still growing     old blocks of the site do not die as fast as new ones are kept. A cache with a bound that holds
                   most of the run has survivors everywhere, too, but for each one kept an old one dies. (One that
                   fills up only in the last eighth of the run cannot be told from a leak yet)
@@ -25,7 +27,7 @@ from .capacity import seconds_until_full
 from .leak import LEAST_COVERAGE, MOST, SURVIVORS, Leak, LeakingSite, certainty
 from .paths import common_path, line_to_look_at
 from .places import Site, SiteNumbers, bytes_by_stack
-from .windows import Windows
+from .windows import WINDOWS, Windows
 
 BALANCED = 0.5
 """Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
@@ -103,6 +105,8 @@ def _candidates(survivors: _Survivors) -> list[_Candidate]:
             if site not in found:
                 inside = (units >= 0) & (units < windows.first_unit_of_youngest(count))
                 rows = np.flatnonzero((sites == site) & inside)
+                if windows.unit == "second" and len(rows) < WINDOWS:
+                    continue
                 total = int(survivors.sizes[rows].sum())
                 found[site] = _Candidate(site, rows, np.unique(units[rows]), total, count)
     return sorted(found.values(), key=lambda candidate: -candidate.bytes)

@@ -53,7 +53,7 @@ class Windows:
     births: npt.NDArray[np.int64]
     """What a birth is compared with: the last event of each step, warm-up included, or each unit's beginning in ns."""
     active: npt.NDArray[np.bool_]
-    """Per unit: whether anything happened in it. A program that sleeps leaks nothing meanwhile."""
+    """Per unit: whether it counts. A step always does; of a window of time see the module."""
 
     @classmethod
     def of(cls, trace: Trace, device: str) -> Windows:
@@ -86,10 +86,12 @@ class Windows:
         warmup = _TIMELINE_POINTS - WINDOWS
         begins = timeline["time_ns"].to_numpy(np.int64)
         moments = timeline["seq"].to_numpy(np.int64)
+        only_rose = _only_rose(timeline)
         if len(begins) < _TIMELINE_POINTS:  # the device has no events
             begins, moments = np.zeros(_TIMELINE_POINTS, np.int64), np.zeros(_TIMELINE_POINTS, np.int64)
+            only_rose = np.ones(_TIMELINE_POINTS, np.bool_)
         # An interval without events repeats the one before it; an event of its own has a higher number.
-        active = np.append(True, moments[1:] > np.maximum.accumulate(moments)[:-1])[warmup:]
+        happened = np.append(True, moments[1:] > np.maximum.accumulate(moments)[:-1])
         return cls(
             unit="second",
             units=WINDOWS,
@@ -100,7 +102,7 @@ class Windows:
             seconds=max(float(trace.end_ns - begins[warmup]) / 1e9, 0.0),
             moments=moments[warmup:],
             births=begins[warmup:],
-            active=active,
+            active=(happened & ~only_rose)[warmup:],
         )
 
     def beginning(self, begin_ns: int) -> Moment:
@@ -160,3 +162,9 @@ class Windows:
     def seconds_per_unit(self) -> float:
         """How long a step took, after the warm-up; 1 where rates are told by the second."""
         return self.seconds / self.units if self.unit == "step" and self.units else 1.0
+
+
+def _only_rose(timeline: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Of the intervals of a timeline, in which live memory was never below its beginning nor above its end."""
+    lowest, highest, level = (timeline[f"requested{name}"].to_numpy(np.int64) for name in ("_min", "_max", ""))
+    return (lowest >= np.append(0, level)[:-1]) & (highest <= level)

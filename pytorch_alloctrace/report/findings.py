@@ -190,5 +190,5 @@ def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
         after = f"{units.counted(verdict.units, 'step')} after the warm-up"
         title = f"Too short to judge leaks: {after}, at least 4 are needed"
     else:
-        title = "Too short to judge leaks: no steps in the trace, and allocations in too few moments"
+        title = "Too short to judge leaks: no steps in the trace, and memory came and went in too few moments"
     return Finding("not_judged", title, where, 0, None, None, 0, ())
