@@ -2,9 +2,10 @@
 made anew each time and happens to get larger, as the inputs of a curriculum do.
 
 made of the last
-    When a block was born, the one that it replaced was still there, to be copied, and it was smaller; none of the same
-    size was replaced. Inputs that get longer in stages mostly replace a block by one of the same size; inputs that are
-    local to a function are gone before the next are made. Judged at some births of each site; nearly all must agree.
+    When a block was born, the one that it replaced was still there, to be copied, and it was smaller; one of the same
+    size goes later, if at all. Inputs that get longer in stages mostly replace a block by one of the same size; inputs
+    that are local to a function are gone before the next are made. Judged at some births of each site; nearly all must
+    agree.
 grows alone
     Longer inputs make everything larger that is made of them. What else is made in the program grows, in total, by less
     than a quarter of what the site's largest block does. A buffer that is read as a whole (the keys of an attention)
@@ -34,8 +35,13 @@ from .windows import Windows
 
 _EXAMINED = 6
 """Births of each site that are looked at."""
+_FOLLOWED = 200_000
+"""Events after each of these births in which the block that it replaced must be gone: those of a step or two."""
+_CHUNK = 5_000
+_FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
 """Share of its last size with which a buffer may have begun."""
+_BLOCK_COLUMNS = ("address", "requested_size", "stack", "birth_seq", "birth_ns")
 _PARTS = 4
 """Most equal parts of a block of which one may have been appended."""
 _ALONE = 0.25
@@ -54,9 +60,17 @@ class Replacement:
     birth: int
     """Number of the event."""
     size: int
-    seen: tuple[Moment, Moment]
-    """When it was seen, and the moment after: by one of them the one that it replaced should be gone. (A variable of
-    the code that replaces it may hold that one for a while.)"""
+    until: Moment
+    """By then it was replaced itself, or the run is over: the one that it replaced should be gone. (A variable of the
+    code that replaces it may hold that one for a while.)"""
+
+
+@dataclass(frozen=True)
+class _Smaller:
+    """The block that was there before."""
+
+    size: int
+    birth: int
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,14 @@ def are_buffers(
 
 
 def live_blocks(trace: Trace, device: str, at: Moment, numbers: SiteNumbers) -> pd.DataFrame:
-    """The blocks that are in use at a moment: size (requested), stack, site (its number), birth_seq, birth_ns.
+    """The blocks that are in use at a moment: address, size (requested), stack, site (its number), birth_seq, birth_ns.
 
     As `Trace.live`, but from the replay's nearest check point and not from the beginning of the trace; what backward
     makes in autograd's threads has no stack here.
     """
     blocks = trace.blocks(at, device=device)
     blocks = blocks[blocks["state"] == "active_allocated"]
-    columns = {name: blocks[name].to_numpy(np.int64) for name in ("requested_size", "stack", "birth_seq", "birth_ns")}
+    columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
     return pd.DataFrame({"size": columns.pop("requested_size"), "site": numbers.of(columns["stack"]), **columns})
 
 
@@ -110,22 +124,33 @@ def _appended(trace: Trace, device: str, replacement: Replacement, numbers: Site
     """How a block came to be, if it is made of the smaller one that it replaced; else None."""
     there = live_blocks(trace, device, replacement.birth, numbers)
     there = there[there["birth_seq"] < replacement.birth]
-    of_site = there[there["site"] == replacement.site]
-    last: pd.Series[int] | None = None
-    for moment in replacement.seen:
-        left = live_blocks(trace, device, moment, numbers)["birth_seq"]
-        replaced = of_site[~of_site["birth_seq"].isin(left)].sort_values(["size", "birth_seq"])
-        smaller = replaced[replaced["size"] < replacement.size]
-        if smaller.empty or (replaced["size"] == replacement.size).any():
-            continue
-        # The largest: what is appended may be made at the same line, and be gone before.
-        if last is None or smaller["size"].iloc[-1] > last["size"]:
-            last = smaller.iloc[-1]
+    last = _replaced(trace, device, replacement, there[there["site"] == replacement.site])
     if last is None:
         return None
-    grew = replacement.size - int(last["size"])
-    new = there["size"][there["birth_seq"] > last["birth_seq"]]
+    grew = replacement.size - last.size
+    new = there["size"][there["birth_seq"] > last.birth]
     return _Appended(grew, bool(((new > 0) & (new % grew == 0) & (new <= _PARTS * grew)).any()))
+
+
+def _replaced(trace: Trace, device: str, replacement: Replacement, of_site: pd.DataFrame) -> _Smaller | None:
+    """The block that a block took the place of. of_site: those of its site that were there when it was born."""
+    # The largest: what is appended may be made at the same line, and be gone before.
+    last: _Smaller | None = None
+    there = of_site[of_site["size"] <= replacement.size].set_index("address")[["size", "birth_seq"]]
+    sizes, births = (there[name].to_dict() for name in ("size", "birth_seq"))
+    until = trace.first_event_after(replacement.until)
+    followed = replacement.birth + _FOLLOWED
+    span = {"since": replacement.birth + 1, "until": followed if until is None else min(until, followed)}
+    for frees in trace.iter_events(_CHUNK, columns=("device", "address"), kinds=_FREES, **span):
+        for address in frees.loc[frees["device"] == device, "address"].tolist():
+            size = sizes.pop(address, 0)
+            if size == replacement.size:
+                return last
+            if size and (last is None or size > last.size):
+                last = _Smaller(size, births[address])
+        if last is not None and max(sizes.values(), default=0) <= last.size:
+            return last
+    return last
 
 
 def _nearly_all(witnesses: Iterable[bool]) -> bool:

@@ -159,15 +159,16 @@ def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
 
 def _replacements(found: _Growing, looks: _Looks) -> list[Replacement]:
     site = found.site
+    following = [*found.looks.tolist()[1:], len(looks.moments) - 1]
     return [
         Replacement(
             site=site,
             unit=int(looks.units[look]),
             birth=int(looks.births[look, site]),
             size=int(looks.sizes[look, site]),
-            seen=(looks.moments[look], looks.moments[min(look + 1, len(looks.moments) - 1)]),
+            until=looks.moments[next_look],
         )
-        for look in found.looks.tolist()
+        for look, next_look in zip(found.looks.tolist(), following, strict=True)
     ]
 
 
