@@ -282,3 +282,15 @@ def losses_concatenated_to_a_bound(device: str) -> object:
         losses = torch.cat([losses, loss])[-40 * 8 :].clone()
         alloctrace.step()
     return losses
+
+
+def longer_inputs_and_vectors_of_a_row(device: str) -> object:
+    # All is held, and the vectors are as large as what the inputs get longer by.
+    weight = torch.ones(64, device=device)
+    for step in range(STEPS):
+        x = torch.randn(32 + step, 64, device=device)
+        scale = weight * 2
+        scaled = x * scale
+        positive = scaled.relu()
+        alloctrace.step()
+    return positive

@@ -280,3 +280,31 @@ def padded_by_a_part_of_the_output(device: str) -> object:
             output = net(torch.randn(8, 64, device=device))
             columns = torch.cat([columns, output[:, :3]], dim=1)  # LEAK
     return columns
+
+
+def conversation_after_a_long_prompt(device: str) -> object:
+    # Most of the cache is there from the start, and it is read as a whole.
+    project = torch.nn.Linear(64, 192).to(device)
+    with torch.no_grad():
+        query, keys, values = project(torch.randn(1, 512, 64, device=device)).chunk(3, dim=2)
+        for _ in requests():
+            query, key, value = project(torch.randn(1, 1, 64, device=device)).chunk(3, dim=2)
+            keys = torch.cat([keys, key], dim=1)  # LEAK
+            values = torch.cat([values, value], dim=1)  # LEAK
+            (query @ keys.transpose(1, 2)).softmax(dim=2) @ values
+    return keys, values
+
+
+def prompts_and_tokens_of_every_request(device: str) -> object:
+    # A cache that each request appends to: a prompt of its own length, then a few tokens.
+    project = torch.nn.Linear(64, 192).to(device)
+    keys = values = torch.empty(1, 0, 64, device=device)
+    with torch.no_grad():
+        for number in range(STEPS):
+            for length in (16 + number * 37 % 50, 1, 1, 1):
+                query, key, value = project(torch.randn(1, length, 64, device=device)).chunk(3, dim=2)
+                keys = torch.cat([keys, key], dim=1)  # LEAK
+                values = torch.cat([values, value], dim=1)  # LEAK
+                (query @ keys.transpose(1, 2)).softmax(dim=2) @ values
+            alloctrace.step()
+    return keys, values

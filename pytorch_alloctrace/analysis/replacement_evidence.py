@@ -8,11 +8,13 @@ made of the last
     agree.
 grows alone
     Longer inputs make everything larger that is made of them. What else is made in the program grows, in total, by less
-    than a quarter of what the site's largest block does. A buffer that is read as a whole (the keys of an attention)
-    does not grow alone; of it two other things are asked:
-made of something new, from nothing
-    each time it grew by a block, or an equal part of a block (`chunk`), that was made since the last time; and at the
-    rate at which it grew it was empty, or nearly so, when the recording began.
+    than a quarter of what the site's largest block does. Other buffers (values beside keys) do not count: those that
+    are made of the last and of something new, too, if enough was made anew to be appended to them all.
+made of something new
+    Each time it grew by a block, or an equal part of a block (`chunk`), that was made since the last time.
+from nothing
+    A buffer that is read as a whole (keys that are repeated for each head) does not grow alone. Then it must be made of
+    something new, and at the rate at which it grew it was empty, or nearly so, when the recording began.
 
 Not told apart: inputs that get longer with each step to the very end of the run, are held over the step's end, and of
 which nothing else is made, from a buffer; a buffer that began with much in it, of which as much is made each time, from
@@ -23,8 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ..positions import Moment
@@ -79,8 +83,8 @@ class _Appended:
 
     by: int
     """By how much the block is larger than the one that it is made of."""
-    of_new: bool
-    """Whether a block that was made meanwhile can be what was appended."""
+    new: int
+    """Bytes of the blocks made meanwhile that can be, or have in them, what was appended."""
 
 
 def are_buffers(
@@ -99,13 +103,20 @@ def are_buffers(
             appended[site] = [birth for birth in found if birth is not None]
     if not appended:
         return set()
-    made = _MadeByQuarter.of(trace, device, windows)
-    return {
-        site
-        for site, births in appended.items()
-        if not made.grows_beside(replacements[site], float(np.mean([birth.by for birth in births])))
-        or (_began_empty(replacements[site], windows) and _nearly_all(birth.of_new for birth in births))
-    }
+    of_new = {site for site, births in appended.items() if _nearly_all(birth.new > 0 for birth in births)}
+    grew = {site: replacements[site][-1].size - replacements[site][0].size for site in appended}
+    made = _MadeByQuarter.of(trace, device, windows, numbers)
+
+    def is_buffer(site: int) -> bool:
+        births, born = appended[site], replacements[site]
+        others = of_new - {site}
+        if grew[site] + sum(grew[other] for other in others) > grew[site] * median(b.new / b.by for b in births):
+            others = set()
+        if not made.grows_beside(born, median(birth.by for birth in births), others):
+            return True
+        return site in of_new and _began_empty(born, windows)
+
+    return {site for site in appended if is_buffer(site)}
 
 
 def live_blocks(trace: Trace, device: str, at: Moment, numbers: SiteNumbers) -> pd.DataFrame:
@@ -129,7 +140,7 @@ def _appended(trace: Trace, device: str, replacement: Replacement, numbers: Site
         return None
     grew = replacement.size - last.size
     new = there["size"][there["birth_seq"] > last.birth]
-    return _Appended(grew, bool(((new > 0) & (new % grew == 0) & (new <= _PARTS * grew)).any()))
+    return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
 
 
 def _replaced(trace: Trace, device: str, replacement: Replacement, of_site: pd.DataFrame) -> _Smaller | None:
@@ -179,9 +190,11 @@ class _MadeByQuarter:
     after: pd.Series[float]
     blocks: pd.Series[int]
     """Made in the last quarter."""
+    sites: npt.NDArray[np.int64]
+    """Of each stack."""
 
     @classmethod
-    def of(cls, trace: Trace, device: str, windows: Windows) -> _MadeByQuarter:
+    def of(cls, trace: Trace, device: str, windows: Windows, numbers: SiteNumbers) -> _MadeByQuarter:
         quarter = max(windows.units // 4, 1)
         first = _made(trace, device, windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1]))
         last = _made(trace, device, int(windows.moments[-1 - quarter]), windows.judged_at)
@@ -193,16 +206,18 @@ class _MadeByQuarter:
             before=both["bytes_before"] / both["allocations_before"],
             after=both["bytes"] / both["allocations"],
             blocks=both["allocations"],
+            sites=numbers.of(both.index.to_series()),
         )
 
-    def grows_beside(self, born: Sequence[Replacement], by: float) -> bool:
+    def grows_beside(self, born: Sequence[Replacement], by: float, buffers: set[int]) -> bool:
         """Whether all else that is made has got larger between the two quarters, by `_ALONE` of what a buffer has, in
-        bytes made. by: by how much each of its replacements is larger than the last."""
+        bytes made. by: by how much most of its replacements are larger than the last. buffers: sites of others."""
         early = float(np.mean([each.size for each in born if each.unit < self.quarter] or [born[0].size]))
         late = [each.size for each in born if each.unit >= self.units - self.quarter]
         larger = float(np.mean(late or [born[-1].size])) - early
         times = (born[-1].size - born[0].size) / by * self.quarter / max(born[-1].unit - born[0].unit, 1)
-        alike = self.after >= self.before * (1 + _ALIKE * larger / early)
+        times = min(times, float(self.blocks[self.sites == born[0].site].sum()))
+        alike = (self.after >= self.before * (1 + _ALIKE * larger / early)) & ~np.isin(self.sites, list(buffers))
         # The buffer is in it, too: its stack may be that of other blocks of the same line.
         everything = float(((self.after - self.before) * self.blocks)[alike].sum())
         return everything >= (1 + _ALONE) * larger * times

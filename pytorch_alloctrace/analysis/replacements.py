@@ -128,8 +128,9 @@ def _moments(trace: Trace, windows: Windows) -> tuple[tuple[Moment, ...], npt.ND
         ends = np.cumsum(lengths) - 1
         units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
         return (begin, *windows.moments[units].tolist()), np.append(-1, units)
-    times = windows.births[:, np.newaxis] + windows.length_of_unit * 1e9 * np.stack([within, np.ones(count)], axis=1)
-    seconds = (times.ravel()[:-1] - trace.begin_ns) / 1e9
+    # From the beginning on: the nanoseconds since 1970 are more than a float can tell apart.
+    begins = (windows.births - trace.begin_ns) / 1e9
+    seconds = (begins[:, np.newaxis] + windows.length_of_unit * np.stack([within, np.ones(count)], axis=1)).ravel()[:-1]
     units = np.repeat(np.arange(count), 2)
     return (begin, *(f"{moment:.9f}s" for moment in seconds), windows.judged_at), np.append(-1, units)
 
