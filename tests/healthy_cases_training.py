@@ -294,3 +294,60 @@ def longer_inputs_and_vectors_of_a_row(device: str) -> object:
         positive = scaled.relu()
         alloctrace.step()
     return positive
+
+
+def experts_at_their_first_use(device: str) -> object:
+    # Gradients and the optimizer's state of each are made then; some are chosen seldom.
+    experts = [torch.nn.Linear(64, 64).to(device) for _ in range(24)]
+    optimizer = torch.optim.Adam([weight for expert in experts for weight in expert.parameters()])
+    for step in range(2 * STEPS):
+        chosen = int((step * 0.618 % 1) ** 2 * len(experts))
+        experts[chosen](torch.randn(8, 64, device=device)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return experts, optimizer
+
+
+def layers_added_while_training(device: str) -> object:
+    # Each layer's gradients and state are made when it joins; all have joined after two thirds of the run.
+    layers = [torch.nn.Linear(64, 64).to(device) for _ in range(6)]
+    optimizer = torch.optim.Adam([weight for layer in layers for weight in layer.parameters()])
+    for step in range(STEPS):
+        x = torch.randn(8, 64, device=device)
+        for layer in layers[: 1 + step // 7]:
+            x = layer(x)
+        x.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return layers, optimizer
+
+
+def results_of_validation_until_the_epoch_ends(device: str) -> object:
+    net = network(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(4):
+        results = []
+        for batch in range(20):
+            x = torch.randn(8, 64, device=device)
+            if batch < 10:
+                net(x).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            else:
+                with torch.no_grad():
+                    results.append(net(x))
+                alloctrace.step()
+        torch.cat(results).mean()
+    return net, optimizer
+
+
+def more_and_more_batches_a_step(device: str) -> object:
+    # A gradient is accumulated over ever more batches, up to a bound.
+    net = network(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        losses = [net(torch.randn(8, 64, device=device)).mean() for _ in range(1 + min(step // 5, 8))]
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net

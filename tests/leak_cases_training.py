@@ -284,3 +284,61 @@ def losses_concatenated_every_third_step(device: str) -> object:
             losses = torch.cat([losses, loss])  # LEAK
         alloctrace.step()
     return losses
+
+
+def hook_registered_in_every_step(device: str) -> object:
+    net = network(device)
+    for _ in range(STEPS):
+        mask = torch.rand(64, 256, device=device).round()  # LEAK
+        net[2].weight.register_hook(lambda gradient, mask=mask: gradient * mask)
+        net(torch.randn(8, 64, device=device)).mean().backward()
+        net.zero_grad()
+        alloctrace.step()
+    return net
+
+
+def counts_of_each_epoch_in_a_dict(device: str) -> object:
+    net, counts = network(device), {}
+    for step in range(80):
+        with torch.no_grad():
+            output = net(torch.randn(8, 64, device=device))
+            epoch = step // 10
+            if epoch not in counts:
+                counts[epoch] = torch.zeros(64, 64, device=device)  # LEAK
+            counts[epoch] += output.T @ output
+        alloctrace.step()
+    return counts
+
+
+def two_leaks_of_different_rate(device: str) -> object:
+    net, outputs, sums = network(device), [], []
+    for step in range(80):
+        with torch.no_grad():
+            output = net(torch.randn(8, 64, device=device))
+            outputs.append(output.abs())  # LEAK
+            if step % 3 == 0:
+                sums.append(output.sum(dim=1))
+        alloctrace.step()
+    return outputs, sums
+
+
+def embedding_that_grows_by_a_row(device: str) -> object:
+    words = torch.nn.Embedding(100, 32, device=device)
+    for _ in range(STEPS):
+        larger = torch.nn.Embedding(words.num_embeddings + 1, 32, device=device)  # LEAK
+        with torch.no_grad():
+            larger.weight[:-1] = words.weight
+        words = larger
+        alloctrace.step()
+    return words
+
+
+def history_thinned_out_now_and_then(device: str) -> object:
+    # What is dropped is less than what is added.
+    history = []
+    for step in range(80):
+        history.append(torch.randn(64, 64, device=device).abs())  # LEAK
+        if step % 10 == 9:
+            del history[-4:]
+        alloctrace.step()
+    return history

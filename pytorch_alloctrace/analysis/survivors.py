@@ -6,6 +6,9 @@ enough of them    by time: at least as many survivors as there are windows. A st
 still growing     old blocks of the site do not die as fast as new ones are kept. A cache with a bound that holds
                   most of the run has survivors everywhere, too, but for each one kept an old one dies. (One that
                   fills up only in the last eighth of the run cannot be told from a leak yet)
+not slowing       with steps: in the second half of the judged ones at least half as many have survivors of the site as
+                  in the first. What a step leaks, it leaks in each; what is made at the first use of each of many
+                  things (experts, shapes, words) is made more and more seldom. (By time it may be the work that slows)
 not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up, and
                   stays as it is, is no leak
 one finding       sites whose survivors were born in the same steps: a tensor kept with its graph keeps many others
@@ -31,6 +34,8 @@ from .windows import WINDOWS, Windows
 
 BALANCED = 0.5
 """Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
+SLOWING = 0.5
+"""Steps with survivors in the second half, as a share of those in the first, below which a cache fills up."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ def surviving_leaks(
     # Whether it is over is not asked of the youngest window: what was born there may be in use.
     end = windows.first_unit_of_youngest(windows.counts[0])
     candidates = [found for found in _candidates(survivors) if not windows.is_over(found.units, end)]
+    if windows.unit == "step":
+        candidates = [found for found in candidates if not _is_slowing(found.units, end)]
     given_up = _given_up(survivors, [candidate.site for candidate in candidates])
     kept = [candidate for candidate in candidates if given_up[candidate.site] <= BALANCED]
     groups = grouped_by_births(kept, lambda candidate: candidate.units)
@@ -110,6 +117,12 @@ def _candidates(survivors: _Survivors) -> list[_Candidate]:
                 total = int(survivors.sizes[rows].sum())
                 found[site] = _Candidate(site, rows, np.unique(units[rows]), total, count)
     return sorted(found.values(), key=lambda candidate: -candidate.bytes)
+
+
+def _is_slowing(units: npt.NDArray[np.int64], end: int) -> bool:
+    """Whether the units before `end` that have survivors get more and more seldom."""
+    early = int((units < end // 2).sum())
+    return len(units) - early < SLOWING * early
 
 
 def _given_up(survivors: _Survivors, sites: list[int]) -> dict[int, float]:
