@@ -49,7 +49,7 @@ def fragmentation() -> None:
         large = []
         for _ in range(20):  # each round fills a segment of 20 MiB
             large += [tensor(7.5), tensor(7.5)]
-            kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE fragmentation
+            kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
 
     run(step)
 
@@ -71,7 +71,7 @@ def rounding() -> None:
 
     def step(number: int) -> None:
         if number < 10:
-            kept.append(torch.empty(97 * MIB, dtype=torch.uint8, device="cuda"))  # LINE rounding
+            kept.append(torch.empty(97 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
 
     run(step)
 
@@ -82,7 +82,7 @@ def pending() -> None:
     def step(_: int) -> None:
         with work_pending_on(other):
             for _ in range(3):
-                used = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")  # LINE pending
+                used = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")  # LINE
                 used.record_stream(other)
                 del used
             time.sleep(0.05)

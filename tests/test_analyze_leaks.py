@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import needs_cuda_build, program_environment
+from conftest import needs_cuda_build
+from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 
@@ -35,20 +34,6 @@ COLUMNS = (
 )
 
 
-def analyze(folder: Path, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
-        cwd=folder,
-        env=program_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if status != 2 else done.stderr
-
-
 @needs_cuda_build
 def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM, "cuda", memory="2GiB")
@@ -68,18 +53,18 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
     assert 2**30 / 200_000 * seconds < leaks["forecast"][0] < 2**31 / 200_000 * seconds
     assert leaks["forecast"][1] == pytest.approx(50 * leaks["forecast"][0])
 
-    text = " ".join(analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
+    text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
     assert "LEAK program.py:7: +195 KiB per step" in text and "LEAK program.py:8: +3.91 KiB per step" in text
     assert "This buffer is replaced by a larger one again and again, never by a smaller: 234 KiB" in text
     assert "cuda:0 is full after" in text and "PEAK" not in text
-    assert "and 1 more leak" in analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
+    assert "and 1 more leak" in run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
 
-    rows = json.loads(analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
+    rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
     assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0]["bytes"] == 46 * 200_000
-    table = pd.read_csv(io.StringIO(analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
+    table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
     assert list(table["rate"]) == [200_000, 4_000] and table["sites"][0].endswith("program.py:7 9200000")
 
-    verdict = json.loads(analyze(tmp_path, "cuda.alloctrace", "--json"))
+    verdict = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--json"))
     assert [finding["leak_kind"] for finding in verdict["findings"]] == ["survivors", "growing"]
     assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast"][0])
 
@@ -89,13 +74,15 @@ def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> 
     leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks("cpu")
     assert list(leaks["rate"]) == [200_000, 4_000]
     assert leaks["forecast"].notna().all()
-    assert "is full after" not in analyze(tmp_path, "leaks", "cpu.alloctrace"), "of the machine others take their part"
+    assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace"), (
+        "of the machine others take their part"
+    )
 
     healthy = alloctrace.load(tmp_path / "healthy.alloctrace").leaks()
     assert healthy.empty and tuple(healthy.columns) == COLUMNS
-    assert "OK  No leak found on cpu" in analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
-    assert json.loads(analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
-    assert analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
+    assert "OK  No leak found on cpu" in run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
+    assert json.loads(run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
+    assert run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
 
 
 @pytest.mark.parametrize(
@@ -107,4 +94,4 @@ def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> 
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:
-    assert part in analyze(tmp_path, *arguments, status=2).splitlines()[-1]
+    assert part in run_analyze(tmp_path, *arguments, status=2).splitlines()[-1]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import needs_cuda_build, program_environment
+from conftest import needs_cuda_build
+from marked_programs import run_analyze
 
 PROGRAM = """
 import json, torch, pytorch_alloctrace as alloctrace
@@ -27,49 +26,35 @@ alloctrace.disable()
 """
 
 
-def analyze(folder: Path, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
-        cwd=folder,
-        env=program_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if status != 2 else done.stderr
-
-
 @needs_cuda_build
 def test_verbs_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM)
     snapshot = json.loads((tmp_path / "kept.json").read_text())
-    segments = json.loads(analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))
+    segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))
     assert [(row["address"], row["total_size"], row["requested_size"]) for row in segments] == [
         (row["address"], row["total_size"], row["requested_size"])
         for row in sorted(snapshot, key=lambda row: row["address"])
     ]
     # Options may stand anywhere.
-    blocks = pd.read_csv(io.StringIO(analyze(tmp_path, "--at", "mark:kept", "blocks", "--csv", "run.alloctrace")))
+    blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "--at", "mark:kept", "blocks", "--csv", "run.alloctrace")))
     assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
-    text = analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept", "--top", "1")
+    text = run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept", "--top", "1")
     assert "14.3 MiB" in text and "kept = [torch.empty" in text and "2 more blocks" in text
-    assert "14.3 MiB" not in analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
-    assert "40.0 MiB" in analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")
+    assert "14.3 MiB" not in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
+    assert "40.0 MiB" in run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")
 
-    timeline = pd.DataFrame(json.loads(analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
+    timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
     assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * 2**20
     assert timeline["allocated"].iloc[-1] < timeline["allocated_max"].max()
-    shown = analyze(tmp_path, "timeline", "run.alloctrace")
+    shown = run_analyze(tmp_path, "timeline", "run.alloctrace")
     assert "reserved" in shown and "external fragmentation" in shown
-    later = json.loads(analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
+    later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
     assert 0 < len(later) < 2000
 
-    verified = json.loads(analyze(tmp_path, "verify", "run.alloctrace", "--json"))
+    verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))
     assert verified["ok"] and verified["states"] == verified["agreeing"] == 2
-    assert analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
+    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
 
 
 @needs_cuda_build
@@ -77,7 +62,7 @@ def test_verify_tells_of_a_cut_trace(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM)
     whole = (tmp_path / "run.alloctrace").read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
-    text = analyze(tmp_path, "verify", "cut.alloctrace", status=1)
+    text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
     assert text.startswith("FOUND") and "truncated" in text
 
 
@@ -90,10 +75,10 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
         alloctrace.disable()
         """
     )
-    assert "tells none" in analyze(tmp_path, "segments", "run.alloctrace")
-    assert "4.77 MiB" in analyze(tmp_path, "blocks", "run.alloctrace")
-    assert "reserved" not in analyze(tmp_path, "timeline", "run.alloctrace")
-    assert analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
+    assert "tells none" in run_analyze(tmp_path, "segments", "run.alloctrace")
+    assert "4.77 MiB" in run_analyze(tmp_path, "blocks", "run.alloctrace")
+    assert "reserved" not in run_analyze(tmp_path, "timeline", "run.alloctrace")
+    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
 
 
 @pytest.mark.parametrize(
@@ -116,5 +101,5 @@ def test_bad_input_is_one_line(run_program, tmp_path: Path, arguments: tuple[str
         alloctrace.disable()
         """
     )
-    told = analyze(tmp_path, *arguments, status=2)
+    told = run_analyze(tmp_path, *arguments, status=2)
     assert part in told.splitlines()[-1]

@@ -3,13 +3,11 @@ line, and a healthy program has none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
+from conftest import has_nvidia_gpu, needs_cuda_build
+from marked_programs import marked_line, run_analyze, run_marked
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.conditions import find_conditions
@@ -19,27 +17,15 @@ pytestmark = [
     pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of 8 GiB that nobody else uses"),
 ]
 MIB = 1 << 20
-SOURCE = ROOT / "tests" / "condition_programs.py"
+PROGRAM = "condition_programs.py"
 NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    build_simulated_device()
     folder = tmp_path_factory.mktemp("conditions")
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    subprocess.run(
-        [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB", sys.executable, str(SOURCE), str(folder)],
-        env={**program_environment(), "PYTHONPATH": path},
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
+    run_marked(PROGRAM, folder, memory="8GiB")
     return folder
-
-
-def marked_line(name: str) -> int:
-    lines = SOURCE.read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# LINE {name}"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,7 +38,7 @@ def test_what_was_planted_is_found(traces: Path, name: str) -> None:
     assert [condition.kind for condition in found] == [name]
     (condition,) = found
     if name in ("fragmentation", "rounding", "pending"):
-        assert condition.site is not None and condition.site.line == marked_line(name)
+        assert condition.site is not None and condition.site.line == marked_line(PROGRAM, name, "LINE")
         assert 0 < condition.site_bytes <= condition.bytes
     blocks = trace.blocks("peak" if name == "rounding" else "end")
     if name == "fragmentation":
@@ -73,13 +59,5 @@ def test_it_is_told_in_words(traces: Path, name: str) -> None:
     found = alloctrace.load(traces / f"{name}.alloctrace").diagnose()
     assert [finding.kind for finding in found][1:] == ([] if name == "healthy" else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in found)
-    text = subprocess.run(
-        [sys.executable, "-m", "pytorch_alloctrace.analyze", f"{name}.alloctrace"],
-        cwd=traces,
-        env=program_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    shown = " ".join(text.split())
+    shown = " ".join(run_analyze(traces, f"{name}.alloctrace").split())
     assert all(finding.title in shown for finding in found)

@@ -66,7 +66,7 @@ def find_conditions(trace: Trace, device: str) -> tuple[Condition, ...]:
     table = trace.timeline(_POINTS, device)
     if not len(table) or table["reserved_max"].isna().all():
         return ()
-    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device, table)]
+    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
     found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
     return tuple(sorted(found, key=lambda condition: -condition.bytes))
 
@@ -109,7 +109,7 @@ def _cache(trace: Trace, device: str, table: pd.DataFrame) -> Iterator[Condition
     yield Condition("cache", device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
 
 
-def _rounding(trace: Trace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+def _rounding(trace: Trace, device: str) -> Iterator[Condition]:
     blocks = trace.blocks("peak", device=device)
     blocks = blocks[blocks["state"] == "active_allocated"]
     wasted = (blocks["size"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
