@@ -43,9 +43,9 @@ def note(error: torch.OutOfMemoryError, device: str = PLAIN) -> None:
         if block["state"] == "inactive"
     ]
     reserved = sum(segment["total_size"] for segment in snapshot)
-    errors.append(
-        {"tried": tried[1], "free": free, "reserved": reserved, "mem_get_info": torch.cuda.mem_get_info(device)}
-    )
+    allowed = re.search(r"([\d.]+ \w+) allowed", str(error))
+    told = {"tried": tried[1], "allowed": allowed and allowed[1], "mem_get_info": torch.cuda.mem_get_info(device)}
+    errors.append({**told, "free": free, "reserved": reserved})
 
 
 def cut_up(kept: list[torch.Tensor], count: int = 5, size: int = GIB) -> None:
@@ -142,6 +142,22 @@ def memory_fraction() -> None:
     kept = torch.empty(3 * GIB, dtype=torch.uint8, device=PLAIN)  # TOP
     torch.empty(2 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM
     del kept
+
+
+def fragmented_below_a_memory_fraction() -> None:
+    """The driver has enough, and so has torch, but not in one piece."""
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    kept: list[torch.Tensor] = []
+    cut_up(kept, 3)
+    torch.empty(2 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM
+
+
+def memory_fraction_set_late() -> None:
+    """Below what the process had before."""
+    batch = torch.empty(6 * GIB, dtype=torch.uint8, device=PLAIN)
+    del batch
+    torch.cuda.empty_cache()
+    memory_fraction()
 
 
 def larger_than_the_device() -> None:

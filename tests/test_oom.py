@@ -34,6 +34,8 @@ UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB}
 class Case:
     name: str
     verdict: str
+    asks: str = ""
+    """The function with the line that asks, where it is not the case's own."""
     top: bool = False
     """A line is marked that holds the most."""
     pin: str = ""
@@ -58,6 +60,8 @@ CASES = [
     Case("another_process", OUTSIDE, top=True, device="cuda:1", advice="5.00 GiB of it by other processes"),
     Case("outside_of_pytorch", OUTSIDE, top=True, advice="outside of PyTorch"),
     Case("memory_fraction", LIMIT, top=True, advice="set_per_process_memory_fraction"),
+    Case("memory_fraction_set_late", LIMIT, asks="memory_fraction", advice="between 3.00 GiB and 5.00 GiB"),
+    Case("fragmented_below_a_memory_fraction", FRAGMENTED, pin="cut_up", advice="enough with what the limit left"),
     Case("larger_than_the_device", TOO_LARGE, advice="freeing cannot help"),
     Case("expandable_full", FULL, top=True, advice="smaller batch"),
     Case("caught_and_recovered", FULL, top=True, outcome="retried", advice="was served"),
@@ -98,7 +102,10 @@ def test_verdict(folder: Path, case: Case) -> None:
     found = the_one(folder, case.name)
     assert found.verdict == case.verdict, found
     assert found.device == case.device
-    assert (Path(found.site.filename).name, found.site.line) == (PROGRAM, marked_line(PROGRAM, case.name, "OOM"))
+    assert (Path(found.site.filename).name, found.site.line) == (
+        PROGRAM,
+        marked_line(PROGRAM, case.asks or case.name, "OOM"),
+    )
     assert found.refusal.backward == (case.name == "in_backward")
     if case.top:
         assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
@@ -108,6 +115,7 @@ def test_verdict(folder: Path, case: Case) -> None:
     assert found.refusal.outcome == case.outcome
     said = " ".join(sentences(found))
     assert case.advice in said, said
+    assert ("set_per_process_memory_fraction" in said) == ("memory_fraction" in case.name), said
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -132,10 +140,19 @@ def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) 
     assert served and all(one.refusal.outcome_seq > one.seq for one in served)
 
 
+def in_bytes(text: str) -> Any:
+    """What torch wrote with two digits after the point."""
+    amount, unit = text.split()
+    return pytest.approx(float(amount) * UNITS[unit], abs=0.005 * UNITS[unit])
+
+
 def compare_with_torch(found: OutOfMemory, told: dict[str, Any], *, has_temporaries: bool = False) -> None:
     """The figures with torch's error message, snapshot and memory info."""
-    amount, unit = told["tried"].split()
-    assert abs(found.segment_size - float(amount) * UNITS[unit]) <= 0.005 * UNITS[unit]
+    assert found.segment_size == in_bytes(told["tried"])
+    assert (found.limit is None) == (told["allowed"] is None)
+    if found.limit is not None:
+        least, most = found.limit
+        assert least <= in_bytes(told["allowed"]).expected <= most
     assert [found.device_free, found.total] == told["mem_get_info"]
     assert found.reserved == told["reserved"]
     assert found.outside == found.total - found.device_free - found.reserved

@@ -7,7 +7,7 @@ still held; to have run empty_cache() first would not have helped. (Only while a
 capture, torch returns nothing of the other pools.)
 
 The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_size`), *room* what it still
-could: the free bytes of the device, or, under a limit, what was left below the highest reserved bytes of the run.
+could: the free bytes of the device, or, under a limit, what was left below the lowest that the limit can be.
 
 1. one request too large: needed exceeds the whole device, less what of it other code of this process (its CUDA context)
    has for good.
@@ -77,7 +77,7 @@ class OutOfMemory:
     by_others: int | None
     """By other processes, as the driver said about then; None where it does not tell."""
     peak_reserved: int
-    """The most of the whole run: no limit can be lower."""
+    """The most of the whole run."""
     here: Fragmentation = field(repr=False)
     """The segments of the request's own pool and stream."""
     elsewhere: Fragmentation = field(repr=False)
@@ -124,11 +124,18 @@ class OutOfMemory:
         return self.device_free >= self.segment_size
 
     @property
+    def limit(self) -> tuple[int, int] | None:
+        """The least and the most that the limit which refused can be; None where the driver did not have enough."""
+        if not self.is_limited:
+            return None
+        most = self.reserved + self.segment_size - 1
+        # What the run once had the limit allows, unless it was set later.
+        return (self.peak_reserved if self.reserved <= self.peak_reserved <= most else self.reserved), most
+
+    @property
     def room(self) -> int:
         """What could still be had from the driver; under a limit what is known of that."""
-        if not self.is_limited:
-            return self.device_free
-        return min(max(self.peak_reserved - self.reserved, 0), self.segment_size - 1)
+        return self.limit[0] - self.reserved if self.limit is not None else self.device_free
 
     @property
     def most_possible(self) -> int | None:

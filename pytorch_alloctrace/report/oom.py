@@ -106,9 +106,11 @@ def _full(found: OutOfMemory, names: PlaceNames) -> _Words:
 
 def _fragmented(found: OutOfMemory) -> _Words:
     free, largest = units.size(found.here.free), units.size(found.here.largest_free)
+    had = "the limit left" if found.limit else "the device had"
     why = [
-        f"{free} were free in the request's own pool, {largest} in the largest piece: enough with what the device had,"
-        " but not in one piece."
+        *_refused_by_limit(found),
+        f"{free} were free in the request's own pool, {largest} in the largest piece: enough with what {had},"
+        " but not in one piece.",
     ]
     if found.here.releasable > found.here.stranded and found.refusal.pool != (0, 0):
         held = "It is a private pool, whose free segments stay with it as long as it is held: what helps is to let go"
@@ -126,6 +128,7 @@ def _elsewhere(found: OutOfMemory) -> _Words:
     pool, stream = tuple(first["segment_pool_id"]), int(first["stream"])
     largest = units.size(found.elsewhere.largest_free)
     why = [
+        *_refused_by_limit(found),
         f"{units.size(found.elsewhere.free)} were free for other pools and streams, {largest} in the largest piece;"
         f" the most, {units.size(first['free_size'])}, for {_place(pool, stream)}.",
         f"The request was for {_place(found.refusal.pool, found.refusal.stream)}, which cannot take them.",
@@ -164,14 +167,16 @@ def _too_large(found: OutOfMemory) -> _Words:
 
 
 def _limit(found: OutOfMemory) -> _Words:
-    lowest, highest = max(found.peak_reserved, found.reserved), found.reserved + found.segment_size
-    between = f"between {units.size(lowest)} and {units.size(highest)}"
-    why = [
-        f"The driver had enough. What refused is a limit on what this process may hold, {between};"
-        f" {units.size(found.allocated)} are allocated."
-    ]
+    held = f"torch holds {units.size(found.reserved)}, of which {units.size(found.allocated)} are allocated."
+    return _Words([*_refused_by_limit(found), held], ["What helps is to raise the limit, or to need less."])
+
+
+def _refused_by_limit(found: OutOfMemory) -> list[str]:
+    if found.limit is None:
+        return []
+    between = " and ".join(units.size(size) for size in found.limit)
     setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
-    return _Words(why, [f"What helps is to raise it ({setting}), or to need less."])
+    return [f"The driver had enough. What refused is a limit on what torch may hold, between {between} ({setting})."]
 
 
 def _outcome(found: OutOfMemory) -> list[str]:
