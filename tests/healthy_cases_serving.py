@@ -187,3 +187,14 @@ def a_few_results_kept_by_a_script(device: str) -> object:
         if number % 15 == 0:
             results.append(output)
     return results
+
+
+def sessions_that_come_and_go(device: str) -> object:
+    # Each has a history that grows as long as it is open.
+    histories: dict[int, torch.Tensor] = {}
+    for number in requests():
+        histories[number] = torch.empty(0, 32, device=device)
+        for session in histories:
+            histories[session] = torch.cat([histories[session], torch.randn(1, 32, device=device)])
+        histories.pop(number - 20, None)
+    return histories

@@ -183,8 +183,6 @@ class _MadeByQuarter:
     By stack and mean size: so what is only made more often, as in an evaluation, has not got larger.
     """
 
-    units: int
-    quarter: int
     before: pd.Series[float]
     """Mean size of a block of each stack that made some in both quarters."""
     after: pd.Series[float]
@@ -192,32 +190,41 @@ class _MadeByQuarter:
     """Made in the last quarter."""
     sites: npt.NDArray[np.int64]
     """Of each stack."""
+    largest: tuple[pd.Series[int], ...]
+    """By site its largest block when the first quarter began and ended, and the last one."""
 
     @classmethod
     def of(cls, trace: Trace, device: str, windows: Windows, numbers: SiteNumbers) -> _MadeByQuarter:
         quarter = max(windows.units // 4, 1)
-        first = _made(trace, device, windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1]))
-        last = _made(trace, device, int(windows.moments[-1 - quarter]), windows.judged_at)
+        first_quarter = windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1])
+        last_quarter = int(windows.moments[-1 - quarter]), windows.judged_at
+        first, last = _made(trace, device, *first_quarter), _made(trace, device, *last_quarter)
         both = last.join(first.add_suffix("_before"), how="inner")
         both = both[(both["allocations_before"] > 0) & (both["allocations"] > 0)]
         return cls(
-            units=windows.units,
-            quarter=quarter,
             before=both["bytes_before"] / both["allocations_before"],
             after=both["bytes"] / both["allocations"],
             blocks=both["allocations"],
             sites=numbers.of(both.index.to_series()),
+            largest=tuple(
+                live_blocks(trace, device, moment, numbers).groupby("site")["size"].max()
+                for moment in (*first_quarter, *last_quarter)
+            ),
         )
 
     def grows_beside(self, born: Sequence[Replacement], by: float, buffers: set[int]) -> bool:
         """Whether all else that is made has got larger between the two quarters, by `_ALONE` of what a buffer has, in
         bytes made. by: by how much most of its replacements are larger than the last. buffers: sites of others."""
-        early = float(np.mean([each.size for each in born if each.unit < self.quarter] or [born[0].size]))
-        late = [each.size for each in born if each.unit >= self.units - self.quarter]
-        larger = float(np.mean(late or [born[-1].size])) - early
-        times = (born[-1].size - born[0].size) / by * self.quarter / max(born[-1].unit - born[0].unit, 1)
-        times = min(times, float(self.blocks[self.sites == born[0].site].sum()))
-        alike = (self.after >= self.before * (1 + _ALIKE * larger / early)) & ~np.isin(self.sites, list(buffers))
+        site = born[0].site
+        # By what it grew, not by when it was looked at: the work may be slower in one quarter than in the other.
+        first, second, third, last = (int(largest.get(site, 0)) for largest in self.largest)
+        early, late = (first + second) / 2, (third + last) / 2
+        larger = late - early
+        # How often it was replaced in the last quarter; no more often than its line made any.
+        times = min((last - third) / by, float(self.blocks[self.sites == site].sum()))
+        alike = (self.after >= self.before * (1 + _ALIKE * larger / max(early, 1))) & ~np.isin(
+            self.sites, list(buffers)
+        )
         # The buffer is in it, too: its stack may be that of other blocks of the same line.
         everything = float(((self.after - self.before) * self.blocks)[alike].sum())
         return everything >= (1 + _ALONE) * larger * times

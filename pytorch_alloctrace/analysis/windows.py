@@ -90,8 +90,9 @@ class Windows:
         if len(begins) < _TIMELINE_POINTS:  # the device has no events
             begins, moments = np.zeros(_TIMELINE_POINTS, np.int64), np.zeros(_TIMELINE_POINTS, np.int64)
             only_rose = np.ones(_TIMELINE_POINTS, np.bool_)
-        # An interval without events repeats the one before it; an event of its own has a higher number.
+        # An interval without events has none, or repeats the one before it; an event of its own has a higher number.
         happened = np.append(True, moments[1:] > np.maximum.accumulate(moments)[:-1])
+        moments = np.maximum.accumulate(moments)
         return cls(
             unit="second",
             units=WINDOWS,
