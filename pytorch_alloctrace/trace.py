@@ -172,9 +172,13 @@ class Trace(RecordedTrace):
         before; and what was lost."""
         return self._replayed.verification(self.integrity)
 
-    def leaks(self, device: str | None = None) -> pd.DataFrame:
+    def leaks(
+        self, device: str | None = None, *, since: Moment | None = None, until: Moment | None = None
+    ) -> pd.DataFrame:
         """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing
-        does, or the run is too short to tell. Definitions: `pytorch_alloctrace.analysis.leaks`.
+        does, or the run is too short to tell. Definitions: `pytorch_alloctrace.analysis.leaks`. since, until: moments
+        as in `live`: judges the steps between them alone, all that lies before is warm-up; raises PositionError where
+        no step ends there.
 
         Columns: device; filename, line, function and source of the line to look at; kind ("survivors": blocks that are
         never freed; "growing": a buffer replaced by ever larger ones), rate (requested bytes per unit), unit ("step",
@@ -185,8 +189,10 @@ class Trace(RecordedTrace):
         make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks, stack).
         """
         from .analysis.leak_table import leak_table
+        from .analysis.stretch import Stretch
 
-        return leak_table(self, self.devices if device is None else [device])
+        stretch = None if since is None and until is None else Stretch.between(self, since, until, device)
+        return leak_table(self, self.devices if device is None else [device], stretch)
 
 
 __all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Frame", "Integrity", "Trace", "load"]

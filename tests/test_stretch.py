@@ -126,6 +126,42 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert none == "No request ran out of memory in this stretch.\n"
 
 
+LEAKS_FOR_A_WHILE = """
+import torch, pytorch_alloctrace as alloctrace
+
+kept = []
+
+def step(number):
+    torch.empty(70_000)
+    if 20 <= number < 45:
+        kept.append(torch.empty(10_000))  # LEAK
+
+with alloctrace.enable("for_a_while.alloctrace", devices=("cpu",)):
+    for number in range(100):
+        step(number)
+        alloctrace.step()
+with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
+    step(30)
+"""
+
+
+def test_leaks_of_a_stretch(tmp_path: Path) -> None:
+    """A leak that is over is none of the whole run, but it is one of the steps in which it was."""
+    (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
+    run_python(tmp_path, ["python", "program.py"], check=True, timeout=120, environment={})
+    trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
+    assert trace.leaks().empty
+    [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")
+    assert leak["source"].endswith("# LEAK")
+    assert leak["unit"] == "step" and leak["rate"] == 40_000 and leak["confidence"] > 0.9
+    shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
+    assert "LEAK  program.py:" in shown and "steps judged" in " ".join(shown.split())
+    assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
+    for name, moment, part in (("no_steps", "0.0s", "and the trace has none"), ("for_a_while", "step:99", "no step ends")):
+        told = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", moment, status=2)
+        assert part in told.splitlines()[-1]
+
+
 @needs_cuda_build
 @pytest.mark.parametrize(
     ("arguments", "part"),
@@ -139,7 +175,7 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
         (("sites", "--since", "step:3", "--at", "end"), "--at is one moment"),
-        (("leaks", "--since", "step:3"), "belongs to peak, diff, sites, timeline and oom, not to leaks"),
+        (("leaks", "--since", "step:3", "--until", "step:2"), "nothing happened between step:3 and step:2"),
         (("--since", "step:3"), "not to the verdict"),
     ],
 )

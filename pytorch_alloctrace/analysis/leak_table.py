@@ -10,6 +10,7 @@ import pandas as pd
 from ..trace import Trace
 from .leak import Leak
 from .leaks import find_leaks
+from .stretch import Stretch
 
 _TYPES = {
     "device": "object",
@@ -32,9 +33,9 @@ _TYPES = {
 """The columns, and what each holds."""
 
 
-def leak_table(trace: Trace, devices: Sequence[str]) -> pd.DataFrame:
+def leak_table(trace: Trace, devices: Sequence[str], stretch: Stretch | None = None) -> pd.DataFrame:
     """One row a leak of some devices: see `Trace.leaks`."""
-    leaks = [leak for device in devices for leak in find_leaks(trace, device).leaks]
+    leaks = [leak for device in devices for leak in find_leaks(trace, device, stretch).leaks]
     leaks.sort(key=lambda leak: leak.weight, reverse=True)
     rows = [_row(trace, leak) for leak in leaks]
     return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)

@@ -20,19 +20,20 @@ from .capacity import room
 from .leak import Leak, LeakingSite, LeakVerdict
 from .places import SiteNumbers
 from .replacements import growing_leaks
+from .stretch import Stretch
 from .survivors import surviving_leaks
 from .windows import Windows
 
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks"]
 
 
-def find_leaks(trace: Trace, device: str) -> LeakVerdict:
-    """Judges one device of a trace; most certain and largest leaks first.
+def find_leaks(trace: Trace, device: str, stretch: Stretch | None = None) -> LeakVerdict:
+    """Judges one device of a trace, the whole run or a stretch of it; most certain and largest leaks first.
 
     Memory is in proportion to live blocks and stacks. Beside what a trace is replayed for once, the blocks of some 10
     moments are looked at, or of some 60 where a buffer grows.
     """
-    windows = Windows.of(trace, device)
+    windows = Windows.of(trace, device, stretch)
     if windows.too_short:
         return LeakVerdict(False, windows.unit, windows.units, windows.warmup, ())
     sites, blocks = SiteNumbers(trace.stacks), trace.live(windows.judged_at, device=device)

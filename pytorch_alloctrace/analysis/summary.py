@@ -15,6 +15,7 @@ from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks import LeakVerdict, find_leaks
 from .oom import OutOfMemory
 from .places import SiteBytes, top_sites
+from .stretch import Stretch
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,12 @@ class Summary:
     """Highest peak first."""
 
 
-def summarize(trace: Trace, *, top: int = 10, devices: Sequence[str] = ()) -> Summary:
+def summarize(
+    trace: Trace, *, top: int = 10, devices: Sequence[str] = (), of_leaks: bool = False, stretch: Stretch | None = None
+) -> Summary:
     """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
 
+    of_leaks: nothing else that may be the matter is looked for. stretch: leaks in these events alone.
     One pass over the trace, and states of the replay, some twenty a device; memory is in proportion to live blocks and
     stacks, not to events.
     """
@@ -110,11 +114,11 @@ def summarize(trace: Trace, *, top: int = 10, devices: Sequence[str] = ()) -> Su
         steps=len(trace.steps()),
         integrity=trace.integrity,
         unmatched_frees=trace.unmatched_frees,
-        devices=tuple(_device(trace, device, top) for device in wanted),
+        devices=tuple(_device(trace, device, top, of_leaks, stretch) for device in wanted),
     )
 
 
-def _device(trace: Trace, device: str, top: int) -> DeviceSummary:
+def _device(trace: Trace, device: str, top: int, of_leaks: bool, stretch: Stretch | None) -> DeviceSummary:
     totals = trace.stack_totals(device)
     peak_event, peak_ns = trace.peak_seq(device), trace.peak_ns(device)
     return DeviceSummary(
@@ -124,10 +128,10 @@ def _device(trace: Trace, device: str, top: int) -> DeviceSummary:
         peak=_holding(trace, device, "peak" if peak_event is not None else "end", peak_event, peak_ns, top),
         end=_holding(trace, device, "end", None, None, top),
         growth=step_growth(trace, device),
-        leaks=find_leaks(trace, device),
-        growing=growing_sites(trace, device, top),
-        conditions=find_conditions(trace, device),
-        refused=next(iter(trace.ooms(device, last=1)), None),
+        leaks=find_leaks(trace, device, stretch),
+        growing=() if of_leaks else growing_sites(trace, device, top),
+        conditions=() if of_leaks else find_conditions(trace, device),
+        refused=None if of_leaks else next(iter(trace.ooms(device, last=1)), None),
         levels=tuple(int(level) for level in trace.timeline(120, device)["requested_max"]),
     )
 

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..errors import PositionError
 from ..positions import Moment
 from ..trace import Trace
+from .stretch import Stretch
 
 WARMUP_SHARE = 0.2
 """Of the run, in steps (at least one) or in time."""
@@ -56,16 +58,25 @@ class Windows:
     """Per unit: whether it counts. A step always does; of a window of time see the module."""
 
     @classmethod
-    def of(cls, trace: Trace, device: str) -> Windows:
-        """By steps where the trace has any, else by time."""
+    def of(cls, trace: Trace, device: str, stretch: Stretch | None = None) -> Windows:
+        """By steps where the trace has any, else by time. stretch: of these events alone, by steps; what lies before it
+        is the warm-up. Raises PositionError where that cannot be."""
         steps = trace.steps(device)
-        return cls._of_steps(trace, steps) if len(steps) else cls._of_time(trace, device)
+        if stretch is not None:
+            inside = stretch.has(steps["seq"].to_numpy(np.int64))
+            if not inside.any():
+                told = "no step ends in it" if len(steps) else "the trace has none"
+                raise PositionError(f"leaks of a stretch are judged by steps, and {told}: judge the whole run instead")
+            first, last = np.flatnonzero(inside)[[0, -1]]
+            return cls._of_steps(steps[: last + 1], int(first))
+        return cls._of_steps(steps, 0) if len(steps) else cls._of_time(trace, device)
 
     @classmethod
-    def _of_steps(cls, trace: Trace, steps: pd.DataFrame) -> Windows:
+    def _of_steps(cls, steps: pd.DataFrame, before: int) -> Windows:
+        """before: so many of the first steps are warm-up in any case, and all of it where there are any."""
         ends = steps["seq"].to_numpy(np.int64)
         times = steps["time_ns"].to_numpy(np.int64)
-        warmup = max(1, int(np.ceil(WARMUP_SHARE * len(ends))))
+        warmup = before or max(1, int(np.ceil(WARMUP_SHARE * len(ends))))
         units = max(len(ends) - warmup, 0)
         return cls(
             unit="step",

@@ -64,10 +64,12 @@ VERBS = {
     "leaks": Verb(
         "what leaks, how fast, and the line to look at",
         "Shows the lines of which blocks are made again and again and never freed, and the buffers that are replaced "
-        "by ever larger ones. The whole run is judged, most certain and fastest leaks first.",
+        "by ever larger ones. The whole run is judged, or some of its steps, most certain and fastest leaks first.",
         {
             **_CSV,
             "top": "so many findings (default: all)",
+            "since": "judge what happened after this moment; what was before is warm-up",
+            "until": "judge what happened up to this moment (default: end)",
             **_DEVICE,
             **_CODE,
             **_STACKS,
@@ -76,6 +78,7 @@ VERBS = {
         (
             ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
             ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one"),
+            ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
         ),
     ),
     "peak": Verb(

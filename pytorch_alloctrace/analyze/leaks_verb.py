@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 
 from ..analysis import summarize
+from ..analysis.stretch import Stretch
 from ..report.screen import Screen
 from ..report.text import write_findings
 from ..trace import Trace
@@ -19,13 +20,16 @@ EXIT_LEAKS = 1
 def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tuple[str, int]:
     """As verbs.show."""
     top = options.top or sys.maxsize
+    device = options.device[0] if options.device else None
     if options.json or options.csv:
-        device = options.device[0] if options.device else None
-        leaks = trace.leaks(device)
+        leaks = trace.leaks(device, since=options.since, until=options.until)
         shown = leaks.head(top)
         text = json_text(shown, trace, options) if options.json else _csv(shown)
         return text, _status(len(leaks), options)
-    found = write_findings(summarize(trace, devices=options.device), screen, top, whole_stacks(trace, options))
+    is_whole = options.since is None and options.until is None
+    stretch = None if is_whole else Stretch.between(trace, options.since, options.until, device)
+    summary = summarize(trace, devices=options.device, of_leaks=True, stretch=stretch)
+    found = write_findings(summary, screen, top, whole_stacks(trace, options))
     return "", _status(found, options)
 
 
