@@ -25,8 +25,7 @@ EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream"
 AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack")
 """More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
 its number, the thread that made it, and its type; and the stack of the forward that caused it, where backward
-allocates without a stack of its own and that is known (0: not so; of forward that lies before `since`, only where
-frees are read, too)."""
+allocates without a stack of its own and that is known (else 0)."""
 
 Progress = Callable[[float], None]
 ALL = (1 << 64) - 1
@@ -133,7 +132,7 @@ class RecordedTrace:
         """How many events of each kind there are, by kind."""
         return {kind_name(number): count for number, count in enumerate(self._replayed.totals["kind_counts"]) if count}
 
-    @property
+    @functools.cached_property
     def refusals(self) -> dict[int, int]:
         """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
         it without a stack of its own and that is known; else 0."""
@@ -203,9 +202,13 @@ class RecordedTrace:
         if kinds is not None and not kinds:
             return
         numbers = [KINDS.index(kind) for kind in kinds or ()]
-        stream = self._reader.stream(first, ALL if end is None else end, numbers)
+        # Sizes of frees, and what in forward caused backward, may stand in any event before.
+        has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
+        from_start = "forward_stack" in wanted or ("size" in wanted and has_frees)
+        stream = self._reader.stream(first, ALL if end is None else end, numbers, from_start)
         while (raw := stream.next(max(chunk, 1))) is not None:
-            yield self._event_frame(raw, wanted)
+            if len(raw["seq"]):
+                yield self._event_frame(raw, wanted)
 
     def events(
         self,
@@ -249,12 +252,13 @@ class RecordedTrace:
             elif name == "step":
                 made[name] = self.positions.step_of(raw["seq"])
             elif name == "node_type":
-                made[name] = self._names_of_node_types(raw["node_type"])
+                made[name] = self.names_of_node_types(raw["node_type"])
             else:
                 made[name] = raw[name]
         return pd.DataFrame(made)
 
-    def _names_of_node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+    def names_of_node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+        """Types of autograd nodes, in full, by their numbers; "" for none."""
         names = np.array([*self._reader.node_types()] or [""], dtype=object)
         named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
         return named
@@ -272,7 +276,8 @@ class RecordedTrace:
         moment, on one device or all.
 
         What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
-        caused it, where that is known (live_backward_bytes: that part of live_bytes).
+        caused it, where that is known (live_backward_bytes: that part of live_bytes). Blocks that are older than the
+        recording are live, but no allocations of it.
         """
         until = self._until(at, device)
         tables = self._replayed.stacks(ALL if until is None else until, device)
@@ -309,7 +314,7 @@ class RecordedTrace:
         """
         until = self._until(at, device)
         blocks = self._replayed.live(ALL if until is None else until, device)
-        blocks["node_type"] = self._names_of_node_types(blocks["node_type"].to_numpy())
+        blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks
 

@@ -35,6 +35,7 @@ BLOCK_COLUMNS = (
     "state",
     "stack",
     "backward",
+    "node_type",
     "thread",
     "birth_seq",
     "birth_ns",

@@ -60,11 +60,12 @@ class Trace(RecordedTrace):
 
         at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, size,
         requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
-        that are not free stack and backward (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of birth; of
-        blocks older than the recording, its beginning).
+        that are not free stack, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
+        birth; of blocks older than the recording, its beginning).
         """
         until = self._until(at, device)
         table = self._replayed.blocks(ALL if until is None else until, device)
+        table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
         free = (table["state"] == "inactive").to_numpy()
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
         return table

@@ -157,7 +157,10 @@ def test_leaks_of_a_stretch(tmp_path: Path) -> None:
     shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
     assert "LEAK  program.py:" in shown and "steps judged" in " ".join(shown.split())
     assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
-    for name, moment, part in (("no_steps", "0.0s", "and the trace has none"), ("for_a_while", "step:99", "no step ends")):
+    for name, moment, part in (
+        ("no_steps", "0.0s", "and the trace has none"),
+        ("for_a_while", "step:99", "no step ends"),
+    ):
         told = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", moment, status=2)
         assert part in told.splitlines()[-1]
 

@@ -16,7 +16,6 @@ class AddressMap {
   AddressMap() : slots_(16) {}
 
   std::size_t size() const { return size_; }
-  std::size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
 
   const Value* find(std::uint64_t address) const {
     for (std::size_t at = home(address);; at = next(at)) {
@@ -70,13 +69,6 @@ class AddressMap {
 
   void reserve(std::size_t size) {
     while ((size + 1) * 4 > slots_.size() * 3) grow();
-  }
-
-  template <typename Visit>
-  void for_each(Visit visit) const {
-    for (const Slot& slot : slots_) {
-      if (slot.used) visit(slot.address, slot.value);
-    }
   }
 
  private:

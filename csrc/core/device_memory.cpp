@@ -81,7 +81,8 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   const bool is_restored = rules_.restoring_thread != 0 && event.thread == rules_.restoring_thread;
   const std::uint64_t wanted = is_restored ? event.size : rules_.settings.rounded(event.size);
   if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
-  if (pieces_[index].state == PieceState::kAllocated) ++missed_frees_;
+  if (pieces_[index].state == PieceState::kAllocated) ++history_.missed_frees;
+  if (!history_.unmatched_requests.empty()) history_.unmatched_requests.erase(event.address);
   count(index, false);
   if (in_segment != 0) {
     const Piece& piece = pieces_[index];
@@ -126,28 +127,27 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
 
 const char* DeviceMemory::request_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
-  if (!found || pieces_[*found].state != PieceState::kAllocated) {
-    ++unmatched_frees_;
-    return "a free of a block that is not allocated";
-  }
+  if (!found || pieces_[*found].state != PieceState::kAllocated) return unmatched_free(event);
   count(*found, false);
   pieces_[*found].state = PieceState::kPendingFree;
   count(*found, true);
   return nullptr;
 }
 
+const char* DeviceMemory::unmatched_free(const Event& event) {
+  const bool is_request = event.kind == EventKind::kFreeRequested;
+  if (is_request) history_.unmatched_requests.insert(event.address);
+  if (is_request || history_.unmatched_requests.erase(event.address) == 0) ++history_.unmatched_frees;
+  // Nothing tells what an allocator without segments had before the trace began.
+  return rules_.tells_segments || is_request ? "a free of a block that is not allocated" : nullptr;
+}
+
 const char* DeviceMemory::complete_free(const Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
-  if (!found) {
-    if (rules_.tells_segments) return "a free of a block that is not allocated";
-    ++unmatched_frees_;  // nothing tells what such an allocator had before the trace began
-    return nullptr;
-  }
+  if (!found) return unmatched_free(event);
   const PieceIndex index = *found;
   const PieceState state = pieces_[index].state;
-  if (state != PieceState::kPendingFree && state != PieceState::kAllocated) {
-    return "a free of a block that is not allocated";
-  }
+  if (state != PieceState::kPendingFree && state != PieceState::kAllocated) return unmatched_free(event);
   // The caching allocator always tells the request first.
   const char* problem = state == PieceState::kAllocated && rules_.tells_segments
                             ? "a free that completes without having been requested"
@@ -277,7 +277,18 @@ PieceIndex DeviceMemory::new_piece(const Piece& piece) {
     unused_pieces_.pop_back();
     pieces_[index] = piece;
   }
-  *piece_at_.insert(piece.address).first = index;
+  history_.is_touched = true;
+  const auto [known, is_new] = piece_at_.insert(piece.address);
+  if (!is_new) {
+    // After a loss a block may stand there that was not known to lie in this segment: it would never be found again.
+    const PieceIndex old = *known;
+    if (pieces_[old].state == PieceState::kAllocated) ++history_.missed_frees;
+    count(old, false);
+    link(pieces_[old].previous, pieces_[old].next);
+    pieces_[old].state = PieceState::kUnused;
+    unused_pieces_.push_back(old);
+  }
+  *known = index;
   return index;
 }
 

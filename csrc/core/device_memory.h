@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,6 +88,16 @@ struct DeviceRules {
   std::vector<std::uint64_t> own_pools;      // have an allocator of their own: never expandable
 };
 
+// What was seen of a device so far.
+struct DeviceHistory {
+  bool is_touched = false;  // a block of it was known
+  // Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost.
+  std::uint64_t unmatched_frees = 0;
+  // Allocs at an address that was live: the free between is missing. The old block is taken as freed.
+  std::uint64_t missed_frees = 0;
+  std::set<std::uint64_t> unmatched_requests;  // of these the completion is not counted once more
+};
+
 // A DeviceMemory that is only kept: what cannot be made anew of the rest.
 struct PackedMemory {
   std::int32_t device_type = 0, device_index = 0;
@@ -95,6 +106,7 @@ struct PackedMemory {
   std::vector<Segment> segments;
   std::vector<std::uint32_t> unused_segments;
   std::uint64_t reserved = 0;
+  DeviceHistory history;
   std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // that have allocated, with their numbers
 
   std::size_t bytes() const {
@@ -118,23 +130,19 @@ class DeviceMemory {
   const MemoryTotals& totals() const { return totals_; }
   std::uint64_t largest_free() { return free_sizes_.largest(); }
   // No block of it is known, nor ever was.
-  bool is_untouched() const { return pieces_.empty(); }
+  bool is_untouched() const { return !history_.is_touched; }
   // Whether its allocator tells segments: only then do reserved, and what follows from it, mean anything.
   bool tells_segments() const { return rules_.tells_segments; }
 
-  // By stack.
+  // What each has allocated, by its number.
   const std::vector<StackTotals>& stacks() const { return stacks_; }
+  const DeviceHistory& history() const { return history_; }
   template <typename Visit>
   void for_each_allocated(Visit visit) const {
     for (const Piece& piece : pieces_) {
       if (piece.state == PieceState::kAllocated) visit(piece);
     }
   }
-  // Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost. Not of
-  // what was unpacked.
-  std::uint64_t unmatched_frees() const { return unmatched_frees_; }
-  // Allocs at an address that was live: the free between is missing. The old block is taken as freed.
-  std::uint64_t missed_frees() const { return missed_frees_; }
 
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
@@ -181,6 +189,8 @@ class DeviceMemory {
   const char* map(const Event& event);
   const char* unmap(const Event& event);
 
+  const char* unmatched_free(const Event& event);
+
   PieceIndex new_piece(const Piece& piece);
   void drop(PieceIndex index);
   void link(PieceIndex previous, PieceIndex next);
@@ -208,7 +218,7 @@ class DeviceMemory {
   FreeSizes free_sizes_;
   MemoryTotals totals_;
   std::vector<StackTotals> stacks_;
-  std::uint64_t unmatched_frees_ = 0, missed_frees_ = 0;
+  DeviceHistory history_;
 };
 
 }  // namespace alloctrace

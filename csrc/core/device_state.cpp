@@ -76,8 +76,9 @@ void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& 
 }
 
 PackedMemory DeviceMemory::packed() const {
-  PackedMemory packed{device_type_, device_index_,    rules_,           {pieces_.begin(), pieces_.end()},
-                      segments_,    unused_segments_, totals_.reserved, {}};
+  PackedMemory packed{
+      device_type_,     device_index_, rules_, {pieces_.begin(), pieces_.end()}, segments_, unused_segments_,
+      totals_.reserved, history_,      {}};
   for (std::uint32_t stack = 0; stack < stacks_.size(); ++stack) {
     if (stacks_[stack].allocations != 0) packed.stacks.emplace_back(stack, stacks_[stack]);
   }
@@ -106,6 +107,7 @@ void DeviceMemory::unpack(const PackedMemory& packed) {
   expandable_free_.clear();
   free_sizes_ = {};
   count_all();
+  history_ = packed.history;
   stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
   for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
 }
@@ -142,7 +144,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     piece.size = event.size;
     piece.requested = event.sequence;
     piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
-    piece.birth = sequence;
+    piece.birth = ++sequence;  // its own, or near it where events of other devices stand between: no two have the same
     piece.birth_ns = time_ns;
     piece.state = event.node_sequence == kBlockAllocated     ? PieceState::kAllocated
                   : event.node_sequence == kBlockPendingFree ? PieceState::kPendingFree
@@ -174,8 +176,8 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
   }
   made.count_all();
   made.stacks_ = std::move(stacks_);
-  made.unmatched_frees_ = unmatched_frees_;
-  made.missed_frees_ = missed_frees_;
+  history_.is_touched |= made.history_.is_touched;
+  made.history_ = std::move(history_);
   *this = std::move(made);
   return true;
 }

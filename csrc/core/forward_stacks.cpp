@@ -35,10 +35,38 @@ bool ForwardStacks::is_of_view(std::uint16_t node_type) {
   return of_view_[node_type];
 }
 
-std::size_t ForwardStacks::bytes(const Rings& rings) {
+std::uint32_t ForwardStacks::find(const Event& event) {
+  if (event.node_type == 0 || event.stack != 0 || is_of_view(event.node_type)) return 0;
+  const auto ring = rings_.find(event.node_thread);
+  const std::size_t at = event.node_sequence % kRemembered;
+  if (ring == rings_.end() || at / kPart >= ring->second.parts.size()) return 0;
+  const Part* const part = ring->second.parts[at / kPart].get();
+  return part && (*part)[at % kPart].node == event.node_sequence + 1 ? (*part)[at % kPart].stack : 0;
+}
+
+// A program may make threads for each step (nn.DataParallel): those that made nothing for longest are forgotten.
+void ForwardStacks::turn_to(std::uint64_t thread) {
+  if (rings_.size() >= kThreads && !rings_.contains(thread)) {
+    rings_.erase(std::min_element(rings_.begin(), rings_.end(),
+                                  [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+  }
+  last_thread_ = thread;
+  last_ring_ = &rings_[thread];
+  last_ring_->used = ++turns_;
+}
+
+void ForwardStacks::become(const Rings& rings) {
+  rings_ = rings;
+  last_ring_ = nullptr;
+  turns_ = 0;
+  for (const auto& [thread, ring] : rings_) turns_ = std::max(turns_, ring.used);
+}
+
+std::size_t ForwardStacks::changed_bytes() const {
   std::size_t sum = 0;
-  for (const auto& [thread, ring] : rings) {
-    for (const std::vector<Entry>& part : ring) sum += sizeof part + part.capacity() * sizeof(Entry);
+  for (const auto& [thread, ring] : rings_) {
+    sum += sizeof ring + ring.parts.capacity() * sizeof ring.parts[0];
+    for (const std::shared_ptr<Part>& part : ring.parts) sum += part.use_count() == 1 ? sizeof *part : 0;
   }
   return sum;
 }

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -25,14 +26,18 @@ namespace alloctrace {
 bool is_node_of_view(std::string_view name);
 
 class ForwardStacks {
-  // A step of the largest models makes tens of thousands of nodes; most programs are far smaller, so the ring of a
-  // thread's last nodes is made in parts as it fills.
-  static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 12;
   struct Entry {
     std::uint64_t node = 0;  // its number + 1; 0: none
     std::uint32_t stack = 0;
   };
-  using Ring = std::array<std::vector<Entry>, kRemembered / kPart>;
+  static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 10, kThreads = 256;
+  using Part = std::array<Entry, kPart>;
+  // The last nodes that a thread made. A step of the largest models makes tens of thousands, most threads make few, so
+  // it grows in parts; these are shared with the check points that were made since they changed.
+  struct Ring {
+    std::vector<std::shared_ptr<Part>> parts;
+    std::uint64_t used = 0;  // when it was last turned to
+  };
 
  public:
   // All that is remembered, by the number that autograd knows a thread by.
@@ -45,41 +50,37 @@ class ForwardStacks {
   // Takes in the next allocation. Where it is of backward and has no stack of its own: the stack of forward that caused
   // it, 0 when that is not known.
   std::uint32_t take(const Event& event) {
-    if (event.node_type == 0) {
-      if (event.stack == 0 || event.sequence == 0) return 0;
-      Entry& entry = entry_of(definitions_->thread(event.thread).autograd_id, event.sequence - 1);
-      if (entry.node != event.sequence) entry = {event.sequence, event.stack};
-      return 0;
-    }
-    if (event.stack != 0 || is_of_view(event.node_type)) return 0;
-    const Entry& entry = entry_of(event.node_thread, event.node_sequence);
-    return entry.node == event.node_sequence + 1 ? entry.stack : 0;
+    if (event.node_type != 0) return find(event);
+    if (event.stack == 0 || event.sequence == 0) return 0;
+    Entry& entry = entry_of(definitions_->thread(event.thread).autograd_id, event.sequence - 1);
+    if (entry.node != event.sequence) entry = {event.sequence, event.stack};
+    return 0;
   }
+  // The same of a request that came to nothing.
+  std::uint32_t find(const Event& event);
 
   const Rings& rings() const { return rings_; }
-  void become(const Rings& rings) {
-    rings_ = rings;
-    last_ring_ = nullptr;
-  }
-  static std::size_t bytes(const Rings& rings);
+  void become(const Rings& rings);
+  // Of what changed since rings() was last copied.
+  std::size_t changed_bytes() const;
 
  private:
   bool is_of_view(std::uint16_t node_type);
+  void turn_to(std::uint64_t thread);
 
   Entry& entry_of(std::uint64_t thread, std::uint64_t node) {
-    if (thread != last_thread_ || !last_ring_) {
-      last_thread_ = thread;
-      last_ring_ = &rings_[thread];
-    }
+    if (thread != last_thread_ || !last_ring_) turn_to(thread);
     const std::size_t at = node % kRemembered;
-    std::vector<Entry>& part = (*last_ring_)[at / kPart];
-    if (part.empty()) part.resize(kPart);
-    return part[at % kPart];
+    if (at / kPart >= last_ring_->parts.size()) last_ring_->parts.resize(at / kPart + 1);
+    std::shared_ptr<Part>& part = last_ring_->parts[at / kPart];
+    if (part.use_count() != 1) part = part ? std::make_shared<Part>(*part) : std::make_shared<Part>();
+    return (*part)[at % kPart];
   }
 
   const Definitions* definitions_;
   std::vector<bool> of_view_;  // by node type
   Rings rings_;
+  std::uint64_t turns_ = 0;
   std::uint64_t last_thread_ = 0;
   Ring* last_ring_ = nullptr;
 };

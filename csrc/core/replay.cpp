@@ -115,7 +115,8 @@ void Replay::note_loss() {
 }
 
 PackedReplay Replay::packed() const {
-  PackedReplay packed{told_, forward_.rings(), {}};
+  const std::size_t forward_bytes = forward_.changed_bytes();
+  PackedReplay packed{told_, forward_.rings(), forward_bytes, {}};
   for (const DeviceMemory& device : devices_) packed.devices.push_back(device.packed());
   return packed;
 }
@@ -133,7 +134,7 @@ void Replay::unpack(const PackedReplay& packed) {
 }
 
 std::size_t PackedReplay::bytes() const {
-  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event) + ForwardStacks::bytes(forward);
+  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event) + forward_bytes;
   for (const PackedMemory& device : devices) sum += device.bytes();
   return sum;
 }

@@ -55,6 +55,7 @@ struct ReplayKnowledge {
 struct PackedReplay {
   ReplayKnowledge told;
   ForwardStacks::Rings forward;
+  std::size_t forward_bytes = 0;  // that no check point before it has
   std::vector<PackedMemory> devices;
 
   std::size_t bytes() const;
@@ -69,7 +70,7 @@ class Replay {
   // Events are missing here.
   void note_loss();
   // Of a request that backward made, the stack of forward that caused it (see ForwardStacks).
-  std::uint32_t forward_stack(const Event& request) { return forward_.take(request); }
+  std::uint32_t forward_stack(const Event& request) { return forward_.find(request); }
 
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }

@@ -59,9 +59,10 @@ py::dict integrity_dict(const Integrity& integrity) {
 // caused the allocations of backward.
 class EventStream {
  public:
-  // kinds: numbers of the wanted ones; none: all.
+  // kinds: numbers of the wanted ones; none: all. from_start: what is filled in may stand in any event before `first`;
+  // without, it is only known of what is near.
   EventStream(std::shared_ptr<const TraceReader> trace, std::uint64_t first, std::uint64_t end,
-              const std::vector<std::uint8_t>& kinds)
+              const std::vector<std::uint8_t>& kinds, bool from_start)
       : trace_(std::move(trace)),
         sizes_(trace_->definitions()),
         forward_(trace_->definitions()),
@@ -69,22 +70,23 @@ class EventStream {
         end_(end) {
     if (kinds.empty()) is_wanted_.fill(true);
     for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
-    // The size of a free may stand in any event before it.
-    has_frees_ = is_wanted_[static_cast<std::size_t>(EventKind::kFreeRequested)] ||
-                 is_wanted_[static_cast<std::size_t>(EventKind::kFreeCompleted)];
     const std::vector<Chunk>& chunks = trace_->chunks();
-    while (!has_frees_ && chunk_ + 1 < chunks.size() && chunks[chunk_ + 1].first_sequence <= first_) ++chunk_;
+    while (!from_start && chunk_ + 1 < chunks.size() && chunks[chunk_ + 1].first_sequence <= first_) ++chunk_;
   }
 
-  // The next events, at least `wanted` while there are so many (whole blocks); None at the end.
+  // The next events, at least `wanted` while there are so many (whole blocks), or what was found among some millions:
+  // the caller takes notice of Ctrl-C in between. None at the end.
   py::object next(std::size_t wanted) {
     Columns columns;
     {
       const py::gil_scoped_release unlocked;
-      while (columns.sequence.size() < wanted && chunk_ < trace_->chunks().size())
+      std::size_t looked_at = 0;
+      while (columns.sequence.size() < wanted && looked_at < kMostLookedAt && chunk_ < trace_->chunks().size()) {
+        looked_at += trace_->chunks()[chunk_].event_count;
         take(columns, trace_->chunks()[chunk_++]);
+      }
     }
-    if (columns.sequence.empty()) return py::none();
+    if (columns.sequence.empty() && chunk_ >= trace_->chunks().size()) return py::none();
     py::dict result;
     result["seq"] = to_array(std::move(columns.sequence));
     result["time_ns"] = to_array(std::move(columns.time_ns));
@@ -104,6 +106,7 @@ class EventStream {
   }
 
  private:
+  static constexpr std::size_t kMostLookedAt = 4'000'000;
   struct Columns {
     std::vector<std::uint64_t> sequence;
     std::vector<std::int64_t> time_ns;
@@ -125,7 +128,7 @@ class EventStream {
     const ChunkClock clock = trace_->clock_of(chunk);
     for (Event& event : decoded_) {
       const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
-      if (has_frees_) sizes_.fill_in(event);
+      sizes_.fill_in(event);
       if (sequence >= first_ && sequence < end_ && is_wanted_[static_cast<std::size_t>(event.kind)]) {
         columns.sequence.push_back(sequence);
         columns.time_ns.push_back(clock.wall_ns(event.time));
@@ -141,7 +144,6 @@ class EventStream {
   ForwardStacks forward_;
   std::uint64_t first_, end_;
   std::array<bool, 256> is_wanted_{};
-  bool has_frees_ = false;
   std::size_t chunk_ = 0;
   std::vector<Event> decoded_;
 };
@@ -252,8 +254,10 @@ PYBIND11_MODULE(_replay, module) {
       .def(
           "stream",
           [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end,
-             const std::vector<std::uint8_t>& kinds) { return EventStream(trace, first, end, kinds); },
-          py::arg("first") = 0, py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>());
+             const std::vector<std::uint8_t>& kinds,
+             bool from_start) { return EventStream(trace, first, end, kinds, from_start); },
+          py::arg("first") = 0, py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>(),
+          py::arg("from_start") = true);
 }
 
 }  // namespace alloctrace

@@ -55,6 +55,7 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   result["backward"] = column<std::uint8_t>(
       blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
   add_of_used("thread", kCount, [](const Piece& row) { return row.thread; });
+  add_of_used("node_type", kCount, [](const Piece& row) { return row.node_type; });
   add_of_used("birth_seq", kCount, [](const Piece& row) { return row.birth; });
   add_of_used("birth_ns", kTime, [](const Piece& row) { return row.birth_ns; });
   add_of_used("age_ns", kTime, [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
@@ -129,7 +130,7 @@ py::list segments_of(const Replay& replay) {
 }
 
 py::list blocks_of(const Replay& replay) {
-  return by_device(replay, [&](const DeviceMemory& device) {
+  return by_device(replay, [&replay](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
     device.list(segments, blocks);
@@ -150,8 +151,8 @@ py::dict totals_dict(const ReplayRun& run) {
   for (std::size_t kind = 0; kind < ReplayRun::kKindNumbers; ++kind) kinds.append(run.kind_count(kind));
   std::uint64_t unmatched = 0, missed = 0;
   for (const DeviceMemory& device : run.end().devices()) {
-    unmatched += device.unmatched_frees();
-    missed += device.missed_frees();
+    unmatched += device.history().unmatched_frees;
+    missed += device.history().missed_frees;
   }
   result["positions"] = positions;
   result["refusals"] = refusals;
@@ -170,7 +171,7 @@ py::dict timeline_dict(const DeviceMemory& memory, const MemoryTimeline& timelin
   result["device_type"] = memory.device_type();
   result["device_index"] = memory.device_index();
   result["tells_segments"] = memory.tells_segments();
-  result["is_used"] = !memory.is_untouched() || memory.unmatched_frees() > 0;
+  result["is_used"] = !memory.is_untouched() || memory.history().unmatched_frees > 0;
   const auto peak = [](const MemoryTimeline::Peak& of) { return py::make_tuple(of.bytes, of.sequence, of.time_ns); };
   result["allocated_peak"] = peak(timeline.allocated_peak());
   result["reserved_peak"] = peak(timeline.reserved_peak());

@@ -45,7 +45,7 @@ _CHUNK = 5_000
 _FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
 """Share of its last size with which a buffer may have begun."""
-_BLOCK_COLUMNS = ("address", "requested_size", "stack", "birth_seq", "birth_ns")
+_BLOCK_COLUMNS = ("address", "size", "stack", "birth_seq", "birth_ns")
 _PARTS = 4
 """Most equal parts of a block of which one may have been appended."""
 _ALONE = 0.25
@@ -120,15 +120,10 @@ def are_buffers(
 
 
 def live_blocks(trace: Trace, device: str, at: Moment, numbers: SiteNumbers) -> pd.DataFrame:
-    """The blocks that are in use at a moment: address, size (requested), stack, site (its number), birth_seq, birth_ns.
-
-    As `Trace.live`, but from the replay's nearest check point and not from the beginning of the trace; what backward
-    makes in autograd's threads has no stack here.
-    """
-    blocks = trace.blocks(at, device=device)
-    blocks = blocks[blocks["state"] == "active_allocated"]
+    """The blocks that are live at a moment: address, size, stack, site (its number), birth_seq, birth_ns."""
+    blocks = trace.live(at, device=device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
-    return pd.DataFrame({"size": columns.pop("requested_size"), "site": numbers.of(columns["stack"]), **columns})
+    return pd.DataFrame({**columns, "site": numbers.of(columns["stack"])})
 
 
 def _appended(trace: Trace, device: str, replacement: Replacement, numbers: SiteNumbers) -> _Appended | None:
