@@ -165,7 +165,7 @@ class Replay:
     def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.segments`; the state before event `until`."""
         tables = []
-        for name, columns in _by_device(self._run.segments_before(until), device):
+        for name, columns in self._by_device(self._run.segments_before, until, device):
             table = pd.DataFrame(columns)
             place = self._places.iloc[table.pop("place")]
             table["device"] = name
@@ -179,7 +179,7 @@ class Replay:
     def blocks(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.blocks`; the state before event `until`."""
         tables = []
-        for name, columns in _by_device(self._run.blocks_before(until), device):
+        for name, columns in self._by_device(self._run.blocks_before, until, device):
             columns["state"] = pd.Categorical.from_codes(columns["state"].astype(np.int8), categories=_BLOCK_STATES)
             columns["backward"] = columns["backward"].astype(bool)
             tables.append(pd.DataFrame({"device": name, **columns}))
@@ -188,14 +188,26 @@ class Replay:
     def live(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.live`, without the steps; the state before event `until`."""
         tables = []
-        for name, columns in _by_device(self._run.live_before(until), device):
+        for name, columns in self._by_device(self._run.live_before, until, device):
             columns["backward"] = columns["backward"].astype(bool)
             tables.append(pd.DataFrame({"device": name, **columns}))
         return _joined(tables, LIVE_COLUMNS).sort_values("birth_seq", ignore_index=True, kind="stable")
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""
-        return [pd.DataFrame(columns) for _, columns in _by_device(self._run.stacks_before(until), device)]
+        return [pd.DataFrame(columns) for _, columns in self._by_device(self._run.stacks_before, until, device)]
+
+    def _by_device(
+        self, ask: Callable[..., list[tuple[int, int, dict[str, Any]]]], until: int, device: str | None
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """In the order of their numbers, with their names; one of them, or all."""
+        if device is not None and device not in self.devices:
+            return []
+        entry = None if device is None else self.devices[device]
+        entries = ask(until, None if entry is None else (entry["device_type"], entry["device_index"]))
+        return [
+            (device_name(kind, index), columns) for kind, index, columns in sorted(entries, key=lambda one: one[:2])
+        ]
 
     def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.timeline`, without its times; `points` divides the number of intervals that were measured."""
@@ -222,14 +234,6 @@ class Replay:
         lost = integrity.lost + integrity.missing_events
         unmatched = self.totals["unmatched_frees"]
         return Verification(**found, unmatched_frees=unmatched, lost=lost, integrity=integrity.state)
-
-
-def _by_device(entries: list[tuple[int, int, dict[str, Any]]], device: str | None) -> list[tuple[str, dict[str, Any]]]:
-    """In the order of their numbers, with their names; one of them, or all."""
-    named = [
-        (device_name(kind, index), columns) for kind, index, columns in sorted(entries, key=lambda entry: entry[:2])
-    ]
-    return [(name, columns) for name, columns in named if device in (None, name)]
 
 
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:

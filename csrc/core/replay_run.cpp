@@ -128,18 +128,26 @@ void ReplayRun::finish_samples() {
 }
 
 void ReplayRun::keep_check_point(std::size_t chunk, const Replay& replay) {
+  const auto begin_of = [this](std::size_t index) {
+    return trace_->chunks()[check_points_[index].chunk].first_sequence;
+  };
   check_points_.push_back({chunk, replay.packed()});
   check_point_bytes_ += check_points_.back().state.bytes();
   while (check_point_bytes_ > kCheckPointBytes && check_points_.size() > 1) {
-    // Every second one goes, and those to come are twice as far apart.
-    check_point_distance_ *= 2;
-    check_point_bytes_ = 0;
-    std::vector<CheckPoint> kept;
-    for (std::size_t index = 1; index < check_points_.size(); index += 2) {
-      check_point_bytes_ += check_points_[index].state.bytes();
-      kept.push_back(std::move(check_points_[index]));
+    // The one goes without which the way between its neighbours is shortest: so all of the memory is used, always.
+    std::size_t spared = 0;
+    std::uint64_t shortest = UINT64_MAX;
+    for (std::size_t index = 0; index + 1 < check_points_.size(); ++index) {
+      const std::uint64_t way = begin_of(index + 1) - (index == 0 ? 0 : begin_of(index - 1));
+      if (way < shortest) {
+        shortest = way;
+        spared = index;
+      }
     }
-    check_points_ = std::move(kept);
+    check_point_bytes_ -= check_points_[spared].state.bytes();
+    check_points_.erase(check_points_.begin() + static_cast<std::ptrdiff_t>(spared));
+    check_point_distance_ =
+        std::max(check_point_distance_, begin_of(check_points_.size() - 1) * 3 / 2 / check_points_.size());
   }
   next_check_point_ = trace_->chunks()[chunk].first_sequence + check_point_distance_;
 }

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../core/replay_run.h"
@@ -64,10 +65,12 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
 
 // What is allocated, oldest first.
 py::dict live_columns(const DeviceMemory& device) {
+  std::vector<std::pair<std::uint64_t, const Piece*>> by_birth;  // pieces are large: not to be moved about
+  device.for_each_allocated([&](const Piece& piece) { by_birth.emplace_back(piece.birth, &piece); });
+  std::sort(by_birth.begin(), by_birth.end());
   std::vector<Piece> blocks;
-  device.for_each_allocated([&](const Piece& piece) { blocks.push_back(piece); });
-  std::sort(blocks.begin(), blocks.end(),
-            [](const Piece& a, const Piece& b) { return std::tie(a.birth, a.address) < std::tie(b.birth, b.address); });
+  blocks.reserve(by_birth.size());
+  for (const auto& [birth, piece] : by_birth) blocks.push_back(*piece);
   py::dict result;
   result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
   result["size"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.requested; });
@@ -110,18 +113,21 @@ py::dict stack_columns(const DeviceMemory& device) {
   return result;
 }
 
-// By device: its type, its index, and what `columns` makes of it.
+using Wanted = std::optional<std::pair<std::int32_t, std::int32_t>>;
+
+// By device (the wanted one, or all): its type, its index, and what `columns` makes of it.
 template <typename Columns>
-py::list by_device(const Replay& replay, Columns columns) {
+py::list by_device(const Replay& replay, const Wanted& wanted, Columns columns) {
   py::list result;
   for (const DeviceMemory& device : replay.devices()) {
+    if (wanted && *wanted != std::pair(device.device_type(), device.device_index())) continue;
     result.append(py::make_tuple(device.device_type(), device.device_index(), columns(device)));
   }
   return result;
 }
 
-py::list segments_of(const Replay& replay) {
-  return by_device(replay, [](const DeviceMemory& device) {
+py::list segments_of(const Replay& replay, const Wanted& wanted) {
+  return by_device(replay, wanted, [](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
     device.list(segments, blocks);
@@ -129,8 +135,8 @@ py::list segments_of(const Replay& replay) {
   });
 }
 
-py::list blocks_of(const Replay& replay) {
-  return by_device(replay, [&replay](const DeviceMemory& device) {
+py::list blocks_of(const Replay& replay, const Wanted& wanted) {
+  return by_device(replay, wanted, [&replay](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
     device.list(segments, blocks);
@@ -233,12 +239,30 @@ void define_replay(py::module_& module) {
            py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
       // Under the GIL: the state is one that the next call changes.
       .def("time_before", [](ReplayRun& run, std::uint64_t until) { return run.state_before(until).time_ns(); })
-      .def("segments_before", [](ReplayRun& run, std::uint64_t until) { return segments_of(run.state_before(until)); })
-      .def("blocks_before", [](ReplayRun& run, std::uint64_t until) { return blocks_of(run.state_before(until)); })
-      .def("live_before",
-           [](ReplayRun& run, std::uint64_t until) { return by_device(run.state_before(until), live_columns); })
-      .def("stacks_before",
-           [](ReplayRun& run, std::uint64_t until) { return by_device(run.state_before(until), stack_columns); })
+      .def(
+          "segments_before",
+          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
+            return segments_of(run.state_before(until), wanted);
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "blocks_before",
+          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
+            return blocks_of(run.state_before(until), wanted);
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "live_before",
+          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
+            return by_device(run.state_before(until), wanted, live_columns);
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "stacks_before",
+          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
+            return by_device(run.state_before(until), wanted, stack_columns);
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
       .def("sequence_after",
            [](const ReplayRun& run, std::int64_t time_ns) {
              const py::gil_scoped_release unlocked;
