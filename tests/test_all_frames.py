@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("all_frames")
     (made / "program.py").write_text(PROGRAM)
     for name, size in (("run", "2000"), ("after", "3000")):
-        command = with_cuda(["python", "program.py", f"{name}.alloctrace", size])
+        command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", size])
         run_python(made, command, check=True, timeout=120, environment={})
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("command_line")
     (made / "program.py").write_text(PROGRAM_WITH_ALL)
     for name, size in (("run", 2), ("before", 2), ("after", 6)):
-        command = with_cuda(["python", "program.py", f"{name}.alloctrace", str(size)])
+        command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", str(size)])
         run_python(made, command, check=True, timeout=120, environment={})
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("stretch")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, with_cuda(["python", "program.py"]), check=True, timeout=120, environment={})
+    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
     return made
 
 
@@ -148,7 +149,7 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 def test_leaks_of_a_stretch(tmp_path: Path) -> None:
     """A leak that is over is none of the whole run, but it is one of the steps in which it was."""
     (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
-    run_python(tmp_path, ["python", "program.py"], check=True, timeout=120, environment={})
+    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=120, environment={})
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
     assert trace.leaks().empty
     [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")
