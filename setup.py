@@ -36,6 +36,7 @@ RECORDER_CORE = {
 READER_CORE = {
     "allocator_rules.cpp",
     "device_memory.cpp",
+    "device_segments.cpp",
     "device_state.cpp",
     "forward_stacks.cpp",
     "replay.cpp",

@@ -24,6 +24,7 @@ READING = [
     "crc32",
     "definitions",
     "device_memory",
+    "device_segments",
     "device_state",
     "event_codec",
     "input_file",
