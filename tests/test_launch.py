@@ -136,7 +136,9 @@ ENDINGS = {
     "our own error class": "import pytorch_alloctrace\nraise pytorch_alloctrace.SessionError('text')",
     "syntax error": "x = (1,\n",
     "not utf-8": "# coding: ascii\nx = 'é'\n",
-    "keyboard interrupt": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
+    # With a handler of its own: what a shell runs in the background begins with the signal ignored.
+    "keyboard interrupt": "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
     "exit handler": "import atexit\natexit.register(print, 'at exit')\nraise LookupError",
     "thread": "import threading\nthreading.Thread(target=lambda: print('thread')).start()",
 }
