@@ -94,7 +94,8 @@ def test_random_programs(
     folder = tmp_path_factory.getbasetemp() / "random"
     error = runner.run(folder, operations)
     traces = [path for path in folder.glob("t.*") if path.suffix[1:].isdigit()]
-    if any(frees_memory_in_use(alloctrace.load(path)) for path in traces) or (
+    sets_limit = "max_split_size_mb" in repr(operations)  # without, a segment that goes too early is ours
+    if (sets_limit and any(frees_memory_in_use(alloctrace.load(path)) for path in traces)) or (
         error and runner.fails_without_recording(folder, operations)
     ):
         total.failures_of_torch += 1
