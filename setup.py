@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Set
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,33 +21,12 @@ from setuptools.command.build_ext import build_ext as plain_build_ext
 ROOT = Path(__file__).resolve().parent
 MINIMUM_TORCH = (2, 9)
 
-# What of csrc/core only the recorder uses. These files make Linux calls, so the reading half must not compile them.
-RECORDER_CORE = {
-    "clock.cpp",
-    "definition_log.cpp",
-    "recorder.cpp",
-    "source_lines.cpp",
-    "spool_writer.cpp",
-    "stack_table.cpp",
-    "writer.cpp",
-}
-# What of it only the reading half uses.
-READER_CORE = {
-    "allocator_rules.cpp",
-    "device_memory.cpp",
-    "device_segments.cpp",
-    "device_state.cpp",
-    "forward_stacks.cpp",
-    "replay.cpp",
-    "replay_run.cpp",
-    "requested_sizes.cpp",
-    "spool_reader.cpp",
-    "trace_reader.cpp",
-}
-# The files of csrc/python that belong to the reading half.
-REPLAY_MODULE = ["replay_module.cpp", "replay_states.cpp"]
-# What a torch without CUDA gets in the place of the cuda_*.cpp.
-WITHOUT_CUDA = "no_cuda_allocator.cpp"
+# The folders of csrc that each module is built from. A new file needs no entry here.
+SHARED = ("core/base", "core/format")
+READER = (*SHARED, "core/reading", "core/replay", "python/reading")
+# These make Linux calls and include torch's headers: the reading half compiles none of them.
+RECORDER = (*SHARED, "core/recording", "system", "python/recording", "torch")
+WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 
 # Commands that compile nothing. They must not import torch (seconds, for each of pip's three calls), and must work
 # where a build is refused: a source distribution is made in an isolated environment.
@@ -124,12 +102,13 @@ def reason_for_no_recorder() -> str:
     return ""
 
 
-def sources(folder: str, leave_out: Set[str] = frozenset()) -> list[str]:
-    return sorted(
+def sources(*folders: str) -> list[str]:
+    """The files of these folders of csrc, without those of the folders in them."""
+    return [
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "csrc" / folder).glob("*.cpp")
-        if path.name not in leave_out
-    )
+        for folder in folders
+        for path in sorted((ROOT / "csrc" / folder).glob("*.cpp"))
+    ]
 
 
 def find_ninja() -> None:
@@ -176,7 +155,7 @@ def pybind11_include() -> str:
 def replay_extension() -> Extension:
     return Extension(
         "pytorch_alloctrace._replay",
-        [*sources("core", RECORDER_CORE), *(f"csrc/python/{name}" for name in REPLAY_MODULE)],
+        sources(*READER),
         depends=[*headers(), "setup.py"],
         extra_compile_args=compile_arguments([pybind11_include()]),
         language="c++",
@@ -209,18 +188,14 @@ def record_extension() -> Extension:
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    torch_sources = sources("torch", {WITHOUT_CUDA})
     includes, libraries = include_paths(), ["c10", "torch", "torch_cpu", "torch_python"]
-    if torch.version.cuda is None:
-        torch_sources = [path for path in torch_sources if not Path(path).name.startswith("cuda_")]
-        torch_sources.append(f"csrc/torch/{WITHOUT_CUDA}")
-    else:
+    if torch.version.cuda is not None:
         includes += cuda_includes(str(torch.version.cuda))
         libraries += ["c10_cuda", "torch_cuda"]
     # Only torch's copy of pybind11 here: its headers include pybind11 too, and two versions must not meet in one file.
     return Extension(
         "pytorch_alloctrace._record",
-        [*sources("core", READER_CORE), *sources("system"), *sources("python", set(REPLAY_MODULE)), *torch_sources],
+        sources(*RECORDER, WITHOUT_CUDA if torch.version.cuda is None else WITH_CUDA),
         depends=[*headers(), "setup.py"],
         extra_compile_args=[*compile_arguments(includes), *HOOK_CODE],
         extra_link_args=[*WHOLE_PROGRAM, "-O2"],
@@ -282,7 +257,7 @@ def make_build_command(base: type[Any], no_recorder: str) -> type[Any]:
 def main() -> None:
     os.chdir(ROOT)
     if sys.argv[1:2] and sys.argv[1] in METADATA_COMMANDS:
-        setup(ext_modules=[Extension("pytorch_alloctrace._replay", [f"csrc/python/{REPLAY_MODULE[0]}"])])
+        setup(ext_modules=[Extension("pytorch_alloctrace._replay", ["csrc/python/reading/replay_module.cpp"])])
         return
     if "bdist_wheel" in sys.argv and not (is_importable("setuptools.command.bdist_wheel") or is_importable("wheel")):
         fail("pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`, then again")

@@ -21,11 +21,11 @@ from .errors import (
     SessionError,
     TraceError,
 )
-from .session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
+from .recording.session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
 from .trace import Frame, Integrity, Trace, load
 
 if _TYPE_CHECKING:
-    from .analysis.comparison import compare
+    from .analysis.usage.comparison import compare
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     """`compare`, when it is asked for: a program that records need not load the analyses."""
     if name == "compare":
-        from .analysis.comparison import compare
+        from .analysis.usage.comparison import compare
 
         return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``python -m pytorch_alloctrace run ...``: see launch.py."""
+"""``python -m pytorch_alloctrace run ...``: see recording/run.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ usage: python -m pytorch_alloctrace run [options] script.py [arguments]
 def main(arguments: list[str]) -> int:
     """Dispatches on the verb and returns the exit status. What the program that is run raises goes through."""
     if arguments and arguments[0] == "run":
-        from .launch import run
+        from .recording.run import run
 
         return run(arguments[1:])
     if arguments and arguments[0] in ("-h", "--help"):

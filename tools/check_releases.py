@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc" / "torch"
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests/support"))
 from cuda_virtual_methods import for_release, not_forwarded, release_of  # noqa: E402
 from release_tests import run_tests  # noqa: E402
 
@@ -138,13 +138,17 @@ def check_source(source: Path, version: str, include: Path, includes: list[Path]
     dump.unlink()
     torchs = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
     # The compiler knows what is overridden; whether it is passed on with its own parameters, the text says.
-    release_header = for_release((SOURCES / "cuda_release.h").read_text(), release_of(version))
+    release_header = for_release((SOURCES / "cuda/cuda_release.h").read_text(), release_of(version))
     headers = [(include / name).read_text() for name in HEADERS]
     try:
         wrong = not_forwarded(headers, base, release_header + source.read_text(), ours)
     except AssertionError as error:
         wrong = [f"{source.name}: {error}"]
     return Findings(1, len(functions), torchs, wrong)
+
+
+def source_files() -> list[Path]:
+    return [*SOURCES.glob("*.cpp"), *SOURCES.glob("cuda/*.cpp")]
 
 
 def check_release(version: str, wheels: Path, folder: Path, pool: ThreadPoolExecutor) -> Findings:
@@ -155,7 +159,7 @@ def check_release(version: str, wheels: Path, folder: Path, pool: ThreadPoolExec
     macros.write_text(CUDA_MACROS)
     torch_api = include / "torch" / "csrc" / "api" / "include"
     includes = [include, torch_api, *cuda_includes(), made, Path(sysconfig.get_path("include"))]
-    sources = sorted(SOURCES.glob("*.cpp"))
+    sources = sorted(source_files())
     results = pool.map(lambda source: check_source(source, version, include, includes), sources)
     return sum(results, Findings())
 
@@ -173,7 +177,7 @@ def main() -> int:
     folder = ROOT / "build" / "releases"
     wheels = (options.wheels or folder / "wheels").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    total = len(list(SOURCES.glob("*.cpp")))
+    total = len(source_files())
     row = "{:<9} {:>9} {:>16} {:>10} {:>8}"
     print(row.format("release", "compiles", "virtual methods", "forwarded", "missing"), flush=True)
     failed = False

@@ -1,9 +1,9 @@
 """Builds, records and tests on a real GPU, and writes what came of it as one JSON file, for benchmarks/results/.
 
 Parts, in this order: the build, in place, with this Python as it is; what the device is; the event sequences of
-tests/gpu_programs.py, which tests/test_gpu_sequences.py compares with the simulated device's; tools/bench/cuda; the
-tests of CUDA. A part that fails is told in the file and on stderr, and the others go on; the exit status is then 1. It
-is 2 without a GPU, unless the simulated device is asked for.
+tests/support/gpu_programs.py, which tests/recording/test_gpu_sequences.py compares with the simulated device's;
+tools/bench/cuda; the tests of CUDA. A part that fails is named in the file and on stderr, and the others go on; the
+exit status is then 1. It is 2 without a GPU, unless the simulated device is asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
+SUPPORT = TESTS / "support"
 LOGS = ROOT / "build" / "gpu_check"
 # In this order: where the time is up, what a real GPU says most about is done.
 TEST_FILES = (
@@ -128,7 +129,7 @@ class Check:
 
     def command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
         """Exit status and output; the output is in build/gpu_check/LOG.log as well."""
-        paths = [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self.simulated:
             environment["ALLOCTRACE_TEST_DEVICE"] = "simulated"
@@ -174,7 +175,7 @@ class Check:
             self.checked("simcuda", [str(simcuda / "run"), "true"])
 
     def sequences(self) -> None:
-        sys.path[:0] = [str(ROOT), str(TESTS)]
+        sys.path[:0] = [str(ROOT), str(SUPPORT)]
         from gpu_programs import PROGRAMS, as_text, recorded
 
         found = self.result["sequences"] = {}
@@ -201,7 +202,7 @@ class Check:
         """A file at a time: one that hangs takes only its own results along."""
         total = self.result["tests"] = {"passed": 0, "failed": [], "skipped": {}, "seconds_of_file": {}}
         wrong = []
-        for path in dict.fromkeys(path for pattern in TEST_FILES for path in sorted(TESTS.glob(pattern))):
+        for path in dict.fromkeys(path for pattern in TEST_FILES for path in sorted(TESTS.rglob(pattern))):
             report = LOGS / f"{path.stem}.xml"
             report.unlink(missing_ok=True)
             start = time.monotonic()
@@ -231,7 +232,7 @@ def last_lines(output: str) -> str:
 def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
     """Adds what pytest's XML says of a file."""
     for case in ElementTree.parse(report).iter("testcase"):
-        test = f"tests/{path.name}::{case.get('name')}"
+        test = f"{path.name}::{case.get('name')}"
         wrong = [told for told in case if told.tag in ("failure", "error")]
         skipped = case.find("skipped")
         if wrong:

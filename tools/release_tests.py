@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Those that depend on how torch allocates and on what it calls.
 TESTS = [
-    "tests/test_driver_memory.py",
+    "tests/recording/test_driver_memory.py",
     *(
-        f"tests/test_cuda_{name}.py"
+        f"tests/recording/test_cuda_{name}.py"
         for name in ("sequence", "forwarding", "settings", "untracked", "faults", "stacks", "backward")
     ),
 ]

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "../core/event.h"
-#include "../python/session.h"
+#include "../core/format/event.h"
+#include "../python/recording/session.h"
 
 namespace alloctrace::torch_side {
 

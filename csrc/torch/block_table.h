@@ -9,14 +9,14 @@
 #include <optional>
 #include <unordered_map>
 
-#include "../core/definitions.h"
+#include "../core/format/definitions.h"
 
 namespace alloctrace::torch_side {
 
 struct LiveAllocation {
   void* address;
   std::size_t size;
-  Place place;
+  Location location;
   c10::DeleterFnPtr deleter;  // of the allocator that made it
 };
 

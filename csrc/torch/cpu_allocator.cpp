@@ -10,7 +10,7 @@
 namespace alloctrace::torch_side {
 namespace {
 
-const Place kCpu{static_cast<std::int32_t>(c10::DeviceType::CPU), 0, 0, 0, 0};
+const Location kCpu{static_cast<std::int32_t>(c10::DeviceType::CPU), 0, 0, 0, 0};
 
 // Freeing is recorded before it happens and allocating after it happened: the address cannot be handed out again in
 // between, so no other thread's malloc of it can come before this free in the trace.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/event.h"
+#include "../core/format/event.h"
 
 namespace alloctrace::torch_side {
 

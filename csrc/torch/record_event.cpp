@@ -1,6 +1,6 @@
 #include "record_event.h"
 
-#include "../core/clock.h"
+#include "../core/base/clock.h"
 #include "autograd_context.h"
 
 namespace alloctrace::torch_side {
@@ -21,7 +21,7 @@ void add_thread_context(python::HookScope& scope, Event& event) {
 }
 
 void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
-               const Place* where) noexcept {
+               const Location* where) noexcept {
   try {
     Event event{};
     event.time = read_counter();
@@ -41,12 +41,12 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
 
 }  // namespace
 
-void add_context(python::HookScope& scope, Event& event, const Place& where) {
+void add_context(python::HookScope& scope, Event& event, const Location& where) {
   add_thread_context(scope, event);
-  event.place = scope.thread().place_in(scope.session(), where);
+  event.location = scope.thread().place_in(scope.session(), where);
 }
 
-void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept {
+void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
   python::HookScope scope;
   if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
 }

@@ -6,19 +6,19 @@
 #include <cstdint>
 #include <string>
 
-#include "../core/definitions.h"
-#include "../core/event.h"
-#include "../python/session.h"
+#include "../core/format/definitions.h"
+#include "../core/format/event.h"
+#include "../python/recording/session.h"
 
 namespace alloctrace::torch_side {
 
-// Adds to an event what is known of this thread: its id, its Python stack, where its autograd stands; and the place's
-// id. What happened, and when, is the caller's to fill in. Throws only for want of memory.
-void add_context(python::HookScope& scope, Event& event, const Place& where);
+// Adds to an event what is known of this thread: its id, its Python stack, where its autograd stands; and the
+// location's id. What happened, and when, is the caller's to fill in. Throws only for want of memory.
+void add_context(python::HookScope& scope, Event& event, const Location& where);
 
 // May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL,
 // calls no torch operator. Does nothing when no session is on.
-void record(EventKind kind, const void* address, std::size_t size, const Place& where) noexcept;
+void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
 
 // A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.
 void record_position(EventKind kind, std::uint64_t value) noexcept;

@@ -5,15 +5,15 @@ Every analysis returns a small dataclass or a DataFrame; none prints.
 
 from __future__ import annotations
 
-from .comparison import compare
-from .composition import PeakMemory, composition_at, peak_memory
-from .difference import difference
-from .fragmentation import Fragmentation, fragmentation_at
-from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
-from .leaks import Leak, LeakingSite, LeakVerdict, find_leaks
-from .oom import OutOfMemory, find_ooms
-from .places import Site, SiteBytes
+from ..reading.site_tables import Site, SiteBytes
+from .free_memory.fragmentation import Fragmentation, fragmentation_at
+from .free_memory.oom import OutOfMemory, find_ooms
+from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
+from .leaks.verdict import Leak, LeakingSite, LeakVerdict, find_leaks
 from .summary import DeviceSummary, Holding, Program, Summary, summarize
+from .usage.comparison import compare
+from .usage.composition import PeakMemory, composition_at, peak_memory
+from .usage.difference import difference
 
 __all__ = [
     "DeviceSummary",

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..integrity import Integrity
-from ..trace import Trace
-from .conditions import Condition, find_conditions
-from .growth import GrowingSite, StepGrowth, growing_sites, step_growth
-from .leaks import LeakVerdict, find_leaks
-from .oom import OutOfMemory
-from .places import SiteBytes, top_sites
-from .stretch import Stretch
+from ..reading.integrity import Integrity
+from ..reading.positions import Range
+from ..reading.recorded import RecordedTrace
+from ..reading.site_tables import SiteBytes, top_sites
+from .free_memory.conditions import Condition, find_conditions
+from .free_memory.oom import OutOfMemory, find_ooms
+from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
+from .leaks.verdict import LeakVerdict, find_leaks
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,16 @@ class Summary:
 
 
 def summarize(
-    trace: Trace, *, top: int = 10, devices: Sequence[str] = (), of_leaks: bool = False, stretch: Stretch | None = None
+    trace: RecordedTrace,
+    *,
+    top: int = 10,
+    devices: Sequence[str] = (),
+    of_leaks: bool = False,
+    within: Range | None = None,
 ) -> Summary:
     """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
 
-    of_leaks: nothing else that may be the matter is looked for. stretch: leaks in these events alone.
+    of_leaks: nothing else that may be the matter is looked for. within: leaks in these events alone.
     One pass over the trace, and states of the replay, some twenty a device; memory is in proportion to live blocks and
     stacks, not to events.
     """
@@ -114,11 +119,11 @@ def summarize(
         steps=len(trace.steps()),
         integrity=trace.integrity,
         unmatched_frees=trace.unmatched_frees,
-        devices=tuple(_device(trace, device, top, of_leaks, stretch) for device in wanted),
+        devices=tuple(_device(trace, device, top, of_leaks, within) for device in wanted),
     )
 
 
-def _device(trace: Trace, device: str, top: int, of_leaks: bool, stretch: Stretch | None) -> DeviceSummary:
+def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within: Range | None) -> DeviceSummary:
     totals = trace.stack_totals(device)
     peak_event, peak_ns = trace.peak_seq(device), trace.peak_ns(device)
     return DeviceSummary(
@@ -128,15 +133,15 @@ def _device(trace: Trace, device: str, top: int, of_leaks: bool, stretch: Stretc
         peak=_holding(trace, device, "peak" if peak_event is not None else "end", peak_event, peak_ns, top),
         end=_holding(trace, device, "end", None, None, top),
         growth=step_growth(trace, device),
-        leaks=find_leaks(trace, device, stretch),
+        leaks=find_leaks(trace, device, within),
         growing=() if of_leaks else growing_sites(trace, device, top),
         conditions=() if of_leaks else find_conditions(trace, device),
-        refused=None if of_leaks else next(iter(trace.ooms(device, last=1)), None),
+        refused=None if of_leaks else next(iter(find_ooms(trace, device, 1)), None),
         levels=tuple(int(level) for level in trace.timeline(120, device)["requested_max"]),
     )
 
 
-def _holding(trace: Trace, device: str, at: str, event: int | None, time_ns: int | None, top: int) -> Holding:
+def _holding(trace: RecordedTrace, device: str, at: str, event: int | None, time_ns: int | None, top: int) -> Holding:
     sites = trace.sites(device=device, at=at)
     shown = top_sites(sites, top)
     total = int(sites["live_bytes"].sum())
@@ -153,7 +158,7 @@ def _holding(trace: Trace, device: str, at: str, event: int | None, time_ns: int
     )
 
 
-def _seconds(trace: Trace, time_ns: int) -> float:
+def _seconds(trace: RecordedTrace, time_ns: int) -> float:
     return max(time_ns - trace.begin_ns, 0) / 1e9
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis.comparison import compare, has_moment
+from ..analysis.usage.comparison import compare, has_moment
+from ..reading.sites import Frame
 from ..report import units
 from ..report.difference import Changes, changes_data, write_changes
 from ..report.places import PlaceNames
 from ..report.screen import Screen
 from ..report.stacks import frames_of
-from ..sites import Frame
 from ..trace import Trace
 
 _DEFAULT_TOP = 10

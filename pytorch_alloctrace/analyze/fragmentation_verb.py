@@ -6,7 +6,7 @@ import argparse
 
 import pandas as pd
 
-from ..analysis.fragmentation import Fragmentation
+from ..analysis.free_memory.fragmentation import Fragmentation
 from ..report.fragmentation import fragmentation_data, write_fragmentation
 from ..report.screen import Screen
 from ..trace import Trace

@@ -8,7 +8,6 @@ import sys
 import pandas as pd
 
 from ..analysis import summarize
-from ..analysis.stretch import Stretch
 from ..report.screen import Screen
 from ..report.text import write_findings
 from ..trace import Trace
@@ -27,8 +26,8 @@ def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
         text = json_text(shown, trace, options) if options.json else _csv(shown)
         return text, _status(len(leaks), options)
     is_whole = options.since is None and options.until is None
-    stretch = None if is_whole else Stretch.between(trace, options.since, options.until, device)
-    summary = summarize(trace, devices=options.device, of_leaks=True, stretch=stretch)
+    within = None if is_whole else trace.range(options.since, options.until, device)
+    summary = summarize(trace, devices=options.device, of_leaks=True, within=within)
     found = write_findings(summary, screen, top, whole_stacks(trace, options))
     return "", _status(found, options)
 

@@ -7,8 +7,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from ..analysis.oom import OutOfMemory
-from ..analysis.stretch import Stretch
+from ..analysis.free_memory.oom import OutOfMemory
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from ..report.screen import Screen
 from ..trace import Trace
@@ -33,7 +32,7 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
         # Whole numbers stay so where some are not told.
         return table.convert_dtypes().to_csv(index=False), 0
     if not found and (options.since, options.until) != (None, None):
-        screen.text("No request ran out of memory in this stretch.")
+        screen.text("No request ran out of memory in this range.")
     else:
         write_ooms(found, screen, names, trace.begin_ns, all_of=all_of)
     return "", 0
@@ -46,10 +45,10 @@ def _found(
     if options.since is None and options.until is None:
         found = trace.ooms(device, last=last)
         return found, len(found) != last or len(found) == trace.kind_counts.get("oom", 0)
-    stretch = Stretch.between(trace, options.since, options.until, device)
-    events = trace.events(since=stretch.first, columns=("seq", "device"), kinds=("oom",))
+    within = trace.range(options.since, options.until, device)
+    events = trace.events(since=within.first, columns=("seq", "device"), kinds=("oom",))
     own = events["seq"].to_numpy(np.int64)[(events["device"] == device) if device else slice(None)]
-    within = int(stretch.has(own).sum())
+    count = int(within.has(own).sum())
     # Each costs a state of the replay: those before the stretch are not asked for.
-    found = trace.ooms(device, last=len(own))[:within] if within else []
-    return found[-within if last is None else -last :], last is None or within <= last
+    found = trace.ooms(device, last=len(own))[:count] if count else []
+    return found[-count if last is None else -last :], last is None or count <= last

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..analysis.composition import COMPOSITION_BY
-from ..positions import PEAKS
-from ..sites import BY
+from ..analysis.usage.composition import COMPOSITION_BY
+from ..reading.positions import PEAKS
+from ..reading.sites import BY
 from .catalogue import ALWAYS, COMMON, DIAGNOSE, MOMENTS, VERBS, VERDICT, takers, verb_named
 from .inputs import byte_count, count, moment, positive
 

@@ -7,8 +7,8 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from ..analysis.composition import composition_of
-from ..positions import PEAKS, Moment
+from ..analysis.usage.composition import composition_of
+from ..reading.positions import PEAKS, Position
 from ..report.composition import Shown, composition_data, write_composition
 from ..report.screen import Screen
 from ..trace import Trace
@@ -44,10 +44,10 @@ def _peak(trace: Trace, options: argparse.Namespace, by: str, device: str | None
     )
 
 
-def _moment(trace: Trace, at: Moment, by: str, device: str | None) -> Shown:
+def _moment(trace: Trace, at: Position, by: str, device: str | None) -> Shown:
     device = device or next(iter(trace.devices), "")
     until = trace.first_event_after(at, device)
-    moment: Moment = "end" if until is None else until - 1
+    moment: Position = "end" if until is None else until - 1
     blocks = trace.live(moment, device=device)
     segments = trace.segments(moment, device=device)
     last = trace.integrity.events - 1 if until is None else until - 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..analysis.stretch import Stretch
-from ..analysis.window import Window
+from ..analysis.usage.window import Window
 from ..report.lifetimes import write_lifetimes
 from ..report.screen import Screen
 from ..trace import Trace
@@ -28,7 +27,7 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     if table.empty:
         screen.text("Nothing was allocated.")
         return "", 0
-    first = 0 if options.since is None else Stretch.between(trace, options.since, at, device).first
+    first = 0 if options.since is None else trace.range(options.since, at, device).first
     steps = len(Window.before(trace, trace.first_event_after(at, device), first).step_ends)
     names = place_names(trace, options)
     top = _DEFAULT_TOP if options.top is None else options.top or everything

@@ -9,7 +9,6 @@ import sys
 
 import pandas as pd
 
-from ..analysis.stretch import Stretch
 from ..errors import PositionError
 from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
 from ..report.screen import Screen
@@ -79,7 +78,7 @@ def _between(table: pd.DataFrame, trace: Trace, options: argparse.Namespace) -> 
     begin, end = options.since, options.until
     if (begin, end) == (None, None):
         return table
-    Stretch.between(trace, begin, end)
+    trace.range(begin, end)
     if begin is not None:
         table = table[table["time_ns"] >= trace.time_ns(begin)]
     if end is not None:

@@ -39,10 +39,10 @@ import dataclasses
 import json
 from typing import Any
 
-from ..analysis.growth import StepGrowth
-from ..analysis.leak import Leak
-from ..analysis.places import Site
+from ..analysis.leaks.growth import StepGrowth
+from ..analysis.leaks.leak import Leak
 from ..analysis.summary import DeviceSummary, Holding, Summary
+from ..reading.site_tables import Site
 from .findings import Finding, diagnosis
 from .stacks import Frames, with_frames
 

@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.composition import PeakMemory
-from ..positions import Moment
-from ..sites import BY
+from ..analysis.usage.composition import PeakMemory
+from ..reading.positions import Position
+from ..reading.sites import BY
 from . import units
 from .fragmentation import records, site_of
 from .places import PlaceNames
@@ -33,7 +33,7 @@ class Shown:
     """A composition to be shown, and of which moment it is."""
 
     device: str
-    at: Moment
+    at: Position
     by: str
     composition: pd.DataFrame
     seq: int | None
@@ -44,9 +44,9 @@ class Shown:
     reserved: int | None
     peak: PeakMemory | None = None
     """If the moment is one."""
-    since: Moment | None = None
+    since: Position | None = None
     """Of a peak: of the stretch from here."""
-    until: Moment | None = None
+    until: Position | None = None
     """To here."""
 
 

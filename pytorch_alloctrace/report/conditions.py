@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..analysis.conditions import Condition
+from ..analysis.free_memory.conditions import Condition
 from . import units
 from .places import PlaceNames
 

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.comparison import GONE, NEW
-from ..analysis.matching import NEAR
-from ..analysis.places import Site
-from ..sites import BY, Frame
+from ..analysis.usage.comparison import GONE, NEW
+from ..analysis.usage.matching import NEAR
+from ..reading.site_tables import Site
+from ..reading.sites import BY, Frame
 from . import units
 from .fragmentation import records
 from .places import PlaceNames

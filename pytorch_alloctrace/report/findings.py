@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..analysis.conditions import Condition
-from ..analysis.leak import CERTAIN, GROWING, LIKELY, Leak
-from ..analysis.oom import OutOfMemory
-from ..analysis.places import Site
+from ..analysis.free_memory.conditions import Condition
+from ..analysis.free_memory.oom import OutOfMemory
+from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, Leak
 from ..analysis.summary import DeviceSummary, Summary
-from ..sites import Frame
+from ..reading.site_tables import Site
+from ..reading.sites import Frame
 from . import units
 from .conditions import condition_sentences, condition_title
 from .oom import sentences

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.fragmentation import Fragmentation
-from ..analysis.places import Site
+from ..analysis.free_memory.fragmentation import Fragmentation
+from ..reading.site_tables import Site
 from . import units
 from .memory import write_segment
 from .places import PlaceNames

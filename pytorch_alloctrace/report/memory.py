@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.places import Site
-from ..replay import Contradiction, Verification
-from ..trace import Trace
+from ..reading.recorded import RecordedTrace
+from ..reading.replay import Contradiction, Verification
+from ..reading.site_tables import Site
 from . import units
 from .places import PlaceNames
 from .screen import Screen
@@ -73,7 +73,7 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
     return "".join(signs[max(share, key=lambda state: share[state])] if share else " " for share in shares)
 
 
-def write_blocks(blocks: pd.DataFrame, trace: Trace, screen: Screen, names: PlaceNames, top: int) -> None:
+def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: PlaceNames, top: int) -> None:
     """The largest blocks that are not free, with the line that made each."""
     live = blocks[blocks["state"] != "inactive"]
     free = blocks[blocks["state"] == "inactive"]

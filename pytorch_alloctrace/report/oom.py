@@ -23,10 +23,10 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis import oom as rules
-from ..analysis.fragmentation import Fragmentation
-from ..analysis.oom import OutOfMemory
-from ..analysis.refusals import ENDED, RETRIED
+from ..analysis.free_memory import oom as rules
+from ..analysis.free_memory.fragmentation import Fragmentation
+from ..analysis.free_memory.oom import OutOfMemory
+from ..analysis.free_memory.refusals import ENDED, RETRIED
 from . import units
 from .fragmentation import pinned, records, write_pinners
 from .places import PlaceNames

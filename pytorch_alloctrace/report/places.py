@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from ..analysis.places import Site
 from ..analysis.summary import Program
-from ..sites import Frame
+from ..reading.site_tables import Site
+from ..reading.sites import Frame
 from .stacks import Frames
 
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")

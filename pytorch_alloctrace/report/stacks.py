@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..sites import Frame
-from ..trace import Trace
+from ..reading.recorded import RecordedTrace
+from ..reading.sites import Frame
 
 Frames = Callable[[int], Sequence[Frame]]
 """The frames of a stack, by its number."""
 
 
-def frames_of(trace: Trace) -> Frames:
+def frames_of(trace: RecordedTrace) -> Frames:
     """Those of a trace; of a stack that a damaged trace does not have, none."""
     return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
 

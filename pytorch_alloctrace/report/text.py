@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from ..analysis.leak import GROWING, Leak
+from ..analysis.leaks.leak import GROWING, Leak
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from . import units
 from .findings import Finding, diagnosis, findings

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../../csrc/core/event.h"
+#include "../../csrc/core/format/event.h"
 
 namespace alloctrace::bench {
 

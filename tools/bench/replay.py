@@ -20,7 +20,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "bench"
-CORE = ("crc32", "definition_log", "definitions", "event_codec", "line_table", "stack_table", "trace_file")
+CORE = (
+    *("base/crc32", "format/definitions", "format/event_codec", "format/line_table"),
+    *("recording/definition_log", "recording/stack_table", "recording/trace_file"),
+)
 GIB = 1 << 30
 PEER_SECONDS, PEER_BYTES = 60, 8 * GIB
 PEER_FIRST, PEER_LAST = 300_000, 4_800_000

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/core/definitions.h"
+#include "../../csrc/core/format/definitions.h"
 #include "native_model.h"
 #include "trace_maker.h"
 
@@ -100,13 +100,13 @@ class Training : public EventSink {
     const bool makes_segment = kind == EventKind::kSegmentAlloc;
     if (!configured_[device]) {
       configured_[device] = true;
-      push(EventKind::kConfig, 0, settings_, place(device, 0));
+      push(EventKind::kConfig, 0, settings_, location(device, 0));
     }
     maker_.advance(makes_segment                       ? 300'000
                    : kind == EventKind::kFreeCompleted ? 300
                                                        : 800 + mix(maker_.sequence()) % 24'000);
     const std::uint64_t sequence = maker_.sequence();
-    push(kind, address, size, place(device, stream));
+    push(kind, address, size, location(device, stream));
     if (makes_segment) made_segment_ = true;
     if (kind == EventKind::kAlloc && made_segment_) {
       made_segment_ = false;
@@ -121,7 +121,7 @@ class Training : public EventSink {
  private:
   bool done() const { return maker_.sequence() >= options_.events; }
 
-  static std::uint32_t place(int device, int stream) {
+  static std::uint32_t location(int device, int stream) {
     return static_cast<std::uint32_t>(device * kStreams + stream + 1);
   }
 
@@ -130,7 +130,7 @@ class Training : public EventSink {
     event.kind = kind;
     event.address = address;
     event.size = size;
-    event.place = where;
+    event.location = where;
     event.stack = context_.stack;
     event.thread = context_.thread;
     if (context_.thread == kMainThread) event.sequence = next_node_;
@@ -167,7 +167,8 @@ class Training : public EventSink {
   void free(const Owned& owned) {
     NativeModel& device = devices_[owned.device];
     const NativeModel::Block block = device.block(owned.block);
-    if (owned.waits) push(EventKind::kStreamUse, block.address, 0, place(owned.device, (block.stream + 1) % kStreams));
+    if (owned.waits)
+      push(EventKind::kStreamUse, block.address, 0, location(owned.device, (block.stream + 1) % kStreams));
     device.request_free(owned.block);
     if (owned.waits) {
       waiting_[owned.device].push_back(owned.block);
@@ -228,7 +229,7 @@ class Training : public EventSink {
   }
 
   void empty_cache() {
-    push(EventKind::kEmptyCache, 0, 0, place(0, 0));
+    push(EventKind::kEmptyCache, 0, 0, location(0, 0));
     for (int device = 0; device < kDevices; ++device) {
       complete_waiting(device, 0);
       devices_[device].release_cached();
@@ -245,12 +246,12 @@ class Training : public EventSink {
     context_ = {};
     for (int device = 0; device < kDevices; ++device) {
       const NativeModel& model = devices_[device];
-      push(EventKind::kSnapshot, 0, 0, place(0, 0));
+      push(EventKind::kSnapshot, 0, 0, location(0, 0));
       std::vector<Event> state;
       for (const auto& [address, segment] : model.segments()) {
         const NativeModel::Block& first = model.block(segment.first);
         Event event{};
-        event.place = place(device, first.stream);
+        event.location = location(device, first.stream);
         event.kind = EventKind::kStateSegment;
         event.address = address;
         event.size = segment.size;
@@ -268,7 +269,7 @@ class Training : public EventSink {
       }
       Event event{};
       event.kind = EventKind::kAllocatorState;
-      event.place = place(device, 0);
+      event.location = location(device, 0);
       event.size = state.size();
       maker_.push(event);
       for (const Event& each : state) maker_.push(each);
@@ -279,8 +280,8 @@ class Training : public EventSink {
     Bytes record;
     for (int device = 0; device < kDevices; ++device) {
       for (int stream = 0; stream < kStreams; ++stream) {
-        put_place(record, place(device, stream),
-                  {kCudaType, device, stream ? 0x5500u + 16u * unsigned(stream) : 0, 0, 0});
+        put_location(record, location(device, stream),
+                     {kCudaType, device, stream ? 0x5500u + 16u * unsigned(stream) : 0, 0, 0});
       }
       put_device(record, {kCudaType, device, std::uint64_t{1} << 43, "Made-up GPU", "", ""});
     }

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/core/definition_log.h"
-#include "../../csrc/core/event_codec.h"
-#include "../../csrc/core/stack_table.h"
-#include "../../csrc/core/trace_file.h"
+#include "../../csrc/core/format/event_codec.h"
+#include "../../csrc/core/recording/definition_log.h"
+#include "../../csrc/core/recording/stack_table.h"
+#include "../../csrc/core/recording/trace_file.h"
 
 namespace alloctrace::bench {
 

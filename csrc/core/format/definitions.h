@@ -1,0 +1,126 @@
+// What the ids in events stand for: strings, code objects, frames, threads, locations, node types, source lines.
+//
+// Each is defined once, by a record `varint byte count | type | fields`, before the first event that names it. Records
+// are idempotent: reading one twice changes nothing, so a trace can repeat all of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../base/varint.h"
+#include "line_table.h"
+
+namespace alloctrace {
+
+// Fields are varints in the order written here; `text` is a varint byte count and UTF-8 bytes.
+enum class DefinitionType : std::uint8_t {
+  kString = 1,  // id, text
+  kCode = 2,    // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
+  kFrame = 3,   // id, parent frame (0: outermost), code, instruction byte offset
+  kThread = 4,  // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
+  kThreadName = 5,  // thread id, name text as Python has it
+  kLocation = 6,    // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
+  kNodeType = 7,    // id, 1 if the name is a mangled C++ type name, name text
+  kSourceLine = 8,  // filename string, line number, text of that line
+  kDevice = 9,      // device type, device index, bytes, name text, UUID text, PCI address text
+};
+
+struct Code {
+  std::uint32_t name = 0, qualified_name = 0, filename = 0;  // string ids
+  std::int32_t first_line = 0;
+  LineTableKind line_table_kind = LineTableKind::kNone;
+  std::string line_table;
+};
+struct FrameRecord {
+  std::uint32_t parent = 0, code = 0, instruction = 0;
+};
+struct ThreadRecord {
+  std::uint64_t native_id = 0;
+  std::uint64_t autograd_id = 0;
+  std::string name;         // as the system has it: pthread_getname_np, 15 bytes
+  std::string python_name;  // threading.Thread.name where known
+};
+// In the place of a c10::DeviceType: pinned host memory, which torch allocates for CUDA by an allocator of its own.
+// Part of the file format.
+constexpr std::int32_t kPinnedMemory = 1000;
+
+struct Location {
+  std::int32_t device_type = 0;                   // c10::DeviceType: 0 cpu, 1 cuda; or kPinnedMemory
+  std::int32_t device_index = 0;                  // 0 for devices that have no index
+  std::uint64_t stream = 0;                       // as torch tells it: 0 is the default stream
+  std::uint64_t pool_first = 0, pool_second = 0;  // MempoolId_t; (0, 0) is the default pool
+  bool operator==(const Location&) const = default;
+};
+struct NodeType {
+  bool mangled = false;
+  std::string name;
+};
+
+struct DeviceRecord {
+  std::int32_t device_type = 0, device_index = 0;  // as in Place
+  std::uint64_t bytes = 0;                         // its memory, all of it
+  std::string name, uuid, pci_address;             // as nvidia-smi shows them
+};
+
+// One record each, appended to `out`.
+void put_string(Bytes& out, std::uint32_t id, std::string_view text);
+void put_code(Bytes& out, std::uint32_t id, const Code& code);
+void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame);
+void put_thread(Bytes& out, std::uint32_t id, const ThreadRecord& thread);
+void put_thread_name(Bytes& out, std::uint32_t id, std::string_view name);
+void put_location(Bytes& out, std::uint32_t id, const Location& location);
+void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
+void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
+void put_device(Bytes& out, const DeviceRecord& device);
+
+// All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to
+// damage, is an empty record.
+class Definitions {
+ public:
+  // Takes in a run of whole records. Throws DecodeError at the first that makes no sense, keeping those before it.
+  void add(const std::uint8_t* records, std::size_t size);
+
+  const std::string& string(std::uint32_t id) const { return at(strings_, id); }
+  const Code& code(std::uint32_t id) const { return at(codes_, id); }
+  const FrameRecord& frame(std::uint32_t id) const { return at(frames_, id); }
+  const ThreadRecord& thread(std::uint32_t id) const { return at(threads_, id); }
+  const Location& location(std::uint32_t id) const { return at(locations_, id); }
+  const NodeType& node_type(std::uint32_t id) const { return at(node_types_, id); }
+
+  std::size_t frame_count() const { return frames_.size(); }
+  std::size_t thread_count() const { return threads_.size(); }
+  std::size_t location_count() const { return locations_.size(); }
+  std::size_t node_type_count() const { return node_types_.size(); }
+
+  // Those that the trace describes, in the order of their index; a device that only its events name is not among them.
+  const std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord>& devices() const { return devices_; }
+
+  // The line that a frame was executing; 0 where its definition is missing.
+  std::int32_t line(std::uint32_t frame) const;
+  // Source text of (filename string id, line), nullptr where the trace has none.
+  const std::string* source(std::uint32_t filename, std::int32_t line) const;
+  const std::map<std::pair<std::uint32_t, std::uint32_t>, std::string>& sources() const { return sources_; }
+
+ private:
+  template <typename T>
+  static const T& at(const std::vector<T>& table, std::uint32_t id) {
+    static const T missing{};
+    return id < table.size() ? table[id] : missing;
+  }
+  void add_record(DefinitionType type, ByteReader fields);
+
+  std::vector<std::string> strings_;
+  std::vector<Code> codes_;
+  std::vector<FrameRecord> frames_;
+  std::vector<ThreadRecord> threads_;
+  std::vector<Location> locations_;
+  std::vector<NodeType> node_types_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> sources_;
+  std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord> devices_;  // by type and index
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,82 @@
+// One allocation event as it lies in memory: 64 bytes, one cache line, no pointers.
+//
+// The same layout is used by the hook that fills it, the ring that carries it across a crash, and the encoder that
+// turns it into bytes on disk. docs/trace-format.md describes it for people who write their own reader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace alloctrace {
+
+// What happened. Names are torch's own (`c10::CachingDeviceAllocator::TraceEntry::Action`) where torch has one.
+// The numbers are part of the file format: append, never renumber.
+enum class EventKind : std::uint8_t {
+  kNone = 0,
+  kAlloc = 1,
+  kFreeRequested = 2,
+  kFreeCompleted = 3,
+  kSegmentAlloc = 4,
+  kSegmentFree = 5,
+  kSegmentMap = 6,
+  kSegmentUnmap = 7,
+  kSnapshot = 8,  // torch was asked for a snapshot; the trace has the state itself only where kAllocatorState follows
+  kOom = 9,       // address: free bytes of the device
+  kStep = 10,     // size: the number of the step that ends here
+  kMark = 11,     // size: string id of the name
+  kRegionBegin = 12,  // size: string id of the name
+  kRegionEnd = 13,    // size: string id of the name
+  kLost = 14,         // size: how many events are missing here; address: a LossCause
+  kRaw = 15,          // an action this build does not know; address and size as torch gave them, sequence: its number
+  kRole = 16,
+  // What the driver says of a device: address: bytes used, size: of all, sequence: used by this process, node_sequence:
+  // by others (both all ones where not told). Of the cpu: address: bytes resident, size: of the machine.
+  kMemory = 17,
+  kConfig = 18,        // size: string id of the allocator's settings, as JSON
+  kNoSplit = 19,       // blocks of this pool are never split from now on
+  kStateSegment = 20,  // node_sequence: SegmentFlags
+  kStateBlock = 21,    // size: after rounding, sequence: as requested, node_sequence: a BlockState
+  kLatency = 22,       // address: sequence number of the event whose call it was, size: nanoseconds
+  kEmptyCache = 23,
+  kStreamUse = 24,       // record_stream: the block is used on the stream of this location
+  kAllocatorState = 25,  // size: number of state_segment and state_block events that follow, directly
+  // A pool goes back to an earlier state (setCheckpointPoolState): address: 1 where that begins, 0 where it is done.
+  // What this thread allocates on the device in between has exactly the sizes that it had then, whatever the settings
+  // are.
+  kPoolRestore = 26,
+  kPoolUse = 27,        // allocations go to the pool of this location from now on (address: 1), or no more (0)
+  kPoolAllocator = 28,  // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
+};
+constexpr std::size_t kEventKindCount = 29;
+
+// Bits. Part of the file format.
+enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };
+enum BlockState : std::uint8_t { kBlockInactive = 0, kBlockAllocated = 1, kBlockPendingFree = 2 };
+
+// Why an event is missing from the trace. Numbers are part of the file format.
+enum class LossCause : std::uint8_t {
+  kRingFull = 0,     // the ring stayed full for longer than the hook may wait
+  kWriteFailed = 1,  // the trace file could not be written (disk full, file system gone)
+  kFault = 2,        // our own code failed in the hook
+};
+constexpr std::size_t kLossCauseCount = 3;
+
+// Field meanings above are for allocation events; other kinds reuse `address` and `size` as EventKind says.
+struct Event {
+  std::uint32_t commit;  // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
+  std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known
+  std::uint64_t time;    // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
+  std::uint64_t address;
+  std::uint64_t size;           // bytes that the program asked for; of a segment: its size; 0 in a free: not told
+  std::uint32_t thread;         // id in the thread table
+  std::uint32_t location;       // id in the location table: device, stream and pool together
+  std::uint64_t sequence;       // at::sequence_number::peek() of this thread: number of the next autograd node
+  std::uint64_t node_sequence;  // of the autograd node being evaluated (backward), else 0
+  std::uint32_t node_thread;    // RecordFunction thread id that made that node in forward
+  std::uint16_t node_type;      // id in the node type table, 0: no node is being evaluated
+  EventKind kind;
+  std::uint8_t reserved;
+};
+static_assert(sizeof(Event) == 64, "the event is one cache line, and its layout is the spool's format");
+
+}  // namespace alloctrace

@@ -1,0 +1,66 @@
+// The trace file, byte for byte: a file header, then blocks. Little-endian throughout. docs/trace-format.md is the same
+// for people; the two change together.
+//
+//   FileHeader | BlockHeader payload | BlockHeader payload | ...
+//
+// Every block carries its own checksums and clock anchors and can be read without the ones before it, so a damaged
+// or cut file loses only the blocks that the damage touches.
+#pragma once
+
+#include <cstdint>
+
+#include "../base/clock.h"
+#include "event.h"
+
+namespace alloctrace {
+
+constexpr char kFileMagic[8] = {'A', 'L', 'L', 'O', 'C', 'T', 'R', 'C'};
+constexpr std::uint32_t kFormatVersion = 1;
+
+struct FileHeader {
+  char magic[8];
+  std::uint32_t format_version;
+  std::uint32_t header_crc;     // of this header with this field as 0: tells a newer format from a damaged number
+  std::uint8_t session_id[16];  // random; the spool of the same recording carries the same
+};
+static_assert(sizeof(FileHeader) == 32);
+
+enum class BlockType : std::uint16_t {
+  kHeader = 1,       // payload: JSON object, UTF-8: the program, its versions, devices and paths
+  kDefinitions = 2,  // payload: definition records (definitions.h) not written before
+  kDictionary = 3,   // payload: all definition records so far, repeated, so that no damage elsewhere loses names
+  kEvents = 4,       // payload: events (event_codec.h)
+  kEnd = 5,          // payload: JSON object; the recording was stopped in good order
+};
+
+constexpr std::uint32_t kBlockMagic = 0x4B425441;  // "ATBK": where a reader takes up again after damage
+constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 32;
+
+// Totals since the recording began, at the moment that the block was written.
+struct Counters {
+  std::uint64_t lost[kLossCauseCount];
+  std::uint64_t empty_allocations;  // of zero bytes: they have no address and are not events
+  std::uint64_t reentered;          // allocations made by our own code inside the hook, not recorded
+  std::uint64_t unknown_stacks;     // events whose stack could not be stored
+};
+
+struct BlockHeader {
+  std::uint32_t magic;
+  std::uint32_t header_crc;  // of all bytes of this header after this field
+  std::uint32_t payload_crc;
+  BlockType type;
+  std::uint16_t reserved;
+  std::uint64_t payload_bytes;
+  std::uint64_t first_sequence;  // number of the first event of this block; of other blocks: of the next event
+  std::uint64_t event_count;
+  ClockAnchor begin;  // at the end of the block before
+  ClockAnchor end;    // when this block was made
+  Counters counters;
+};
+static_assert(sizeof(BlockHeader) == 136);
+
+// The spool: the ring of events and the log of definitions that are not in the file yet, shared with the file system so
+// that they outlive a killed process. Offsets are from the start of the spool.
+constexpr char kSpoolMagic[8] = {'A', 'L', 'L', 'O', 'C', 'S', 'P', 'L'};
+
+}  // namespace alloctrace

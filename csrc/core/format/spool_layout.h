@@ -1,0 +1,45 @@
+// The spool's file, as the recorder maps it and as the reader finds it after a crash:
+//
+//   SpoolHeader (one page) | ring of events | ring of definition bytes
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "format.h"
+
+namespace alloctrace {
+
+// Positions count bytes since the beginning; position % capacity is the place in the ring. Part of the spool's format.
+struct DefinitionLogState {
+  std::atomic<std::uint64_t> head;  // everything before it is whole
+  std::atomic<std::uint64_t> tail;  // everything before it is in the trace file
+};
+
+struct SpoolHeader {
+  char magic[8];
+  std::uint32_t format_version;
+  std::uint32_t event_bytes;  // sizeof(Event)
+  std::uint8_t session_id[16];
+  std::uint64_t ring_offset, ring_capacity;                // capacity in events, a power of two
+  std::uint64_t definitions_offset, definitions_capacity;  // capacity in bytes
+  std::uint64_t process_id;
+
+  // The latest clock anchor, in two copies of which `anchor_index` names the whole one.
+  ClockAnchor anchors[2];
+  std::atomic<std::uint32_t> anchor_index;
+
+  // Positions count events since the beginning: they are the events' sequence numbers.
+  alignas(64) std::atomic<std::uint64_t> head;  // claimed by hooks
+  alignas(64) std::atomic<std::uint64_t> tail;  // everything before it is in the trace file
+  DefinitionLogState definitions;
+
+  alignas(64) std::atomic<std::uint64_t> lost[kLossCauseCount];
+  std::atomic<std::uint64_t> lost_unreported[kLossCauseCount];  // not yet told by a `lost` event in their place
+  std::atomic<std::uint64_t> empty_allocations, reentered, unknown_stacks;
+};
+constexpr std::size_t kSpoolHeaderBytes = 4096;
+static_assert(sizeof(SpoolHeader) <= kSpoolHeaderBytes);
+
+}  // namespace alloctrace

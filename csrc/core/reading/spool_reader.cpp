@@ -1,0 +1,67 @@
+#include "spool_reader.h"
+
+#include <cstring>
+#include <memory>
+
+#include "../base/input_file.h"
+#include "../format/spool_layout.h"
+
+namespace alloctrace {
+
+std::optional<SpoolContents> read_spool(const std::string& path, const std::uint8_t (&session_id)[16]) {
+  const InputFile file(path);
+  const auto header_owner = std::make_unique<SpoolHeader>();
+  const SpoolHeader& header = *header_owner;
+  const auto read_header = [&] { return file.read(header_owner.get(), sizeof(SpoolHeader), 0); };
+  if (!file.is_open() || !read_header()) return std::nullopt;
+  const std::uint64_t capacity = header.ring_capacity;
+  if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version != kFormatVersion ||
+      header.event_bytes != sizeof(Event) || std::memcmp(header.session_id, session_id, sizeof session_id) != 0 ||
+      capacity == 0 || (capacity & (capacity - 1)) != 0 || header.ring_offset > file.size() ||
+      capacity > (file.size() - header.ring_offset) / sizeof(Event) || header.definitions_offset > file.size() ||
+      header.definitions_capacity == 0 || header.definitions_capacity > file.size() - header.definitions_offset) {
+    return std::nullopt;
+  }
+
+  SpoolContents contents;
+  const std::uint64_t head = header.head;
+  std::vector<Event> ring(capacity);
+  if (!file.read(ring.data(), capacity * sizeof(Event), header.ring_offset)) return std::nullopt;
+
+  // Definitions after the events that name them. Each log position stays valid until tail passes it, so the copy is
+  // good from the tail that holds after copying on.
+  Bytes log(header.definitions_capacity);
+  const std::uint64_t definitions_offset = header.definitions_offset;
+  if (!read_header()) return std::nullopt;
+  const std::uint64_t definitions_head = header.definitions.head;
+  if (!file.read(log.data(), log.size(), definitions_offset) || !read_header()) return std::nullopt;
+  const std::uint64_t definitions_tail = header.definitions.tail;
+  if (definitions_head > definitions_tail && definitions_head - definitions_tail <= log.size()) {
+    copy_bytes_from_ring(log.data(), log.size(), definitions_tail, definitions_head, contents.definitions);
+  }
+
+  // Slots before the tail that holds now may have been refilled while we copied; the trace file has those events.
+  const std::uint64_t tail = header.tail;
+  contents.first_sequence = tail;
+  bool broken = true;
+  for (std::uint64_t position = tail; position < head && position - tail < capacity; ++position) {
+    const Event& event = ring[position & (capacity - 1)];
+    if (event.commit != static_cast<std::uint32_t>(position + 1)) {
+      ++contents.uncommitted;
+      broken = true;
+      continue;
+    }
+    if (broken) contents.runs.push_back({position, {}});
+    broken = false;
+    contents.runs.back().events.push_back(event);
+  }
+
+  contents.anchor = header.anchors[header.anchor_index & 1];
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) contents.counters.lost[cause] = header.lost[cause];
+  contents.counters.empty_allocations = header.empty_allocations;
+  contents.counters.reentered = header.reentered;
+  contents.counters.unknown_stacks = header.unknown_stacks;
+  return contents;
+}
+
+}  // namespace alloctrace

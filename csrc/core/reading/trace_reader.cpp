@@ -1,0 +1,372 @@
+#include "trace_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "../base/crc32.h"
+#include "../format/event_codec.h"
+
+namespace alloctrace {
+namespace {
+
+constexpr std::size_t kScanWindow = std::size_t{1} << 20;
+constexpr std::uint64_t kBeginningBytes = std::uint64_t{16} << 20;
+
+// The four hexadecimal digits at `at`, or 0.
+std::uint32_t hex_unit(const std::string& json, std::size_t at) {
+  std::uint32_t value = 0;
+  if (at + 4 > json.size() || std::from_chars(&json[at], &json[at] + 4, value, 16).ptr != &json[at] + 4) return 0;
+  return value;
+}
+
+void append_utf8(std::string& out, std::uint32_t code_point) {
+  const auto continuation = [&](int shift) { out.push_back(static_cast<char>(0x80 | (code_point >> shift & 0x3f))); };
+  if (code_point < 0x80) {
+    out.push_back(static_cast<char>(code_point));
+  } else if (code_point < 0x800) {
+    out.push_back(static_cast<char>(0xc0 | code_point >> 6));
+    continuation(0);
+  } else if (code_point >= 0xdc80 && code_point <= 0xdcff) {
+    out.push_back(static_cast<char>(code_point));  // a byte of a file name that is not UTF-8, as Python escapes it
+  } else if (code_point < 0x10000) {
+    out.push_back(static_cast<char>(0xe0 | code_point >> 12));
+    continuation(6);
+    continuation(0);
+  } else {
+    out.push_back(static_cast<char>(0xf0 | code_point >> 18));
+    continuation(12);
+    continuation(6);
+    continuation(0);
+  }
+}
+
+// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), of which the escapes that
+// a path can have are undone. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives
+// "".
+std::string json_string(const std::string& json, const std::string& key) {
+  const std::string start = "\"" + key + "\": \"";
+  std::size_t at = json.find(start);
+  if (at == std::string::npos) return {};
+  std::string value;
+  for (at += start.size(); at < json.size() && json[at] != '"'; ++at) {
+    const bool is_escape = json[at] == '\\';
+    if (is_escape && ++at >= json.size()) break;
+    if (!is_escape || json[at] != 'u') {
+      value.push_back(json[at]);
+      continue;
+    }
+    std::uint32_t code_point = hex_unit(json, at + 1);
+    at += 4;
+    const std::uint32_t second = code_point >> 10 == 0xd800 >> 10 ? hex_unit(json, at + 3) : 0;
+    if (second >> 10 == 0xdc00 >> 10) {
+      code_point = 0x10000 + ((code_point & 0x3ff) << 10 | (second & 0x3ff));
+      at += 6;
+    }
+    append_utf8(value, code_point);
+  }
+  return value;
+}
+
+}  // namespace
+
+std::uint64_t Integrity::lost() const {
+  return std::accumulate(std::begin(counters.lost), std::end(counters.lost), std::uint64_t{0});
+}
+
+const char* Integrity::state() const {
+  if (corrupt_blocks > 0) return "corrupt";
+  if (lost() > 0 || missing_events > 0) return "gaps";
+  if (!ended && !spool_read) return "truncated";
+  return "complete";
+}
+
+TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
+                         const std::function<void(double)>& progress)
+    : path_(path), file_(path) {
+  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
+  std::uint8_t session_id[16];
+  std::uint64_t first_block = 0;
+  read_file_header(session_id, first_block);
+
+  // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
+  // never in neither.
+  spool_ = read_spool(spool_path.empty() ? path + ".spool" : spool_path, session_id);
+  if (!spool_ && spool_path.empty()) {
+    BlockHeader header;
+    if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
+        header.payload_bytes <= file_.size()) {
+      std::string json(header.payload_bytes, '\0');
+      if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
+        spool_ = read_spool(json_string(json, "spool"), session_id);
+      }
+    }
+  }
+  file_.refresh_size();
+  integrity_.spool_read = spool_.has_value();
+  scan_blocks(first_block, progress);
+  if (spool_) take_spool();
+  if (damaged_end_ > next_sequence_) integrity_.missing_events += damaged_end_ - next_sequence_;
+  if (last_anchor_.counter > first_anchor_.counter) {
+    slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
+             static_cast<double>(last_anchor_.counter - first_anchor_.counter);
+  }
+  begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
+  end_ns_ = first_anchor_.wall_ns + (last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
+}
+
+void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block) {
+  FileHeader header{};
+  const std::uint64_t available = std::min<std::uint64_t>(file_.size(), sizeof header);
+  file_.read(&header, available, 0);
+  std::memcpy(session_id, header.session_id, sizeof session_id);
+  first_block = sizeof header;
+  const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
+  if (available < sizeof header) {
+    // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no
+    // traces.
+    if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
+    integrity_.truncated_bytes = available;
+    return;
+  }
+  FileHeader unchecked = header;
+  unchecked.header_crc = 0;
+  const bool sound = header.header_crc == crc32(&unchecked, sizeof unchecked);
+  if (magic_fits && sound && header.format_version > kFormatVersion) {
+    throw FormatError(path_ + " is of trace format " + std::to_string(header.format_version) +
+                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFormatVersion) +
+                      "): upgrade pytorch_alloctrace");
+  }
+  if (magic_fits && sound) return;
+  // A trace whose first page was lost is still one. But a large file of another kind is told apart without reading all
+  // of it.
+  const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
+  if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
+  ++integrity_.corrupt_blocks;
+  integrity_.corrupt_bytes += sizeof header;
+}
+
+bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) const {
+  if (offset + sizeof header > file_.size() || !file_.read(&header, sizeof header, offset)) return false;
+  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
+  return header.magic == kBlockMagic &&
+         header.header_crc ==
+             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
+         header.payload_bytes <= kMaxPayloadBytes;
+}
+
+// Offset of the next sound block header from `offset` on; `end` when there is none before that.
+std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t end) const {
+  Bytes window;
+  for (; offset < end; offset += kScanWindow) {
+    // Windows overlap by the magic's length less one, so that none is missed at a border.
+    window.resize(std::min<std::uint64_t>(kScanWindow + sizeof kBlockMagic - 1, end - offset));
+    if (!file_.read(window.data(), window.size(), offset)) break;
+    for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
+      BlockHeader header;
+      if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) == 0 &&
+          read_block_header(offset + at, header)) {
+        return offset + at;
+      }
+    }
+  }
+  return end;
+}
+
+void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
+  Bytes payload;
+  while (offset < file_.size()) {
+    if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
+    BlockHeader header;
+    if (!read_block_header(offset, header)) {
+      const std::uint64_t next = find_next_block(offset + 1, file_.size());
+      // Nothing sound behind it: the file was cut here if no more than the beginning of a header is left.
+      note_damage(offset, next, next == file_.size() && is_cut_header(offset));
+      offset = next;
+      continue;
+    }
+    const std::uint64_t payload_offset = offset + sizeof header;
+    note_clock(header.begin);
+    note_clock(header.end);
+    note_counters(header.counters);
+    const bool is_whole = header.payload_bytes <= file_.size() - payload_offset;
+    payload.resize(is_whole ? header.payload_bytes : 0);
+    if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
+        crc32(payload.data(), payload.size()) != header.payload_crc) {
+      // Where bytes are missing in the middle, the next block begins before this payload should end: look for it.
+      const std::uint64_t next = find_next_block(payload_offset, file_.size());
+      note_damage(offset, next, next == file_.size() && !is_whole);
+      if (header.type == BlockType::kEvents && is_whole) {
+        damaged_end_ = std::max(damaged_end_, header.first_sequence + header.event_count);
+      }
+      offset = next;
+      continue;
+    }
+    const std::uint64_t end = payload_offset + header.payload_bytes;
+    try {
+      take_block(header, payload_offset, payload);
+    } catch (const DecodeError&) {
+      note_damage(offset, end, false);
+    }
+    offset = end;
+  }
+}
+
+// Whether what is left from `offset` on is the beginning of a block's header and nothing else.
+bool TraceReader::is_cut_header(std::uint64_t offset) const {
+  const std::uint64_t left = file_.size() - offset;
+  std::uint32_t magic = kBlockMagic;
+  return left < sizeof(BlockHeader) && file_.read(&magic, std::min<std::uint64_t>(left, sizeof magic), offset) &&
+         magic == kBlockMagic;
+}
+
+void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut) {
+  // Behind the last block of a recording that was stopped in good order there is nothing that could have been cut.
+  if (is_cut && !integrity_.ended) {
+    integrity_.truncated_bytes += end - begin;
+  } else {
+    // One stretch may end in several pieces: garbage that happens to look like a block's header is a second one.
+    if (begin != last_damage_end_) ++integrity_.corrupt_blocks;
+    integrity_.corrupt_bytes += end - begin;
+    last_damage_end_ = end;
+  }
+}
+
+void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+  switch (header.type) {
+    case BlockType::kHeader:
+      header_json_.assign(payload.begin(), payload.end());
+      break;
+    case BlockType::kDefinitions:
+    case BlockType::kDictionary:
+      definitions_.add(payload.data(), payload.size());
+      break;
+    case BlockType::kEvents: {
+      if (!chunks_.empty() && header.first_sequence < chunks_.back().first_sequence + chunks_.back().event_count) {
+        throw DecodeError("a block tells events that were told before");
+      }
+      Chunk chunk;
+      chunk.first_sequence = header.first_sequence;
+      chunk.event_count = header.event_count;
+      chunk.begin = header.begin;
+      chunk.end = header.end;
+      chunk.payload_offset = payload_offset;
+      chunk.payload_bytes = header.payload_bytes;
+      add_chunk(chunk);
+      break;
+    }
+    case BlockType::kEnd:
+      end_json_.assign(payload.begin(), payload.end());
+      integrity_.ended = true;
+      break;
+    default:
+      break;  // of a newer writer: not needed to read the rest
+  }
+  // Every block tells the number of the next event: an event block missing before it shows.
+  const std::uint64_t next = header.first_sequence + (header.type == BlockType::kEvents ? header.event_count : 0);
+  if (header.type != BlockType::kEvents && next > next_sequence_) {
+    integrity_.missing_events += next - next_sequence_;
+  }
+  next_sequence_ = std::max(next_sequence_, next);
+}
+
+void TraceReader::add_chunk(const Chunk& chunk) {
+  if (chunk.first_sequence > next_sequence_) integrity_.missing_events += chunk.first_sequence - next_sequence_;
+  next_sequence_ = std::max(next_sequence_, chunk.first_sequence + chunk.event_count);
+  integrity_.events += chunk.event_count;
+  chunks_.push_back(chunk);
+}
+
+void TraceReader::take_spool() {
+  try {
+    definitions_.add(spool_->definitions.data(), spool_->definitions.size());
+  } catch (const DecodeError&) {
+    ++integrity_.corrupt_blocks;
+  }
+  const ClockAnchor begin = last_anchor_;
+  note_clock(spool_->anchor);
+  note_counters(spool_->counters);
+  integrity_.uncommitted = spool_->uncommitted;
+  integrity_.truncated_bytes = 0;  // of the block that was being written: the spool has its events
+  if (spool_->first_sequence > next_sequence_) {
+    integrity_.missing_events += spool_->first_sequence - next_sequence_;
+    next_sequence_ = spool_->first_sequence;
+  }
+  for (std::size_t run = 0; run < spool_->runs.size(); ++run) {
+    SpoolContents::Run& events = spool_->runs[run];
+    // Written to the file but not yet taken out of the spool when the end came.
+    const std::uint64_t known = next_sequence_ > events.first_sequence ? next_sequence_ - events.first_sequence : 0;
+    if (known >= events.events.size()) continue;
+    events.events.erase(events.events.begin(), events.events.begin() + static_cast<std::ptrdiff_t>(known));
+    events.first_sequence += known;
+    Chunk chunk;
+    chunk.first_sequence = events.first_sequence;
+    chunk.event_count = events.events.size();
+    chunk.begin = begin;
+    chunk.end = last_anchor_;
+    chunk.spool_run = run;
+    // A break before this run is a hook that never ended, told as `uncommitted`: not a missing event.
+    next_sequence_ = std::max(next_sequence_, chunk.first_sequence);
+    add_chunk(chunk);
+    integrity_.recovered += chunk.event_count;
+  }
+}
+
+void TraceReader::note_clock(const ClockAnchor& anchor) {
+  // 2^61 ns are 73 years. The spool's anchors have no checksum: arithmetic on one that is damaged must not overflow.
+  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;
+  if (anchor.monotonic_ns >= kImpossible || anchor.wall_ns >= 2 * kImpossible) return;
+  if (first_anchor_.counter == 0) first_anchor_ = anchor;
+  if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
+}
+
+void TraceReader::note_counters(const Counters& counters) {
+  // Totals only grow; the larger is the later.
+  const auto later = [](std::uint64_t& known, std::uint64_t seen) { known = std::max(known, seen); };
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
+    later(integrity_.counters.lost[cause], counters.lost[cause]);
+  }
+  later(integrity_.counters.empty_allocations, counters.empty_allocations);
+  later(integrity_.counters.reentered, counters.reentered);
+  later(integrity_.counters.unknown_stacks, counters.unknown_stacks);
+}
+
+void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {
+  if (chunk.spool_run != SIZE_MAX) {
+    out = spool_->runs[chunk.spool_run].events;
+  } else {
+    Bytes payload(chunk.payload_bytes);
+    if (!file_.read(payload.data(), payload.size(), chunk.payload_offset)) {
+      throw OpenError(path_ + " was cut short while it was read: read it again");
+    }
+    decode_events(payload.data(), payload.size(), chunk.event_count, chunk.begin.counter, out);
+  }
+  // An id whose definition was lost to damage is "not known", so that whoever uses it as an index needs no check.
+  for (Event& event : out) {
+    if (event.stack >= definitions_.frame_count()) event.stack = 0;
+    if (event.location >= definitions_.location_count()) event.location = 0;
+    if (event.node_type >= definitions_.node_type_count()) event.node_type = 0;
+  }
+}
+
+ChunkClock TraceReader::clock_of(const Chunk& chunk) const {
+  // Over less than a millisecond the anchors' own jitter would bend the slope: take the whole trace's.
+  const std::uint64_t counts = chunk.end.counter - chunk.begin.counter;
+  const std::uint64_t span_ns = chunk.end.monotonic_ns - chunk.begin.monotonic_ns;
+  const double slope =
+      span_ns > 1'000'000 && counts > 0 ? static_cast<double>(span_ns) / static_cast<double>(counts) : slope_;
+  // The wall clock may be set while the program runs; times in a trace must not jump, so they follow the monotonic
+  // clock.
+  return {chunk.begin.counter, first_anchor_.wall_ns + (chunk.begin.monotonic_ns - first_anchor_.monotonic_ns), slope};
+}
+
+std::int64_t ChunkClock::wall_ns(std::uint64_t counter) const {
+  constexpr double kLimit = 0x1p62;  // beyond it a conversion to an integer has no meaning
+  const auto since_begin = static_cast<double>(static_cast<std::int64_t>(counter - begin_counter)) * slope;
+  const auto offset = static_cast<std::int64_t>(std::clamp(since_begin, -kLimit, kLimit));
+  return static_cast<std::int64_t>(begin_ns + static_cast<std::uint64_t>(offset));
+}
+
+}  // namespace alloctrace

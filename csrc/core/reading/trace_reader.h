@@ -1,0 +1,117 @@
+// Reads a trace file, whole or damaged, together with the spool of a recording that was killed or still runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../base/input_file.h"
+#include "../format/definitions.h"
+#include "../format/format.h"
+#include "spool_reader.h"
+
+namespace alloctrace {
+
+// Not a trace, or of a newer format: one sentence for the user.
+class FormatError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+class OpenError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What is there and what is missing. `state()` sums it up in one word.
+struct Integrity {
+  std::uint64_t events = 0;          // readable
+  std::uint64_t recovered = 0;       // of these, from the spool
+  std::uint64_t uncommitted = 0;     // hooks that were killed before their end: their calls had not returned
+  std::uint64_t missing_events = 0;  // in damaged or absent blocks, by the sequence numbers around them
+  std::uint64_t corrupt_blocks = 0;  // damaged stretches of the file
+  std::uint64_t corrupt_bytes = 0;
+  std::uint64_t truncated_bytes = 0;  // of an unfinished block at the end
+  bool ended = false;                 // the recording was stopped in good order
+  bool spool_read = false;            // the spool of this session was there and was read
+  Counters counters{};                // the latest known
+
+  std::uint64_t lost() const;
+  // "corrupt": bytes of the file are damaged; "gaps": events were lost while recording, or blocks are absent;
+  // "truncated": the file ends before the recording did and no spool has the rest; else "complete".
+  const char* state() const;
+};
+
+// A run of events with consecutive sequence numbers, decoded on demand.
+struct Chunk {
+  std::uint64_t first_sequence = 0;
+  std::uint64_t event_count = 0;
+  ClockAnchor begin{}, end{};
+  std::uint64_t payload_offset = 0, payload_bytes = 0;  // in the file
+  std::size_t spool_run = SIZE_MAX;                     // or: which run of the spool
+};
+
+// Turns the counter values of one chunk into wall clock time.
+struct ChunkClock {
+  std::uint64_t begin_counter = 0, begin_ns = 0;
+  double slope = 1.0;  // ns per count
+  std::int64_t wall_ns(std::uint64_t counter) const;
+};
+
+class TraceReader {
+ public:
+  // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` is told a share from 0
+  // to 1. Throws OpenError or FormatError; damage never throws.
+  TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {});
+
+  const std::string& path() const { return path_; }
+  const std::string& header_json() const { return header_json_; }  // "{}" when it was lost
+  const std::string& end_json() const { return end_json_; }
+  const Definitions& definitions() const { return definitions_; }
+  const Integrity& integrity() const { return integrity_; }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+  std::uint64_t file_bytes() const { return file_.size(); }
+
+  // Events of one chunk, in order; the first has chunk.first_sequence. A stack, location or node type that has no
+  // definition (damage took it) comes out as 0. Thread-safe. Throws OpenError, or DecodeError where a faulty writer
+  // made the block.
+  void decode(const Chunk& chunk, std::vector<Event>& out) const;
+
+  // For the wall clock time (ns since 1970) of the chunk's events.
+  ChunkClock clock_of(const Chunk& chunk) const;
+  // First and last moment known, wall clock.
+  std::int64_t begin_ns() const { return begin_ns_; }
+  std::int64_t end_ns() const { return end_ns_; }
+
+ private:
+  void read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block);
+  void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
+  bool read_block_header(std::uint64_t offset, BlockHeader& header) const;
+  std::uint64_t find_next_block(std::uint64_t offset, std::uint64_t end) const;
+  bool is_cut_header(std::uint64_t offset) const;
+  void note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut);
+  void take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
+  void add_chunk(const Chunk& chunk);
+  void take_spool();
+  void note_clock(const ClockAnchor& anchor);
+  void note_counters(const Counters& counters);
+
+  std::string path_;
+  InputFile file_;
+  std::string header_json_ = "{}", end_json_ = "{}";
+  Definitions definitions_;
+  Integrity integrity_;
+  std::vector<Chunk> chunks_;
+  std::optional<SpoolContents> spool_;
+  std::uint64_t next_sequence_ = 0;
+  std::uint64_t damaged_end_ = 0;      // end of the last event block whose payload is damaged
+  std::uint64_t last_damage_end_ = 0;  // in the file: of the stretch that was noted last
+  ClockAnchor first_anchor_{}, last_anchor_{};
+  double slope_ = 1.0;  // ns per count over the whole trace
+  std::int64_t begin_ns_ = 0, end_ns_ = 0;
+};
+
+}  // namespace alloctrace

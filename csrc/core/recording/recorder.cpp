@@ -1,0 +1,97 @@
+#include "recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace alloctrace {
+
+Recorder::Recorder(const RecorderOptions& options) {
+  // A file that may not be replaced is refused before anything is made; one that may is replaced only once the spool,
+  // which can fail for want of room, is there: a good trace is never given up for one that cannot begin.
+  if (!options.overwrite) TraceFile::refuse_existing(options.path);
+  spool_ = std::make_unique<Spool>(options.spool, options.session_id, [this] { wake_.post(); });
+  try {
+    file_ = std::make_unique<TraceFile>(options.path, options.overwrite, options.session_id);
+    stacks_ = std::make_unique<StackTable>(spool_->definitions());
+    sources_ = std::make_unique<SourceLines>(options.sources);
+    writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *sources_, options.header_json);
+  } catch (...) {
+    spool_->remove_file();
+    if (file_) unlink(options.path.c_str());
+    throw;
+  }
+}
+
+Recorder::~Recorder() {
+  if (!stopped_) stop("{}");
+}
+
+std::uint32_t Recorder::location(const Location& location) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto known = std::find(locations_.begin(), locations_.end(), location);
+  const auto id = static_cast<std::uint32_t>(known - locations_.begin()) + 1;
+  if (known != locations_.end()) return id;
+  Bytes record;
+  put_location(record, id, location);
+  if (!spool_->definitions().append(record)) return 0;
+  locations_.push_back(location);
+  return id;
+}
+
+std::uint16_t Recorder::node_type(const NodeType& type) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto known = node_types_.find(type.name);
+  if (known != node_types_.end()) return known->second;
+  const std::size_t id = node_types_.size() + 1;
+  if (id > UINT16_MAX) return 0;
+  Bytes record;
+  put_node_type(record, static_cast<std::uint32_t>(id), type);
+  if (!spool_->definitions().append(record)) return 0;
+  return node_types_[type.name] = static_cast<std::uint16_t>(id);
+}
+
+std::uint32_t Recorder::add_thread(const ThreadRecord& thread) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  Bytes record;
+  put_thread(record, threads_ + 1, thread);
+  return spool_->definitions().append(record) ? ++threads_ : 0;
+}
+
+void Recorder::name_thread(std::uint32_t thread, const std::string& python_name) {
+  Bytes record;
+  put_thread_name(record, thread, python_name);
+  spool_->definitions().append(record);
+}
+
+void Recorder::add_device(const DeviceRecord& device) {
+  Bytes record;
+  put_device(record, device);
+  spool_->definitions().append(record);
+}
+
+void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
+  Bytes record;
+  if (sources_->put_line(filename, line, text, record)) writer_->add_definitions(record);
+}
+
+bool Recorder::stop(const std::string& end_json) {
+  stopped_ = true;
+  const bool written = writer_->stop(end_json);
+  if (written) spool_->remove_file();
+  return written;
+}
+
+void Recorder::lock_for_fork() {
+  mutex_.lock();
+  stacks_->lock().lock();
+  spool_->definitions().lock().lock();
+}
+
+void Recorder::unlock_after_fork() {
+  spool_->definitions().lock().unlock();
+  stacks_->lock().unlock();
+  mutex_.unlock();
+}
+
+}  // namespace alloctrace

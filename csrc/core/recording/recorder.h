@@ -1,0 +1,82 @@
+// One recording: from the first event to the closed trace file. No torch, no Python: whoever observes an allocator
+// fills an Event and pushes it here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "../format/definitions.h"
+#include "source_lines.h"
+#include "spool.h"
+#include "stack_table.h"
+#include "trace_file.h"
+#include "writer.h"
+
+namespace alloctrace {
+
+struct RecorderOptions {
+  std::string path;
+  bool overwrite = false;
+  SpoolOptions spool;
+  SourcePolicy sources;
+  std::string header_json;
+  std::uint8_t session_id[16] = {};
+};
+
+class Recorder {
+ public:
+  // Creates spool and trace file and starts the writer. Throws SpoolError or TraceFileError; nothing is left behind
+  // then.
+  explicit Recorder(const RecorderOptions& options);
+  // Stops the writer if stop() was not called.
+  ~Recorder();
+
+  bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept { return spool_->push(event, sequence); }
+  Spool& spool() { return *spool_; }
+  StackTable& stacks() { return *stacks_; }
+  SourceLines& sources() { return *sources_; }
+
+  // Ids for the fields of events; the same for equal values. 0 when the definition could not be stored.
+  std::uint32_t location(const Location& location);
+  std::uint16_t node_type(const NodeType& type);
+  // Every call is a new thread.
+  std::uint32_t add_thread(const ThreadRecord& thread);
+  void name_thread(std::uint32_t thread, const std::string& python_name);
+  void add_device(const DeviceRecord& device);
+
+  bool flush() { return writer_->flush(); }
+  // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
+  void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
+
+  // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace
+  // could not be written to its end; the spool stays and the reader reads both.
+  bool stop(const std::string& end_json);
+
+  const std::string& path() const { return file_->path(); }
+
+  // Around fork(): no lock of ours may be inherited in a locked state.
+  void lock_for_fork();
+  void unlock_after_fork();
+  // In the child: gives back the trace's file descriptor; the spool is not mapped there.
+  void abandon_in_child() { file_->close_in_child(); }
+
+ private:
+  WakeSignal wake_;
+  std::unique_ptr<Spool> spool_;
+  std::unique_ptr<TraceFile> file_;
+  std::unique_ptr<StackTable> stacks_;
+  std::unique_ptr<SourceLines> sources_;
+  std::unique_ptr<Writer> writer_;
+  bool stopped_ = false;
+
+  std::mutex mutex_;  // of the tables below; a leaf but for the definition log's
+  std::vector<Location> locations_;
+  std::unordered_map<std::string, std::uint16_t> node_types_;
+  std::uint32_t threads_ = 0;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,90 @@
+// The spool: a preallocated file, mapped shared, through which events and definitions travel from the hooks to the
+// writer.
+//
+// A store into it is in the kernel's hands at once: what was committed survives SIGKILL, a crash, or os._exit, and the
+// reader takes it from there (spool_reader.h). The file is preallocated because a store into a hole on a full disk
+// would kill the program with SIGBUS.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "../format/format.h"
+#include "../format/spool_layout.h"
+#include "definition_log.h"
+
+namespace alloctrace {
+
+class SpoolError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct SpoolOptions {
+  std::string path;
+  std::uint64_t ring_events = std::uint64_t{1} << 18;
+  std::uint64_t definitions_bytes = std::uint64_t{8} << 20;
+  // How long one event may wait for room before it is counted as lost; 0: not at all (on_full="drop").
+  std::uint64_t wait_ns = 100'000'000;
+};
+
+// The recording side of the spool. push() may be called from any number of threads at once.
+class Spool {
+ public:
+  // Creates, preallocates and maps the file. Throws SpoolError, leaving no file behind, when there is no room.
+  // `wake` is called (from hooks) when the writer should drain now; it must be async-signal-safe.
+  Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake);
+  ~Spool();
+  Spool(const Spool&) = delete;
+  Spool& operator=(const Spool&) = delete;
+
+  // Stores one event at the next position. Everything that happened before the call, in any thread, has a lower
+  // position than everything that happens after it. False: the ring was full for too long; the event is counted as
+  // lost. `sequence`, where given, is told the event's sequence number.
+  bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept;
+
+  void count_lost(LossCause cause) noexcept;
+  // Writes `lost` events for what is missing since the last event that got through, in their place.
+  void report_losses() noexcept;
+  SpoolHeader& header() { return *header_; }
+  DefinitionLog& definitions() { return *definitions_; }
+  const std::string& path() const { return options_.path; }
+  std::uint64_t capacity() const { return options_.ring_events; }
+
+  // The writer's side: number of whole events from tail on, in their order; and the ring's memory from position `from`
+  // on, up to its wrap.
+  std::uint64_t committed_end(std::uint64_t limit) const;
+  std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
+  void release(std::uint64_t tail) { header_->tail.store(tail, std::memory_order_release); }
+  void set_anchor(const ClockAnchor& anchor);
+  // While the trace file cannot be written, hooks drop at once instead of waiting for a writer that cannot help.
+  void set_write_failed(bool failed) { write_failed_.store(failed, std::memory_order_relaxed); }
+  Counters counters() const;
+
+  void remove_file();  // after everything in it is in the trace
+
+ private:
+  bool claim(std::uint64_t& position) noexcept;
+  void commit(std::uint64_t position, const Event& event) noexcept;
+
+  SpoolOptions options_;
+  std::function<void()> wake_;
+  std::uint8_t* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  SpoolHeader* header_ = nullptr;
+  Event* ring_ = nullptr;
+  std::uint64_t mask_ = 0;
+  std::unique_ptr<DefinitionLog> definitions_;
+  std::atomic<bool> write_failed_{false};
+  std::atomic<bool> losses_unreported_{false};  // some lost_unreported is not 0: one load for each event, not three
+  // After one event has waited in vain, those that follow are dropped at once until a quarter of the ring is free: a
+  // stalled disk costs the program one wait, not one for each event.
+  std::atomic<bool> dropping_{false};
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,78 @@
+#include "stack_table.h"
+
+#include <string>
+#include <unordered_map>
+
+#include "../format/definitions.h"
+#include "definition_log.h"
+
+namespace alloctrace {
+namespace {
+
+struct FrameKey {
+  std::uint32_t parent, code, instruction;
+  bool operator==(const FrameKey&) const = default;
+};
+struct FrameKeyHash {
+  std::size_t operator()(const FrameKey& key) const noexcept {
+    std::uint64_t mixed = (std::uint64_t{key.parent} << 32 | key.code) * 0x9E3779B97F4A7C15u;
+    mixed = (mixed ^ mixed >> 29 ^ key.instruction) * 0xC2B2AE3D27D4EB4Fu;
+    return static_cast<std::size_t>(mixed ^ mixed >> 32);
+  }
+};
+
+}  // namespace
+
+struct StackTable::Tables {
+  std::unordered_map<std::string, std::uint32_t> strings;
+  std::unordered_map<FrameKey, std::uint32_t, FrameKeyHash> frames;
+  std::uint32_t next_string = 1, next_code = 1, next_frame = 1;
+  Bytes record;  // reused between calls
+};
+
+StackTable::StackTable(DefinitionLog& log) : log_(log), tables_(std::make_unique<Tables>()) {}
+StackTable::~StackTable() = default;
+
+// An id is given out only once its definition is in the log: an event must never name what no reader can know.
+std::uint32_t StackTable::string_locked(std::string_view text) {
+  const auto [known, is_new] = tables_->strings.try_emplace(std::string(text), 0);
+  if (known->second != 0) return known->second;
+  tables_->record.clear();
+  put_string(tables_->record, tables_->next_string, text);
+  if (!log_.append(tables_->record)) return 0;
+  return known->second = tables_->next_string++;
+}
+
+std::uint32_t StackTable::string(std::string_view text) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return string_locked(text);
+}
+
+std::uint32_t StackTable::add_code(const CodeDescription& description) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  Code code;
+  // One after the other, and no further once one could not be stored: each may wait for the writer.
+  code.name = string_locked(description.name);
+  if (code.name == 0) return 0;
+  code.qualified_name = description.qualified_name.empty() ? 0 : string_locked(description.qualified_name);
+  code.filename = string_locked(description.filename);
+  if (code.filename == 0) return 0;
+  code.first_line = description.first_line;
+  code.line_table_kind = description.line_table_kind;
+  code.line_table = description.line_table;
+  tables_->record.clear();
+  put_code(tables_->record, tables_->next_code, code);
+  return log_.append(tables_->record) ? tables_->next_code++ : 0;
+}
+
+std::uint32_t StackTable::frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto [known, is_new] = tables_->frames.try_emplace({parent, code, instruction}, 0);
+  if (known->second != 0) return known->second;
+  tables_->record.clear();
+  put_frame(tables_->record, tables_->next_frame, {parent, code, instruction});
+  if (!log_.append(tables_->record)) return 0;
+  return known->second = tables_->next_frame++;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,61 @@
+// The calling-context tree: every stack ever seen, each frame once, children under their caller.
+//
+// A stack is the id of its innermost frame; walking `parent` leads outwards. The table only hands out ids and emits one
+// definition per new code object and frame, so the trace stays readable from the definitions alone; nothing here knows
+// Python or torch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "../format/line_table.h"
+
+namespace alloctrace {
+
+class DefinitionLog;
+
+// Everything of a code object that a reader needs. The views are copied before the call returns.
+struct CodeDescription {
+  std::string_view name;            // UTF-8: co_name, which is what traceback prints
+  std::string_view qualified_name;  // UTF-8: co_qualname (3.11 and later); empty where the interpreter has none
+  std::string_view filename;        // UTF-8
+  std::int32_t first_line = 0;
+  LineTableKind line_table_kind = LineTableKind::kNone;
+  std::string_view line_table;  // bytes
+};
+
+// Thread-safe. The lock inside is a leaf: nothing is called while it is held but the definition log, which waits for
+// the writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
+class StackTable {
+ public:
+  explicit StackTable(DefinitionLog& log);
+  ~StackTable();
+  StackTable(const StackTable&) = delete;
+  StackTable& operator=(const StackTable&) = delete;
+
+  // A new code object; ids count from 1. Returns 0 when the definition could not be stored (events that need it then go
+  // without their stack, counted).
+  std::uint32_t add_code(const CodeDescription& code);
+
+  // The frame that `parent` called, executing `code` at `instruction` (byte offset). parent 0: an outermost frame.
+  // The same triple gives the same id for the life of the table; 0 when the definition could not be stored.
+  std::uint32_t frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction);
+
+  // Id of a string, the same for equal text; 0 when it could not be stored.
+  std::uint32_t string(std::string_view text);
+
+  // Held around fork(), so that a child never inherits the lock in a locked state (recorder.cpp registers it).
+  std::mutex& lock() { return mutex_; }
+
+ private:
+  struct Tables;
+  std::uint32_t string_locked(std::string_view text);
+  std::mutex mutex_;
+  DefinitionLog& log_;
+  std::unique_ptr<Tables> tables_;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,86 @@
+// The writer thread: drains the spool into the trace file. It never touches Python and runs with all signals blocked,
+// so that the program's signal handlers never run on it.
+#pragma once
+
+#include <semaphore.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "../format/event_codec.h"
+#include "source_lines.h"
+#include "spool.h"
+#include "trace_file.h"
+
+namespace alloctrace {
+
+// The writer's alarm. Posting is async-signal-safe and never blocks: hooks do it.
+class WakeSignal {
+ public:
+  WakeSignal() { sem_init(&semaphore_, 0, 0); }
+  ~WakeSignal() { sem_destroy(&semaphore_); }
+  WakeSignal(const WakeSignal&) = delete;
+  WakeSignal& operator=(const WakeSignal&) = delete;
+  void post() {
+    // One pending alarm is enough; more would make the writer spin through stale ones.
+    if (!pending_.exchange(true, std::memory_order_acq_rel)) sem_post(&semaphore_);
+  }
+  void wait_ms(std::uint64_t milliseconds);
+
+ private:
+  sem_t semaphore_;
+  std::atomic<bool> pending_{false};
+};
+
+class Writer {
+ public:
+  // Writes the header block at once (throws TraceFileError when that fails), then starts the thread.
+  Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json);
+  ~Writer();
+
+  // Waits until every event before now is in the file. False when the file cannot be written.
+  bool flush();
+
+  // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something
+  // could not be written: the spool then still has it.
+  bool stop(const std::string& end_json);
+
+  // Records that no hook made, to go to the file with the next definitions (source lines from the interpreter).
+  void add_definitions(const Bytes& records);
+
+ private:
+  void run();
+  bool drain(bool everything);
+  bool write_definitions();
+  bool write_events(std::uint64_t end);
+  bool repeat_names();
+  BlockHeader block(BlockType type) const;
+  bool note_outcome(bool written);
+
+  TraceFile& file_;
+  Spool& spool_;
+  WakeSignal& wake_;
+  SourceLines& sources_;
+  EventEncoder encoder_;
+  Bytes pending_;  // definitions on their way to the file
+  std::string header_json_;
+  Bytes dictionary_;  // all definitions so far
+  std::uint64_t dictionary_written_at_ = 0;
+  std::uint64_t last_block_ns_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable progress_;
+  Bytes added_;
+  std::uint64_t flush_requests_ = 0, flushes_done_ = 0;
+  bool flush_succeeded_ = true;
+  bool stopping_ = false;
+  bool stopped_cleanly_ = false;
+  std::string end_json_;
+  std::thread thread_;
+};
+
+}  // namespace alloctrace

@@ -1,0 +1,112 @@
+// The memory of all devices at any event of a trace, rebuilt from its events alone: streaming, constant work per event,
+// memory in proportion to live blocks.
+//
+// The trace may tell the allocator's own state now and then (at its start, its end, on request). Each is compared with
+// what the replay has, and where they differ the replay goes on from the state: so it is whole again after a loss.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../format/definitions.h"
+#include "../format/event.h"
+#include "device_memory.h"
+#include "forward_stacks.h"
+
+namespace alloctrace {
+
+// What does not fit, kept apart from the state so that the state can be copied.
+struct ReplayFindings {
+  struct Item {
+    std::uint64_t sequence;
+    std::size_t device;  // index in Replay::devices()
+    std::string text;
+  };
+  static constexpr std::size_t kKept = 1000;
+
+  std::uint64_t states = 0, agreeing = 0;
+  std::uint64_t resumed = 0;         // states from which a replay went on that had a loss behind it
+  std::uint64_t void_states = 0;     // events inside them are missing
+  std::uint64_t contradictions = 0;  // events that do not fit what came before, with no loss to explain them
+  std::uint64_t after_loss = 0;      // those that a loss explains
+  std::vector<Item> differences, kept_contradictions;  // the first kKept of each
+};
+
+// What a replay has been told so far, but for the memory itself.
+struct ReplayKnowledge {
+  // A state that is being told. No event of its device comes between; those of others may.
+  struct ToldState {
+    std::size_t device = 0;
+    std::uint64_t sequence = 0, left = 0;
+    std::int64_t time_ns = 0;
+    std::vector<Event> events;
+  };
+
+  std::vector<std::size_t> device_of_location;
+  std::vector<bool> is_known;  // by device: nothing was lost since its beginning, or its last state
+  std::vector<bool> was_in_use;
+  bool had_loss = false;  // before a device's first event
+  ToldState state;
+  std::int64_t time_ns = 0;
+};
+
+// A replay that is only kept.
+struct PackedReplay {
+  ReplayKnowledge told;
+  ForwardStacks::Rings forward;
+  std::size_t forward_bytes = 0;  // that no check point before it has
+  std::vector<PackedMemory> devices;
+
+  std::size_t bytes() const;
+};
+
+class Replay {
+ public:
+  explicit Replay(const Definitions& definitions) : definitions_(&definitions), forward_(definitions) {}
+
+  // Takes in the next event. Returns the device that it changed, -1 when none did.
+  std::ptrdiff_t apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
+  // Events are missing here.
+  void note_loss();
+  // Of a request that backward made, the stack of forward that caused it (see ForwardStacks).
+  std::uint32_t forward_stack(const Event& request) { return forward_.find(request); }
+
+  std::vector<DeviceMemory>& devices() { return devices_; }
+  const std::vector<DeviceMemory>& devices() const { return devices_; }
+  // nullptr for a device that has no events yet.
+  const DeviceMemory* find(std::int32_t device_type, std::int32_t device_index) const;
+  // Whether the first thing told of the device was a state with memory in it: it was in use before the recording began.
+  bool was_in_use(std::size_t device) const { return told_.was_in_use[device]; }
+  // When the last event happened that was taken in; 0 before the first.
+  std::int64_t time_ns() const { return told_.time_ns; }
+  // A copy that is only kept, and this becoming what such a copy was made of.
+  PackedReplay packed() const;
+  void unpack(const PackedReplay& packed);
+  [[gnu::always_inline]] void prefetch_place(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_place(event);
+  }
+  [[gnu::always_inline]] void prefetch_piece(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_piece(event);
+  }
+  [[gnu::always_inline]] void prefetch_neighbours(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_neighbours(event);
+  }
+
+ private:
+  const DeviceMemory* known_device(std::uint32_t location) const {
+    const std::size_t index =
+        location < told_.device_of_location.size() ? told_.device_of_location[location] : SIZE_MAX;
+    return index < devices_.size() ? &devices_[index] : nullptr;
+  }
+  std::size_t device_of(std::uint32_t location);
+  void end_state(ReplayFindings* findings);
+  void void_state(ReplayFindings* findings);
+
+  const Definitions* definitions_;
+  ForwardStacks forward_;
+  std::vector<DeviceMemory> devices_;
+  ReplayKnowledge told_;
+};
+
+}  // namespace alloctrace

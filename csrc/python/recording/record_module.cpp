@@ -1,0 +1,112 @@
+// pytorch_alloctrace._record: starting and stopping a recording, and the positions that a program sets in it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../../core/base/clock.h"
+#include "../../torch/cpu_allocator.h"
+#include "../../torch/cuda/cuda_allocator.h"
+#include "../../torch/record_event.h"
+#include "memory_watch.h"
+#include "session.h"
+#include "thread_names.h"
+
+namespace py = pybind11;
+
+namespace alloctrace {
+namespace {
+
+bool cpu_is_traced = false;
+
+void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
+           const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
+           std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
+           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
+  RecorderOptions options;
+  options.path = path;
+  options.overwrite = overwrite;
+  options.header_json = header_json;
+  options.spool.path = spool_path;
+  options.spool.ring_events = ring_events;
+  options.spool.definitions_bytes = definitions_bytes;
+  options.spool.wait_ns = wait_ns;
+  options.sources = {sources, library_prefixes, working_directory};
+  const std::string id = session_id;
+  if (id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
+  std::memcpy(options.session_id, id.data(), sizeof options.session_id);
+  // The package knows of its own session; this one is left from a package that was reloaded.
+  if (python::session_is_active()) throw std::runtime_error("a recording is on already in this process");
+  python::start_session(options, python_stacks);
+  python::start_thread_names();
+  python::start_memory_watch();
+  cpu_is_traced = cpu;
+  if (cpu) torch_side::install_cpu_allocator();
+  if (!cuda) return;
+  const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
+  torch_side::install_cuda_allocator(cuda_is_initialised);
+}
+
+bool stop(const std::string& end_json) {
+  if (cpu_is_traced) torch_side::remove_cpu_allocator();
+  cpu_is_traced = false;
+  python::stop_thread_names();
+  const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
+  torch_side::remove_cuda_allocator();
+  python::stop_memory_watch();
+  return python::stop_session(end_json);
+}
+
+bool flush() {
+  python::find_thread_names();
+  const py::gil_scoped_release unlocked;
+  python::HookScope scope;  // keeps the session from being ended meanwhile by another thread
+  return scope && scope.session().recorder.flush();
+}
+
+std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
+  python::HookScope scope;
+  if (!scope) return {};
+  return scope.session().recorder.sources().take_unread();
+}
+
+void add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
+  python::HookScope scope;
+  if (scope) scope.session().recorder.add_source_line(filename, line, text);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_record, module) {
+  module.doc() = "The recorder: observes torch's allocators and writes the trace.";
+  py::register_exception<SpoolError>(module, "SpoolError");
+  py::register_exception<TraceFileError>(module, "TraceFileError");
+  const std::string problem = python::check_layout();
+  python::register_fork_handlers();
+  module.attr("stack_problem") = problem;
+  module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
+             py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
+             py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
+             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
+  module.def("stop", &stop, py::arg("end_json"));
+  module.def("flush", &flush);
+  module.attr("has_cuda") = torch_side::cuda_allocator_is_built();
+  module.def("snapshot", [] {
+    const py::gil_scoped_release unlocked;
+    return torch_side::snapshot_cuda_allocator();
+  });
+  module.def("cuda_allocator_in_our_place", &torch_side::cuda_allocator_in_our_place);
+  module.def("is_recording", &python::session_is_active);
+  module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
+  module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
+  module.def("push_region_begin",
+             [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });
+  module.def("push_region_end",
+             [](const std::string& name) { torch_side::record_position(EventKind::kRegionEnd, name); });
+  module.def("take_unread_source_lines", &take_unread_source_lines);
+  module.def("add_source_line", &add_source_line);
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,200 @@
+#include "session.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "../../core/recording/fast_thread_local.h"
+#include "../../core/recording/wait.h"
+#include "memory_watch.h"
+#include "thread_names.h"
+
+namespace alloctrace::python {
+namespace {
+
+std::atomic<Session*> active_session{nullptr};
+std::atomic<std::uint64_t> last_session_number{0};
+
+// All contexts ever made; a thread that ends leaves its own to the next that starts. Never destroyed: hooks run
+// until the process is gone, after static destructors too.
+struct ThreadRegistry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<ThreadContext>> all;
+  std::vector<ThreadContext*> unused;
+  pthread_key_t on_thread_exit{};
+};
+
+constinit ALLOCTRACE_FAST_THREAD_LOCAL ThreadContext* this_thread = nullptr;
+
+void leave_thread(void* context);
+
+ThreadRegistry& registry() {
+  static ThreadRegistry* const instance = [] {
+    auto made = std::make_unique<ThreadRegistry>();
+    pthread_key_create(&made->on_thread_exit, leave_thread);
+    return made.release();
+  }();
+  return *instance;
+}
+
+void leave_thread(void* context) {
+  this_thread = nullptr;
+  const std::lock_guard<std::mutex> guard(registry().mutex);
+  registry().unused.push_back(static_cast<ThreadContext*>(context));
+}
+
+// nullptr when there is no memory for one: the event is then lost, the program goes on.
+ThreadContext* enter_thread() noexcept {
+  try {
+    ThreadRegistry& threads = registry();
+    ThreadContext* context;
+    {
+      const std::lock_guard<std::mutex> guard(threads.mutex);
+      if (threads.unused.empty()) {
+        threads.all.push_back(std::make_unique<ThreadContext>());
+        threads.unused.reserve(threads.all.size());
+        context = threads.all.back().get();
+      } else {
+        context = threads.unused.back();
+        threads.unused.pop_back();
+      }
+    }
+    context->session = 0;
+    // A pthread key, not a thread_local destructor: tensors die in thread_local destructors too, and would find ours
+    // gone.
+    pthread_setspecific(threads.on_thread_exit, context);
+    return this_thread = context;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// The hook says "I am in" and then looks whether a session is on; who ends the session takes it away and then looks who
+// is in. Each needs its store to be seen before its load. The kernel's barrier, called by the one who ends, spares all
+// the hooks theirs; without it each hook pays for a fence.
+bool register_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
+const bool kernel_barrier = register_barrier();
+
+void hook_barrier() {
+  if (kernel_barrier)
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+void ending_barrier() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (kernel_barrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+void wait_for_hooks() {
+  ThreadRegistry& threads = registry();
+  std::vector<ThreadContext*> all;
+  {
+    const std::lock_guard<std::mutex> guard(threads.mutex);
+    for (const auto& context : threads.all) all.push_back(context.get());
+  }
+  const auto nobody_in = [&] {
+    for (const ThreadContext* context : all) {
+      if (context->in_hook.load(std::memory_order_acquire)) return false;
+    }
+    return true;
+  };
+  // A hook is short; a flush() on another thread lasts as long as the writer needs.
+  while (!wait_until(nobody_in, clock_nanoseconds(CLOCK_MONOTONIC) + 1'000'000'000)) {
+  }
+}
+
+Session* session_at_fork = nullptr;
+
+void before_fork() {
+  lock_memory_watch();
+  registry().mutex.lock();
+  lock_thread_names();
+  session_at_fork = active_session.load(std::memory_order_acquire);
+  if (session_at_fork) session_at_fork->recorder.lock_for_fork();
+}
+void after_fork_in_parent() {
+  if (session_at_fork) session_at_fork->recorder.unlock_after_fork();
+  unlock_thread_names();
+  registry().mutex.unlock();
+  unlock_memory_watch();
+}
+// The child has the parent's ring mapped, but no writer: it must never write there. Its copy of the session is left
+// alone for ever; taking it down would touch the parent's files.
+void after_fork_in_child() {
+  active_session.store(nullptr, std::memory_order_release);
+  if (session_at_fork) session_at_fork->recorder.abandon_in_child();
+  after_fork_in_parent();
+  forget_thread_names_in_child();
+  forget_memory_watch_in_child();
+  for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Session::Session(const RecorderOptions& options, bool with_python_stacks)
+    : recorder(options),
+      codes(recorder.stacks()),
+      python_stacks(with_python_stacks),
+      number(last_session_number.fetch_add(1) + 1) {}
+
+std::uint32_t ThreadContext::place_in(Session& session, const Location& where) {
+  std::uint64_t hash = where.stream ^ where.pool_first << 1 ^ where.pool_second << 2;
+  hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
+         0x9E3779B97F4A7C15u;
+  LocationEntry& entry = locations[hash >> 60];
+  if (entry.id == 0 || !(entry.location == where)) entry = {where, session.recorder.location(where)};
+  return entry.id;
+}
+
+HookScope::HookScope() noexcept {
+  if (active_session.load(std::memory_order_relaxed) == nullptr) return;
+  thread_ = this_thread ? this_thread : enter_thread();
+  if (!thread_) return;
+  if (thread_->in_hook.load(std::memory_order_relaxed)) {
+    // Null while the session ends; what is seen stays valid, since the outer hook keeps it alive.
+    Session* const active = active_session.load(std::memory_order_acquire);
+    if (active) active->recorder.spool().header().reentered.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  thread_->in_hook.store(true, std::memory_order_relaxed);
+  hook_barrier();
+  session_ = active_session.load(std::memory_order_acquire);
+  if (!session_) thread_->in_hook.store(false, std::memory_order_release);
+}
+
+void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  thread_->session = session_->number;
+  thread_->locations = {};
+  thread_->request = {};
+  thread_->node_types = {};
+  thread_->thread =
+      session_->recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
+  if (thread_->thread != 0) ask_thread_name(session_->number, thread_->thread);
+}
+
+void start_session(const RecorderOptions& options, bool python_stacks) {
+  auto session = std::make_unique<Session>(options, python_stacks);
+  active_session.store(session.release(), std::memory_order_release);
+}
+
+bool stop_session(const std::string& end_json) {
+  const std::unique_ptr<Session> session(active_session.exchange(nullptr, std::memory_order_acq_rel));
+  if (!session) return true;
+  ending_barrier();
+  wait_for_hooks();
+  return session->recorder.stop(end_json);
+}
+
+bool session_is_active() noexcept { return active_session.load(std::memory_order_acquire) != nullptr; }
+
+void register_fork_handlers() { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+}  // namespace alloctrace::python

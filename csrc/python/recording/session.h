@@ -1,0 +1,86 @@
+// The recording that is on, and the way into it from an allocator's hook, on any thread, with or without Python.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "../../core/recording/recorder.h"
+#include "code_registry.h"
+#include "frame_walk.h"
+
+namespace alloctrace::python {
+
+// One recording in progress.
+struct Session {
+  Session(const RecorderOptions& options, bool python_stacks);
+  Recorder recorder;
+  CodeRegistry codes;
+  const bool python_stacks;
+  const std::uint64_t number;  // never reused: what threads remember of an older session is void
+};
+
+// What a thread keeps between hooks. Made at its first event, recycled when it ends.
+struct ThreadContext {
+  // True while this thread is inside a hook. Written by its own thread, read by whoever ends a session.
+  std::atomic<bool> in_hook{false};
+  std::uint64_t session = 0;  // number of the session that the ids below belong to
+  std::uint32_t thread = 0;
+  // Where the last events were, by a hash of the place: most events are where one of them was.
+  struct LocationEntry {
+    Location location{};
+    std::uint32_t id = 0;
+  };
+  std::array<LocationEntry, 16> locations{};
+  // The last free that was requested in this thread, where its Python code stood, and the number of calls that the
+  // CUDA allocator had had before.
+  Event request{};
+  std::uint64_t request_position = 0;
+  std::uint64_t request_call = 0;
+  struct NodeTypeEntry {
+    const void* key = nullptr;
+    std::uint64_t text_hash = 0;
+    std::uint16_t id = 0;
+  };
+  std::array<NodeTypeEntry, 64> node_types{};
+  StackCache stacks{};
+
+  std::uint32_t place_in(Session& session, const Location& where);
+};
+
+// Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a
+// forked child. While one exists, the session cannot end.
+class HookScope {
+ public:
+  HookScope() noexcept;
+  ~HookScope() {
+    if (session_) thread_->in_hook.store(false, std::memory_order_release);
+  }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+  explicit operator bool() const { return session_ != nullptr; }
+  Session& session() { return *session_; }
+  ThreadContext& thread() { return *thread_; }
+  // The thread's record must be made (its ids are of an older session, or it is new).
+  bool thread_is_new() const { return thread_->session != session_->number; }
+  void adopt_thread(std::uint64_t autograd_thread_id);
+
+ private:
+  Session* session_ = nullptr;
+  ThreadContext* thread_ = nullptr;
+};
+
+// Starts and ends the one session of this process. The callers hold a lock of their own against each other.
+// start_session throws what Recorder throws.
+void start_session(const RecorderOptions& options, bool python_stacks);
+// Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
+bool stop_session(const std::string& end_json);
+bool session_is_active() noexcept;
+
+// Called once, at import: keeps forked children from writing into their parent's trace.
+void register_fork_handlers();
+
+}  // namespace alloctrace::python

@@ -1,0 +1,152 @@
+#define PY_SSIZE_T_CLEAN
+#include "thread_names.h"
+
+#include <Python.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../../core/recording/writer.h"
+#include "session.h"
+
+namespace alloctrace::python {
+namespace {
+
+struct Request {
+  std::uint64_t session;
+  std::uint32_t thread;
+  unsigned long identifier;  // threading.get_ident() of that thread
+};
+
+// Never destroyed: hooks ask while the process goes down, and a thread object that is destroyed while its thread runs
+// aborts the program (a C library that calls exit() while a session is on).
+struct NameDesk {
+  std::mutex mutex;  // a leaf
+  std::vector<Request> requests;
+  std::atomic<bool> stopping{false};
+  std::thread asker;
+  WakeSignal wake;
+};
+NameDesk& desk() {
+  static NameDesk* const made = std::make_unique<NameDesk>().release();
+  return *made;
+}
+
+// Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which
+// a thread that we interrupted may hold.
+std::string name_of(PyObject* active_threads, unsigned long identifier) {
+  std::string name;
+  PyObject* key = PyLong_FromUnsignedLong(identifier);
+  PyObject* thread = key ? PyDict_GetItemWithError(active_threads, key) : nullptr;  // borrowed
+  PyObject* text = thread ? PyObject_GetAttrString(thread, "_name") : nullptr;
+  const char* bytes = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
+  if (bytes) name = bytes;
+  Py_XDECREF(text);
+  Py_XDECREF(key);
+  PyErr_Clear();
+  return name;
+}
+
+std::vector<Request> take_requests() {
+  const std::lock_guard<std::mutex> guard(desk().mutex);
+  return std::exchange(desk().requests, {});
+}
+
+using Names = std::vector<std::pair<Request, std::string>>;
+
+Names look_up(const std::vector<Request>& asked) {
+  Names names;
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* threading = modules ? PyDict_GetItemString(modules, "threading") : nullptr;
+  PyObject* active = threading ? PyObject_GetAttrString(threading, "_active") : nullptr;
+  if (active && PyDict_Check(active)) {
+    for (const Request& request : asked) names.emplace_back(request, name_of(active, request.identifier));
+  }
+  Py_XDECREF(active);
+  PyErr_Clear();
+  return names;
+}
+
+void store(const Names& names) {
+  HookScope scope;
+  if (!scope) return;
+  for (const auto& [request, name] : names) {
+    // Asked for in an earlier session, the number means another thread now.
+    if (name.empty() || request.session != scope.session().number) continue;
+    scope.session().recorder.name_thread(request.thread, name);
+  }
+}
+
+void ask_until_stopped() {
+  while (!desk().stopping.load(std::memory_order_acquire)) {
+    const std::vector<Request> asked = take_requests();
+    if (asked.empty()) {
+      desk().wake.wait_ms(1000);
+      continue;
+    }
+    const PyGILState_STATE state = PyGILState_Ensure();
+    const Names names = look_up(asked);
+    PyGILState_Release(state);
+    store(names);  // may wait for the writer: not while holding the GIL
+  }
+}
+
+}  // namespace
+
+void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
+  if (!PyGILState_GetThisThreadState()) return;
+  try {
+    const std::lock_guard<std::mutex> guard(desk().mutex);
+    desk().requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
+  } catch (...) {
+    return;  // a thread without its Python name is no loss worth more
+  }
+  desk().wake.post();
+}
+
+void start_thread_names() {
+  desk().stopping.store(false, std::memory_order_release);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signal handlers must not run on our thread
+  try {
+    desk().asker = std::thread(ask_until_stopped);
+    pthread_setname_np(desk().asker.native_handle(), "alloctrace");
+  } catch (...) {
+    // No thread to be had: names are then found at flush and at the end only.
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void stop_thread_names() {
+  find_thread_names();
+  desk().stopping.store(true, std::memory_order_release);
+  desk().wake.post();
+  Py_BEGIN_ALLOW_THREADS  // it may be waiting for the GIL
+      if (desk().asker.joinable()) desk()
+          .asker.join();
+  Py_END_ALLOW_THREADS take_requests();
+}
+
+void find_thread_names() {
+  const Names names = look_up(take_requests());
+  Py_BEGIN_ALLOW_THREADS store(names);
+  Py_END_ALLOW_THREADS
+}
+
+void lock_thread_names() { desk().mutex.lock(); }
+void unlock_thread_names() { desk().mutex.unlock(); }
+void forget_thread_names_in_child() {
+  desk().requests.clear();
+  // The object says that its thread runs; in the child it does not, and must be neither joined nor destroyed joinable.
+  new (&desk().asker) std::thread();
+}
+
+}  // namespace alloctrace::python

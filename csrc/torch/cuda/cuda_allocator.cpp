@@ -1,0 +1,216 @@
+#include "cuda_allocator.h"
+
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "../allocator_slot.h"
+#include "cuda_calls.h"
+#include "cuda_pair.h"
+#include "cuda_pinned_allocator.h"
+#include "cuda_release.h"
+#include "cuda_tracker.h"
+#include "cuda_untracked.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+// As torch reads it: once, and any value switches caching off.
+const bool caching_is_off_for_all = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+
+// Every virtual method of CUDAAllocator, forwarded; those that not every release of torch has, in the base class. One
+// that is missing would run torch's base class's own, which throws "not supported" or does nothing:
+// tests/test_cuda_forwarding.py compares this list with torch's header.
+//
+// With a tracker behind, the upstream's DataPtr keeps its own deleter: frees go straight to it, and the tracker sees
+// them. Without one, this class records allocations and frees itself: never both.
+class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAllocator> {
+ public:
+  explicit ForwardingAllocator(native::CUDAAllocator* upstream)
+      : upstream_(upstream), tracked_(has_trackers(*upstream)), caches_(upstream->isEnabled()) {
+    set_deleter_of_unknown(upstream->raw_deleter());
+  }
+  native::CUDAAllocator* upstream() const { return upstream_; }
+
+  // What is measured or recorded on the way.
+  c10::DataPtr allocate(std::size_t size) override {
+    return allocate_by(size, [&] { return next().allocate(size); });
+  }
+  void* raw_alloc(std::size_t size) override {
+    const TimedCall timed;
+    return records() ? raw_allocate_untracked(next(), size) : next().raw_alloc(size);
+  }
+  void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
+    const TimedCall timed;
+    return records() ? raw_allocate_untracked(next(), size, stream) : next().raw_alloc_with_stream(size, stream);
+  }
+  void init(int device_count) override {
+    next().init(device_count);
+    follow_initialised_allocator(*upstream_);
+  }
+  void emptyCache(c10::MempoolId_t pool) override {
+    record_empty_cache(pool);
+    next().emptyCache(pool);
+  }
+  void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override {
+    record_stream_use(block.get(), stream.device_index(), stream.stream());
+    record_stream_untracked(next(), block, stream);
+  }
+
+  void enable(bool value) override {
+    next().enable(value);
+    caches_.store(next().isEnabled(), std::memory_order_relaxed);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return records() ? &free_untracked : next().raw_deleter(); }
+  void raw_delete(void* address) override {
+    if (records()) return free_untracked(address);
+    next().raw_delete(address);
+  }
+
+  // What only passes through.
+  void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override { return next().is_simple_data_ptr(data); }
+  bool initialized() override { return next().initialized(); }
+  native::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return next().getDeviceStats(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { next().resetAccumulatedStats(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { next().resetPeakStats(device); }
+  double getMemoryFraction(c10::DeviceIndex device) override { return next().getMemoryFraction(device); }
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
+    next().setMemoryFraction(fraction, device);
+  }
+  bool isEnabled() const override { return next().isEnabled(); }
+  void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override { next().cacheInfo(device, largest); }
+  void* getBaseAllocation(void* address, std::size_t* size) override { return next().getBaseAllocation(address, size); }
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override {
+    next().beginAllocateToPool(device, pool, std::move(filter));
+    record_pool_use(device, pool, true);
+  }
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    record_pool_use(device, pool, false);
+    next().endAllocateToPool(device, pool);
+  }
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().releasePool(device, pool); }
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return next().getPoolUseCount(device, pool);
+  }
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    return next().checkPoolLiveAllocations(device, pool, expected);
+  }
+  native::ShareableHandle shareIpcHandle(void* address) override { return next().shareIpcHandle(address); }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return next().getIpcDevPtr(std::move(handle)); }
+  bool isHistoryEnabled() override { return next().isHistoryEnabled(); }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) override {
+    next().recordAnnotation(annotation);
+  }
+  void pushCompileContext(std::string& context) override { next().pushCompileContext(context); }
+  void popCompileContext() override { next().popCompileContext(); }
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
+    next().attachOutOfMemoryObserver(std::move(observer));
+  }
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override {
+    next().attachAllocatorTraceTracker(std::move(tracker));
+  }
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override {
+    next().enablePeerAccess(device, peer);
+  }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t count,
+                          cudaStream_t stream, bool peer_to_peer) override {
+    return next().memcpyAsync(to, to_device, from, from_device, count, stream, peer_to_peer);
+  }
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return next().getCheckpointState(device, pool);
+  }
+  native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
+                                                 std::shared_ptr<native::AllocatorState> state) override {
+    const RecordedPoolRestore recorded(device);
+    return next().setCheckpointPoolState(device, std::move(state));
+  }
+  std::string name() override { return next().name(); }
+
+ private:
+  friend class CUDAAllocatorOfRelease<ForwardingAllocator>;
+  native::CUDAAllocator& next() const {
+    ++calls_of_this_thread.forwarded;
+    return *upstream_;
+  }
+  // `call` is one of the upstream that allocates `size` bytes.
+  template <typename Call>
+  c10::DataPtr allocate_by(std::size_t size, Call call) {
+    const TimedCall timed;
+    return records() ? allocate_untracked(*upstream_, size, call) : call();
+  }
+  static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {
+    if (has_allocator) record_pool_allocator(device, pool);
+  }
+  static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
+  // torch's own allocator, where caching is switched off, calls its tracker no more.
+  bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }
+
+  native::CUDAAllocator* const upstream_;
+  const bool tracked_;
+  std::atomic<bool> caches_;
+};
+
+// Allocators live for ever: storages and graphs keep pointers to the one that made them.
+std::vector<ForwardingAllocator*>& allocators() {
+  static auto* const made = std::make_unique<std::vector<ForwardingAllocator*>>().release();
+  return *made;
+}
+ForwardingAllocator* installed = nullptr;
+
+ForwardingAllocator* allocator_in_front_of(native::CUDAAllocator* upstream) {
+  for (ForwardingAllocator* known : allocators()) {
+    if (known == upstream || known->upstream() == upstream) return known;
+  }
+  allocators().push_back(std::make_unique<ForwardingAllocator>(upstream).release());
+  return allocators().back();
+}
+
+}  // namespace
+
+bool cuda_allocator_is_built() { return true; }
+
+void install_cuda_allocator(bool torch_is_initialised) {
+  native::CUDAAllocator* const current = native::get();
+  installed = allocator_in_front_of(current);
+  if (current != installed) {
+    if (current->initialized()) {
+      // torch's own function refuses an allocator that is in use, but nothing ties what is allocated to this pointer.
+      native::allocator.store(installed);
+    } else {
+      torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator({installed, [](native::CUDAAllocator*) {}});
+    }
+    put_in_slot(c10::DeviceType::CUDA, installed);
+  }
+  install_pinned_allocator();
+  begin_cuda_tracing(*installed->upstream(), torch_is_initialised);
+}
+
+void remove_cuda_allocator() {
+  if (!installed) return;
+  remove_pinned_allocator();
+  end_cuda_tracing(*installed->upstream());
+  if (native::get() == installed) {
+    native::allocator.store(installed->upstream());
+    if (c10::GetAllocator(c10::DeviceType::CUDA) == installed) {
+      put_in_slot(c10::DeviceType::CUDA, installed->upstream());
+    }
+  }
+  installed = nullptr;
+}
+
+bool snapshot_cuda_allocator() { return installed && write_cuda_state(*installed->upstream()); }
+
+std::string cuda_allocator_in_our_place() {
+  native::CUDAAllocator* const current = native::get();
+  // An allocator made of our own pair of functions records itself.
+  return installed && current != installed && !pair_is_used() ? current->name() : "";
+}
+
+}  // namespace alloctrace::torch_side

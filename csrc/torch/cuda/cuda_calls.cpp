@@ -1,0 +1,49 @@
+#include "cuda_calls.h"
+
+#include "../../core/format/definitions.h"
+#include "../record_event.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+void record_pool_restore(c10::DeviceIndex device, std::uintptr_t begins) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolRestore, reinterpret_cast<const void*>(begins), 0, {kCudaType, device, 0, 0, 0});
+}
+
+}  // namespace
+
+RecordedPoolRestore::RecordedPoolRestore(c10::DeviceIndex device) noexcept : device_(device) {
+  record_pool_restore(device, 1);
+}
+RecordedPoolRestore::~RecordedPoolRestore() { record_pool_restore(device_, 0); }
+
+void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolAllocator, nullptr, 0, {kCudaType, device, 0, pool.first, pool.second});
+}
+
+void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kPoolUse, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(begins)), 0,
+                     {kCudaType, device, 0, pool.first, pool.second});
+}
+
+void record_empty_cache(c10::MempoolId_t pool) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kEmptyCache, nullptr, 0, {kCudaType, 0, 0, pool.first, pool.second});
+}
+
+void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  if (cuda_is_traced())
+    record_cuda_call(EventKind::kNoSplit, nullptr, 0, {kCudaType, device, 0, pool.first, pool.second});
+}
+
+void record_stream_use(const void* address, c10::DeviceIndex device, const void* stream) noexcept {
+  if (cuda_is_traced() && address != nullptr) {
+    record_cuda_call(EventKind::kStreamUse, address, 0,
+                     {kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0});
+  }
+}
+
+}  // namespace alloctrace::torch_side

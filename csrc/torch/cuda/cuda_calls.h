@@ -1,0 +1,44 @@
+// What only the allocator in front can see, and records: how long an allocation took, and the calls that leave no trace
+// entry of torch's own.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <cstdint>
+
+#include "../../core/base/clock.h"
+#include "cuda_tracker.h"
+
+namespace alloctrace::torch_side {
+
+// Around a call of the upstream that allocates: its event (an alloc, or the oom of one that ends with an exception) is
+// followed by its latency, where that is over 10 microseconds or segments were made. Until the event, that is: what the
+// upstream does after it is no more than to count.
+class TimedCall {
+ public:
+  TimedCall() noexcept { calls_of_this_thread.begin = read_counter(); }
+  ~TimedCall() { calls_of_this_thread.begin = 0; }
+  TimedCall(const TimedCall&) = delete;
+  TimedCall& operator=(const TimedCall&) = delete;
+};
+
+// Around a call of the upstream that makes a pool's blocks as they were before.
+class RecordedPoolRestore {
+ public:
+  explicit RecordedPoolRestore(c10::DeviceIndex device) noexcept;
+  ~RecordedPoolRestore();
+  RecordedPoolRestore(const RecordedPoolRestore&) = delete;
+  RecordedPoolRestore& operator=(const RecordedPoolRestore&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+};
+
+void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
+void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept;
+void record_empty_cache(c10::MempoolId_t pool) noexcept;
+void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
+// torch will not reuse the block before the work that is now queued on that stream is done.
+void record_stream_use(const void* address, c10::DeviceIndex device, const void* stream) noexcept;
+
+}  // namespace alloctrace::torch_side

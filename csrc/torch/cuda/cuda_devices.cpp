@@ -1,0 +1,54 @@
+#include "cuda_devices.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <string>
+
+#include "../../python/recording/memory_watch.h"
+#include "../../python/recording/session.h"
+#include "cuda_tracker.h"
+
+namespace alloctrace::torch_side {
+namespace {
+
+// As NVML and nvidia-smi write it.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += digits;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
+  }
+  return text;
+}
+
+std::string pci_text(const cudaDeviceProp& properties) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%08x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
+                static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
+  return text;
+}
+
+}  // namespace
+
+void record_devices() noexcept {
+  python::HookScope scope;
+  if (!scope) return;
+  try {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) return;
+    for (int device = 0; device < count; ++device) {
+      cudaDeviceProp properties{};
+      if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+      const std::string uuid = uuid_text(properties.uuid), pci_address = pci_text(properties);
+      scope.session().recorder.add_device(
+          {kCudaType, device, properties.totalGlobalMem, properties.name, uuid, pci_address});
+      python::watch_device({kCudaType, device, uuid, pci_address});
+    }
+  } catch (...) {  // the trace has its devices without their names then
+  }
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,203 @@
+// What differs between the releases of torch that this project compiles against (2.9 to 2.15; tools/check_releases), in
+// one place.
+#pragma once
+
+#include <torch/version.h>
+
+#define ALLOCTRACE_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+// Without this, expandable_segments() of 2.9 is false and warns, whatever is set: torch does not tell users of its
+// headers that it was built with the driver's functions, as it is on Linux.
+#if !ALLOCTRACE_TORCH_AT_LEAST(2, 10) && !defined(PYTORCH_C10_DRIVER_API_SUPPORTED)
+#define PYTORCH_C10_DRIVER_API_SUPPORTED
+#endif
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../core/base/clock.h"
+
+namespace alloctrace::torch_side {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+using native::TraceEntry;
+
+// On these processors torch stamps its entries with the counter that clock.h reads.
+inline std::uint64_t entry_time(const TraceEntry& entry) {
+#if defined(__x86_64__)
+  return static_cast<std::uint64_t>(entry.time_.approx_t_);
+#else
+  static_cast<void>(entry);
+  return read_counter();
+#endif
+}
+
+// The allocator's segments and blocks, without the history that torch keeps when asked to (hundreds of milliseconds).
+inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator) {
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
+  return allocator.snapshot({0, 0}, false);
+#else
+  return allocator.snapshot({0, 0});
+#endif
+}
+
+// Free bytes of the current device, which is `device`.
+inline std::size_t free_bytes_of(native::CUDAAllocator& allocator, c10::DeviceIndex device) {
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
+  return allocator.getMemoryInfo(device).first;
+#else
+  static_cast<void>(allocator), static_cast<void>(device);
+  std::size_t free_bytes = 0, total_bytes = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return free_bytes;
+#endif
+}
+
+// Settings that the caching allocators of all devices share, where the release has such.
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
+using SharedConfig = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+using SharedConfig = native::CUDAAllocatorConfig;
+#endif
+
+// Not CUDAAllocatorConfig's from 2.10 on: see PYTORCH_C10_DRIVER_API_SUPPORTED above. Its warning, from under the
+// allocator's lock, would also wait for the GIL.
+inline bool expandable_segments() {
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
+  return SharedConfig::use_expandable_segments();
+#else
+  return SharedConfig::expandable_segments();
+#endif
+}
+
+constexpr bool kHasLargeSegmentSize = ALLOCTRACE_TORCH_AT_LEAST(2, 11);
+inline std::size_t large_segment_size() {
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
+  return SharedConfig::large_segment_size();
+#else
+  return 0;
+#endif
+}
+
+// Forwards the virtual methods of CUDAAllocator that some releases lack, or have with other parameters. The others are
+// forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind;
+// allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool); and
+// pool_is_made(device, pool, has_allocator).
+template <typename Front>
+class CUDAAllocatorOfRelease : public native::CUDAAllocator {
+ public:
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return next().getMemoryInfo(device);
+  }
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
+    return next().getExpandableSegmentSizes(device);
+  }
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    next().setNoSplit(device, pool);
+    front().no_split_is_set(device, pool);
+  }
+  void setUserMetadata(const std::string& metadata) override { next().setUserMetadata(metadata); }
+  std::string getUserMetadata() override { return next().getUserMetadata(); }
+#endif
+
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
+  native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override {
+    return next().snapshot(pool, include_traces);
+  }
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                          std::shared_ptr<native::CUDAAllocator> allocator) override {
+    front().pool_is_made(device, pool, allocator != nullptr);
+    next().createOrIncrefPool(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
+    next().setUseOnOOM(device, pool, use_on_oom);
+  }
+  void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override {
+    next().recordHistory(enabled, context, entries, when, clear, skip_actions);
+  }
+#else
+  native::SnapshotInfo snapshot(c10::MempoolId_t pool) override { return next().snapshot(pool); }
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool, native::CUDAAllocator* allocator) override {
+    front().pool_is_made(device, pool, allocator != nullptr);
+    next().createOrIncrefPool(device, pool, allocator);
+  }
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().setUseOnOOM(device, pool); }
+  void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
+                     bool clear) override {
+    next().recordHistory(enabled, context, entries, when, clear);
+  }
+#endif
+
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 12)
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* address) override {
+    return next().getContextForPointer(address);
+  }
+  void attachOomRejectionObserver(native::OomRejectionObserver observer) override {
+    next().attachOomRejectionObserver(std::move(observer));
+  }
+#endif
+
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 13)
+  c10::DataPtr allocateWithAddress(std::size_t size, void* address) override {
+    return front().allocate_by(size, [&] { return next().allocateWithAddress(size, address); });
+  }
+  void markCaptureBegin(c10::DeviceIndex device) override { next().markCaptureBegin(device); }
+  void markCaptureEnd(c10::DeviceIndex device) override { next().markCaptureEnd(device); }
+#endif
+
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 14)
+  bool supportsUserMetadata() override { return next().supportsUserMetadata(); }
+  void annotateMemory(const void* address, const std::string& metadata) override {
+    next().annotateMemory(address, metadata);
+  }
+#endif
+
+ private:
+  Front& front() { return static_cast<Front&>(*this); }
+  native::CUDAAllocator& next() { return front().next(); }
+};
+
+// The same for HostAllocator.
+template <typename Front>
+class HostAllocatorOfRelease : public at::HostAllocator {
+ public:
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
+  void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) override {
+    next().begin_allocate_to_pool(pool, std::move(filter));
+  }
+  void end_allocate_to_pool(c10::MempoolId_t pool) override { next().end_allocate_to_pool(pool); }
+  void release_pool(c10::MempoolId_t pool) override { next().release_pool(pool); }
+#endif
+
+#if ALLOCTRACE_TORCH_AT_LEAST(2, 14)
+  void record_history(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
+                      bool clear) override {
+    next().record_history(enabled, context, entries, when, clear);
+  }
+  bool is_history_enabled() const override { return next().is_history_enabled(); }
+  std::vector<at::HostSegmentInfo> get_segments() override { return next().get_segments(); }
+  std::vector<TraceEntry> get_traces() override { return next().get_traces(); }
+  void record_external_register(void* address, std::size_t size) override {
+    next().record_external_register(address, size);
+  }
+  void record_external_unregister(void* address) override { next().record_external_unregister(address); }
+#endif
+
+ private:
+  at::HostAllocator& next() const { return *static_cast<const Front*>(this)->upstream(); }
+};
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,49 @@
+#include "cuda_state.h"
+
+#include "cuda_tracker.h"
+
+namespace alloctrace::torch_side {
+
+StateByDevice read_state(native::CUDAAllocator& allocator) {
+  native::SnapshotInfo snapshot = take_snapshot(allocator);
+  StateByDevice state(snapshot.device_traces.size());  // one for each device, with traces or without
+  for (native::SegmentInfo& segment : snapshot.segments) {
+    const auto device = static_cast<std::size_t>(segment.device);
+    if (device >= state.size()) state.resize(device + 1);
+    state[device].push_back(std::move(segment));
+  }
+  return state;
+}
+
+void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,
+                std::uint64_t time) {
+  Event event{};
+  event.time = time;
+  const auto push = [&](EventKind kind, std::uint64_t address, std::uint64_t size) {
+    event.kind = kind;
+    event.address = address;
+    event.size = size;
+    session.recorder.push(event);
+  };
+  std::uint64_t count = segments.size();
+  for (const native::SegmentInfo& segment : segments) count += segment.blocks.size();
+  event.location = session.recorder.location({kCudaType, device, 0, 0, 0});
+  push(EventKind::kAllocatorState, 0, count);
+  for (const native::SegmentInfo& segment : segments) {
+    const auto& pool = segment.owner_private_pool_id;
+    event.location = session.recorder.location(
+        {kCudaType, device, reinterpret_cast<std::uint64_t>(segment.stream), pool.first, pool.second});
+    event.node_sequence = (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
+    event.sequence = 0;
+    push(EventKind::kStateSegment, segment.address, segment.total_size);
+    std::uint64_t address = segment.address;  // blocks tile their segment
+    for (const native::BlockInfo& block : segment.blocks) {
+      event.sequence = block.requested_size;
+      event.node_sequence = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
+      push(EventKind::kStateBlock, address, block.size);
+      address += block.size;
+    }
+  }
+}
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,242 @@
+#include "cuda_tracker.h"
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "../event_hold.h"
+#include "../record_event.h"
+#include "cuda_devices.h"
+#include "cuda_settings.h"
+#include "cuda_state.h"
+
+namespace alloctrace::torch_side {
+
+std::atomic<bool> cuda_tracing{false};
+constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
+
+namespace {
+
+// A new one for each recording, never destroyed: a forked child may inherit the mutex of an old one in a locked state.
+std::atomic<EventHold*> hold{nullptr};
+// CUDA was in use before the recording: storages of that time ask torch's allocator itself for more, not the one in
+// front.
+std::atomic<bool> has_older_storages{false};
+thread_local bool reads_state = false;  // this thread is in write_state: the SNAPSHOT entries are ours
+
+EventKind kind_of(TraceEntry::Action action) {
+  switch (action) {
+    case TraceEntry::ALLOC:
+      return EventKind::kAlloc;
+    case TraceEntry::FREE_REQUESTED:
+      return EventKind::kFreeRequested;
+    case TraceEntry::FREE_COMPLETED:
+      return EventKind::kFreeCompleted;
+    case TraceEntry::SEGMENT_ALLOC:
+      return EventKind::kSegmentAlloc;
+    case TraceEntry::SEGMENT_FREE:
+      return EventKind::kSegmentFree;
+    case TraceEntry::SEGMENT_MAP:
+      return EventKind::kSegmentMap;
+    case TraceEntry::SEGMENT_UNMAP:
+      return EventKind::kSegmentUnmap;
+    case TraceEntry::SNAPSHOT:
+      return EventKind::kSnapshot;
+    case TraceEntry::OOM:
+      return EventKind::kOom;
+    default:
+      return EventKind::kRaw;  // of a newer torch: kept as it came
+  }
+}
+
+bool makes_segment(EventKind kind) { return kind == EventKind::kSegmentAlloc || kind == EventKind::kSegmentMap; }
+
+constexpr double kSlowCallNs = 10'000;
+
+void push_latency(python::HookScope& scope, const Event& of, std::uint64_t sequence, double nanoseconds) {
+  Event latency{};
+  latency.kind = EventKind::kLatency;
+  latency.time = of.time;
+  latency.address = sequence;
+  latency.size = static_cast<std::uint64_t>(nanoseconds);
+  latency.thread = of.thread;
+  scope.session().recorder.push(latency);
+}
+
+// Into the trace, or, while the allocator's state is being read, to where it waits for it.
+void deliver(python::HookScope& scope, const Event& event, int device, bool state_is_here = false) {
+  EventHold& waiting = *hold.load(std::memory_order_acquire);
+  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
+  std::uint64_t sequence = 0;
+  const bool stored = scope.session().recorder.push(event, &sequence);
+  if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
+  CallsOfThread& call = calls_of_this_thread;
+  if (stored && call.begin != 0) {
+    const double nanoseconds = static_cast<double>(event.time - call.begin) * counter_nanoseconds();
+    if (nanoseconds > kSlowCallNs || call.made_segments) push_latency(scope, event, sequence, nanoseconds);
+  }
+  call.made_segments = false;
+}
+
+void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
+  Event event{};
+  event.kind = EventKind::kConfig;
+  event.time = time;
+  event.size = scope.session().recorder.stacks().string(cuda_settings_text(device));
+  add_context(scope, event, {kCudaType, device, 0, 0, 0});
+  deliver(scope, event, device);
+}
+
+// Most frees are completed by the call that requested them: same thread, nothing passed on since. The stack need not be
+// walked again. (A free that waited for a stream is completed by a later allocation: one that the allocator in front
+// passes on, or, where a storage from before the recording asks torch's allocator itself, one at another place in the
+// Python code.)
+bool take_context_of_request(python::HookScope& scope, Event& event) {
+  const python::ThreadContext& thread = scope.thread();
+  const Event& request = thread.request;
+  if (request.address != event.address || scope.thread_is_new() ||
+      thread.request_call != calls_of_this_thread.forwarded) {
+    return false;
+  }
+  if (has_older_storages.load(std::memory_order_relaxed) &&
+      (thread.request_position == 0 || thread.request_position != python::innermost_position())) {
+    return false;
+  }
+  const std::uint64_t time = event.time;
+  event = request;
+  event.time = time;
+  event.kind = EventKind::kFreeCompleted;
+  scope.thread().request.address = 0;
+  return true;
+}
+
+// Runs under the device's lock, on any thread, with or without the GIL: see record_event.h.
+void on_trace_entry(const TraceEntry& entry) noexcept {
+  if (!cuda_tracing.load(std::memory_order_acquire)) return;
+  python::HookScope scope;
+  if (!scope) return;
+  try {
+    Event event{};
+    event.kind = kind_of(entry.action_);
+    event.time = entry_time(entry);
+    event.address = static_cast<std::uint64_t>(entry.addr_);
+    event.size = entry.size_;
+    const int device = entry.device_;
+    if (event.kind == EventKind::kAlloc || makes_segment(event.kind)) {
+      if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
+      if (cuda_settings_changed(device, scope.session().number, makes_segment(event.kind)))
+        record_settings(scope, event.time, device);
+    }
+    if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, event)) {
+      add_context(scope, event,
+                  {kCudaType, device, reinterpret_cast<std::uint64_t>(entry.stream_), entry.mempool_.first,
+                   entry.mempool_.second});
+    }
+    if (event.kind == EventKind::kFreeRequested) {
+      scope.thread().request = event;
+      scope.thread().request_call = calls_of_this_thread.forwarded;
+      scope.thread().request_position = scope.thread().stacks.innermost;
+    }
+    if (event.kind == EventKind::kRaw) event.sequence = static_cast<std::uint64_t>(entry.action_);
+    deliver(scope, event, device, event.kind == EventKind::kSnapshot && reads_state);
+  } catch (...) {
+    scope.session().recorder.spool().count_lost(LossCause::kFault);
+  }
+}
+
+// Trackers cannot be detached: one for the life of the process, told by `cuda_tracing` when it is to do nothing.
+void attach_tracker(native::CUDAAllocator& upstream) {
+  static native::CUDAAllocator* attached = nullptr;
+  if (attached == &upstream || !has_trackers(upstream)) return;
+  upstream.attachAllocatorTraceTracker(&on_trace_entry);
+  attached = &upstream;
+}
+
+// Reads the allocator's state and puts it among the events, at the very event where it was read. With `from_here`,
+// the events before that are dropped: they have led to the state.
+void write_state(native::CUDAAllocator& upstream, bool from_here) {
+  EventHold& waiting = *hold.load(std::memory_order_acquire);
+  waiting.begin();
+  if (from_here) cuda_tracing.store(true, std::memory_order_release);
+  StateByDevice state;
+  bool known = false;
+  try {
+    reads_state = true;
+    state = read_state(upstream);
+    known = true;
+  } catch (...) {  // of memory only; the events that are held must go their way
+  }
+  reads_state = false;
+  // Not earlier: the tracker's own scope, on this thread, would have found itself in a hook already.
+  python::HookScope scope;
+  std::size_t device_of_entry = 0;  // torch writes device 0 into each: the order tells
+  std::vector<bool> begun(state.size(), !from_here);
+  waiting.end([&](const HeldEvent& held) {
+    if (!scope) return;
+    if (!held.state_is_here) {
+      const auto device = static_cast<std::size_t>(held.device);
+      if (!known || device >= begun.size() || begun[device]) scope.session().recorder.push(held.event);
+      return;
+    }
+    scope.session().recorder.push(held.event);
+    const std::size_t device = device_of_entry++;
+    if (device >= state.size()) return;
+    push_state(scope.session(), static_cast<int>(device), state[device], held.event.time);
+    begun[device] = true;
+  });
+  if (scope && !known) scope.session().recorder.spool().count_lost(LossCause::kFault);
+}
+
+}  // namespace
+
+bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() == "native"; }
+
+void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
+  hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
+  has_older_storages.store(upstream.initialized(), std::memory_order_relaxed);
+  if (!upstream.initialized()) {
+    cuda_tracing.store(true, std::memory_order_release);
+    return;
+  }
+  if (torch_is_initialised || has_trackers(upstream)) record_devices();
+  attach_tracker(upstream);
+  if (has_trackers(upstream)) {
+    write_state(upstream, true);
+  } else {
+    cuda_tracing.store(true, std::memory_order_release);
+  }
+}
+
+void follow_initialised_allocator(native::CUDAAllocator& upstream) {
+  attach_tracker(upstream);
+  if (cuda_is_traced()) record_devices();
+}
+
+bool write_cuda_state(native::CUDAAllocator& upstream) {
+  if (!cuda_is_traced() || !upstream.initialized() || !has_trackers(upstream)) return false;
+  write_state(upstream, false);
+  return true;
+}
+
+void end_cuda_tracing(native::CUDAAllocator& upstream) {
+  write_cuda_state(upstream);
+  cuda_tracing.store(false, std::memory_order_release);
+}
+
+void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
+  python::HookScope scope;
+  if (!scope) return;
+  try {
+    Event event{};
+    event.kind = kind;
+    event.time = read_counter();
+    event.address = reinterpret_cast<std::uint64_t>(address);
+    event.size = size;
+    add_context(scope, event, where);
+    deliver(scope, event, where.device_index);
+  } catch (...) {
+    scope.session().recorder.spool().count_lost(LossCause::kFault);
+  }
+}
+
+}  // namespace alloctrace::torch_side

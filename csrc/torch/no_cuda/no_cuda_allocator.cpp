@@ -1,0 +1,12 @@
+// In the place of the cuda_*.cpp, for a torch that has no CUDA.
+#include "../cuda/cuda_allocator.h"
+
+namespace alloctrace::torch_side {
+
+bool cuda_allocator_is_built() { return false; }
+void install_cuda_allocator(bool) {}
+void remove_cuda_allocator() {}
+bool snapshot_cuda_allocator() { return false; }
+std::string cuda_allocator_in_our_place() { return ""; }
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,190 @@
+"""What is the matter with a CUDA device's memory, besides leaks (`leaks`) and refused requests (`oom`).
+
+Each condition has the bytes that are at stake, and is only told from `SHARE` of what the device has reserved on (of
+memory outside PyTorch: of the device), and from `LEAST` bytes on: torch takes memory in segments of 2 and 20 MiB, so
+less of it is in every program.
+
+    fragmentation  stranded bytes at the last moment when they are no less than in half of the run: what is stranded for
+                   a moment only, amid a step, is in every program. Its line is the one that pins the most (`pinning`)
+    cache          releasable bytes that nothing has touched in the last half of the run: the lowest of them then.
+                   Where they were last needed in the first quarter, what needed them was a warm-up
+    rounding       allocated - requested bytes at the peak of allocated bytes
+    pending        most bytes, at the end of one of the timeline's intervals, that are freed but still awaited by
+                   another stream (record_stream)
+    churn          what torch has taken from the driver anew in the second half of the run, in multiples of the most
+                   that was reserved then: memory that goes back and forth (estimated from the timeline's intervals, so
+                   rather too low)
+    outside        the most that was used on the device by others than torch: contexts, libraries, other processes;
+                   from `LEAST_OUTSIDE` on, since a context and CUDA's libraries take half a GiB and more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...reading.recorded import RecordedTrace
+from ...reading.site_tables import Site, SiteNumbers
+from .fragmentation import fragmentation_at
+
+SHARE = 0.2
+LEAST = 64 << 20
+LEAST_OUTSIDE = 1 << 30
+CHURN = 3.0
+"""So many times the memory must go back and forth in half a run."""
+_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is the matter. Bytes are those of blocks, after rounding."""
+
+    kind: str
+    """"fragmentation", "cache", "rounding", "pending", "churn" or "outside"."""
+    device: str
+    bytes: int
+    """At stake."""
+    of: int
+    """Reserved then; of memory outside: of the device."""
+    seconds: float
+    """Since the recording began: when it was. Of cache: since when it is unused."""
+    site: Site | None = None
+    """The line that has most part in it, where there is one."""
+    stack: int = 0
+    site_bytes: int = 0
+    """Its part: of fragmentation the bytes that its blocks pin; of the others, of the bytes at stake."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """fragmentation: blocks, block_bytes (of the line). cache: is_warmup (0 or 1). pending: byte_seconds (bytes x time,
+    summed). churn: times."""
+
+
+def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
+    """What is the matter with a device, most bytes first; nothing where its allocator tells no segments."""
+    table = trace.timeline(_POINTS, device)
+    if not len(table) or table["reserved_max"].isna().all():
+        return ()
+    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
+    found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
+    return tuple(sorted(found, key=lambda condition: -condition.bytes))
+
+
+def _matters(amount: int, of: int) -> bool:
+    return amount >= LEAST and amount >= SHARE * of
+
+
+def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+    used = _integers(table["reserved_max"]) > 0
+    lowest = _integers(table["stranded_min"])
+    usual = int(np.median(lowest[used])) if used.any() else 0
+    if usual < LEAST:
+        return
+    at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
+    worst = fragmentation_at(trace, at, device)
+    if not _matters(worst.stranded, worst.reserved):
+        return
+    first = next(iter(worst.pinners_by_line.to_dict("records")), None)
+    if first is None:
+        return  # all segments are rather full: nothing could be moved that would help
+    stack = int(first["stack"])
+    yield Condition(
+        *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
+        site=Site.of_stack(trace.stacks, stack),
+        stack=stack,
+        site_bytes=int(first["stranded"]),
+        figures={"blocks": int(first["blocks"]), "block_bytes": int(first["bytes"])},
+    )
+
+
+def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+    lowest = _integers(table["releasable_min"])
+    unused, reserved = int(lowest[len(lowest) // 2 :].min()), int(table["reserved"].iloc[-1])
+    if not _matters(unused, reserved):
+        return
+    last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
+    was_warmup = last_needed < len(lowest) // 4
+    when = _seconds(trace, int(table["time_ns"].iloc[last_needed]))
+    yield Condition("cache", device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
+
+
+def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
+    blocks = trace.blocks("peak", device=device)
+    blocks = blocks[blocks["state"] == "active_allocated"]
+    wasted = (blocks["size"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
+    if _matters(int(wasted.sum()), int(blocks["size"].sum())):
+        yield _by_site(trace, "rounding", device, blocks.assign(size=wasted), "peak", int(blocks["size"].sum()))
+
+
+def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+    waiting = _integers(table["active"]) - _integers(table["allocated"])
+    most = int(waiting.argmax())
+    reserved = int(table["reserved_max"].max())
+    if not _matters(int(waiting[most]), reserved):
+        return
+    at = _end_of(trace, table, most)
+    blocks = trace.blocks(at, device=device)
+    blocks = blocks[blocks["state"] == "active_pending_free"]
+    figures = {"byte_seconds": float(waiting.mean()) * _seconds(trace, trace.end_ns)}
+    yield _by_site(trace, "pending", device, blocks, at, reserved, figures)
+
+
+def _churn(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+    half = table.iloc[len(table) // 2 :]
+    before = np.concatenate([[int(half["reserved"].iloc[0])], _integers(half["reserved"])[:-1]])
+    taken = int((_integers(half["reserved_max"]) - np.minimum(_integers(half["reserved_min"]), before)).sum())
+    reserved = int(half["reserved_max"].max())
+    if reserved >= LEAST and taken >= CHURN * reserved:
+        begin = _seconds(trace, int(half["time_ns"].iloc[0]))
+        yield Condition("churn", device, taken, reserved, begin, figures={"times": taken / reserved})
+
+
+def _outside(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
+    known = table[table["outside"].notna()]
+    total = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
+    if known.empty or total.empty:
+        return
+    outside = _integers(known["outside"])
+    most = int(outside.argmax())
+    if outside[most] >= LEAST_OUTSIDE and _matters(int(outside[most]), int(total.iloc[0])):
+        when = _seconds(trace, int(known["time_ns"].iloc[most]))
+        yield Condition("outside", device, int(outside[most]), int(total.iloc[0]), when)
+
+
+def _end_of(trace: RecordedTrace, table: pd.DataFrame, interval: int) -> str:
+    """The end of one of the timeline's intervals, as a moment."""
+    return f"{(interval + 1) * _seconds(trace, trace.end_ns) / len(table)}s"
+
+
+def _by_site(
+    trace: RecordedTrace,
+    kind: str,
+    device: str,
+    blocks: pd.DataFrame,
+    at: str,
+    of: int,
+    figures: dict[str, float] | None = None,
+) -> Condition:
+    """A condition of blocks whose bytes at stake are in the column size; its line is the one with the most."""
+    numbers = SiteNumbers(trace.stacks).of(blocks["stack"])
+    by_line = np.zeros(int(numbers.max()) + 1, dtype=np.int64)
+    np.add.at(by_line, numbers, blocks["size"].to_numpy(np.int64))
+    largest = int(by_line.argmax())
+    stack = int(blocks["stack"].to_numpy()[numbers == largest][0])
+    return Condition(
+        *(kind, device, int(blocks["size"].sum()), of, _seconds(trace, trace.time_ns(at))),
+        site=Site.of_stack(trace.stacks, stack),
+        stack=stack,
+        site_bytes=int(by_line[largest]),
+        figures=figures or {},
+    )
+
+
+def _integers(column: pd.Series[int]) -> npt.NDArray[np.int64]:
+    return np.asarray(column.astype("Int64").to_numpy(dtype=np.int64, na_value=0), np.int64)
+
+
+def _seconds(trace: RecordedTrace, time_ns: int) -> float:
+    return max(time_ns - trace.begin_ns, 0) / 1e9

@@ -1,0 +1,176 @@
+"""How the free memory of a device is cut up at a moment, and which live blocks keep it so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...errors import TraceError
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ...reading.replay import external_fragmentation
+from .allocator import AllocatorSettings, SettingsHistory
+from .pinning import LINE_COLUMNS, PINNER_COLUMNS, pinners, pinners_by_line, pinning
+
+_SEGMENT_COLUMNS = (
+    *("address", "total_size", "allocated_size", "active_size", "free_size", "stranded", "largest_free"),
+    *("live_blocks", "stream", "segment_type", "segment_pool_id", "is_expandable"),
+)
+_POOL_COLUMNS = (
+    *("segment_pool_id", "stream", "segment_type", "segments", "total_size", "active_size", "free_size"),
+    *("largest_free", "pieces", "external_fragmentation"),
+)
+_LARGEST = np.uint64(1 << 62)
+_CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
+
+
+@dataclass(frozen=True, eq=False)
+class Fragmentation:
+    """The free memory of one device at a moment. Bytes are those of blocks, after rounding and splitting; the words
+    mean what docs/reading.md says."""
+
+    device: str
+    """Torch's spelling."""
+    at: Position
+    reserved: int
+    active: int
+    free: int
+    """reserved - active: all free pieces."""
+    releasable: int
+    stranded: int
+    largest_free: int
+    external_fragmentation: float
+    """1 - largest free piece / all free bytes; 0 where nothing is free."""
+    segments: pd.DataFrame = field(repr=False)
+    """One row a segment, by address: address, total_size, allocated_size, active_size, free_size, stranded,
+    largest_free, live_blocks, stream, segment_type, segment_pool_id, is_expandable."""
+    pools: pd.DataFrame = field(repr=False)
+    """A request is served from one pool of one stream only. One row for each: segment_pool_id ((0, 0): not private),
+    stream, segment_type, segments, total_size, active_size, free_size, largest_free, pieces, external_fragmentation."""
+    free_pieces: pd.DataFrame = field(repr=False)
+    """By powers of two: from_size, to_size (not included), pieces, bytes, share (of all free bytes)."""
+    pinners: pd.DataFrame = field(repr=False)
+    """See `pinning.pinners`: the live blocks in mostly free segments, most stranded bytes first."""
+    pinners_by_line: pd.DataFrame = field(repr=False)
+    """See `pinning.pinners_by_line`: the same by line of user code."""
+    sizes: npt.NDArray[np.int64] = field(repr=False)
+    """Of the free pieces, in bytes, ascending."""
+    settings: AllocatorSettings = field(repr=False)
+
+    def index(self, size: int) -> float:
+        """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 where
+        nothing is free."""
+        return float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free if self.free else 0.0
+
+
+def fragmentation_at(trace: RecordedTrace, at: Position, device: str | None) -> Fragmentation:
+    """See `Trace.fragmentation`."""
+    if device is not None and device not in trace.devices:
+        raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
+    segments = trace.segments(at, device=device)
+    if device is None:
+        reserved = segments.groupby("device")["total_size"].sum()
+        device = str(reserved.idxmax()) if len(reserved) else next(iter(trace.devices), "")
+    segments = segments[segments["device"] == device].sort_values("address", ignore_index=True)
+    settings = SettingsHistory(trace).before(device, trace.first_event_after(at))
+    blocks = trace.blocks(at, device=device)
+    in_segments = blocks[blocks["segment"] != 0].reset_index(drop=True)
+    return fragmentation_of(trace, at, device, segments, in_segments, settings)
+
+
+def fragmentation_of(
+    trace: RecordedTrace,
+    at: Position,
+    device: str,
+    segments: pd.DataFrame,
+    blocks: pd.DataFrame,
+    settings: AllocatorSettings,
+) -> Fragmentation:
+    """The same from the segments (by address) and blocks of a device that are at hand."""
+    if segments.empty:
+        return _nothing(device, at, settings)
+    # A damaged trace may hold sizes that no signed number does.
+    segments = segments.assign(total_size=np.minimum(segments["total_size"], _LARGEST))
+    blocks = blocks.assign(size=np.minimum(blocks["size"], _LARGEST))
+    found = pinning(segments, blocks, settings)
+    is_free = blocks["state"] == "inactive"
+    free_sizes = blocks.loc[is_free, "size"]
+    by_segment = blocks["segment"]
+    per_segment = segments.assign(
+        stranded=found.stranded_by_segment,
+        free_size=_by(free_sizes.groupby(by_segment[is_free]).sum(), segments),
+        largest_free=_by(free_sizes.groupby(by_segment[is_free]).max(), segments),
+        live_blocks=_by((~is_free).groupby(by_segment).sum(), segments),
+        pieces=_by(is_free.groupby(by_segment).sum(), segments),
+    )
+    sizes = np.sort(free_sizes.to_numpy(np.int64))
+    largest, free = int(sizes.max(initial=0)), int(sizes.sum())
+    return Fragmentation(
+        device=device,
+        at=at,
+        reserved=int(segments["total_size"].sum()),
+        active=int(segments["active_size"].sum()),
+        free=free,
+        releasable=found.releasable,
+        stranded=found.stranded,
+        largest_free=largest,
+        external_fragmentation=float(external_fragmentation(pd.Series([largest]), pd.Series([free])).iloc[0]),
+        segments=per_segment[list(_SEGMENT_COLUMNS)],
+        pools=_pools(per_segment),
+        free_pieces=_classes(sizes),
+        pinners=pinners(trace, found, segments, blocks),
+        pinners_by_line=pinners_by_line(trace.stacks, found, blocks),
+        sizes=sizes,
+        settings=settings,
+    )
+
+
+def _by(values: pd.Series[Any], segments: pd.DataFrame) -> npt.NDArray[np.int64]:
+    return values.reindex(segments["address"]).fillna(0).to_numpy(np.int64)
+
+
+def _pools(segments: pd.DataFrame) -> pd.DataFrame:
+    groups = segments.groupby(["segment_pool_id", "stream", "segment_type"], as_index=False).agg(
+        segments=("address", "size"),
+        total_size=("total_size", "sum"),
+        active_size=("active_size", "sum"),
+        free_size=("free_size", "sum"),
+        largest_free=("largest_free", "max"),
+        pieces=("pieces", "sum"),
+    )
+    groups["external_fragmentation"] = external_fragmentation(groups["largest_free"], groups["free_size"])
+    return groups.sort_values("total_size", ascending=False, ignore_index=True)[list(_POOL_COLUMNS)]
+
+
+def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """Free pieces by powers of two, the empty classes between the smallest and the largest included."""
+    if not len(sizes):
+        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in _CLASS_COLUMNS})
+    # Not log2: it would round 2^49 - 512 up.
+    classes = np.array([int(size).bit_length() - 1 for size in np.unique(sizes)])
+    lower = np.int64(1) << np.arange(classes.min(), classes.max() + 1, dtype=np.int64)
+    at = np.searchsorted(lower, sizes, side="right") - 1
+    held = np.zeros(len(lower), dtype=np.int64)
+    np.add.at(held, at, sizes)
+    return pd.DataFrame(
+        {
+            "from_size": lower,
+            "to_size": lower * 2,
+            "pieces": np.bincount(at, minlength=len(lower)),
+            "bytes": held,
+            "share": held / held.sum(),
+        }
+    )
+
+
+def _nothing(device: str, at: Position, settings: AllocatorSettings) -> Fragmentation:
+    def empty(columns: tuple[str, ...]) -> pd.DataFrame:
+        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in columns})
+
+    no_sizes = np.array([], dtype=np.int64)
+    tables = empty(_SEGMENT_COLUMNS), empty(_POOL_COLUMNS), _classes(no_sizes), empty(PINNER_COLUMNS)
+    return Fragmentation(device, at, 0, 0, 0, 0, 0, 0, 0.0, *tables, empty(LINE_COLUMNS), no_sizes, settings)

@@ -1,0 +1,266 @@
+"""Out of memory: what was asked for, what was there, and why it did not do.
+
+The moment is that of the refusal. By then torch has done what it can: before it gives up it waits for other streams,
+returns every segment that is wholly free to the driver (of an expandable one every free unit of mapping) and asks the
+driver again. So what is still cached is stranded (free pieces beside live blocks), or belongs to a private pool that is
+still held; to have run empty_cache() first would not have helped. (Only while a private pool is in use, as in a
+capture, torch returns nothing of the other pools.)
+
+The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_size`), *room* what it still
+could: the free bytes of the device, or, under a limit, what was left below the lowest that the limit can be.
+
+1. one request too large: needed exceeds the whole device, less what of it other code of this process (its CUDA context)
+   has for good.
+2. cache in another pool or stream: free pieces that torch holds for other streams or pools would have done, one of them
+   or all with the room, and are a tenth of what is reserved.
+3. fragmented: the free pieces of the request's own pool and stream would have done with the room, but no single one was
+   large enough; and they are a tenth of what is reserved. Where 2 and 3 both hold, the one with more free bytes counts;
+   where only both together would have done, that one too.
+4. limit of the process: the driver had enough. A limit refused: `set_per_process_memory_fraction`, or the setting
+   `per_process_memory_fraction`. No event tells it.
+5. other process / outside PyTorch: what other processes have, and this one beside torch beyond the usual size of a CUDA
+   context, would have done with the room, and is a tenth of the device.
+6. full: none of these. The memory is in use; the top sites tell by what.
+
+Less than a tenth would have served one request more: what is nearly full fails at the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from ...errors import TraceError
+from ...reading.recorded import RecordedTrace
+from ...reading.site_tables import Site, SiteBytes, sites_of_blocks, top_sites
+from .allocator import LEAST_SPLIT_SIZE, MIB, SMALL_REQUEST, AllocatorSettings, SettingsHistory
+from .fragmentation import Fragmentation, fragmentation_of
+from .refusals import Refusal, find_refusals
+
+TOO_LARGE = "one request too large"
+ELSEWHERE = "cache in another pool or stream"
+FRAGMENTED = "fragmented"
+LIMIT = "limit of the process"
+OUTSIDE = "other process / outside PyTorch"
+FULL = "full"
+VERDICTS = (TOO_LARGE, ELSEWHERE, FRAGMENTED, LIMIT, OUTSIDE, FULL)
+
+NOTABLE = 0.1
+"""Share of what is reserved (of the device) from which on something is the cause and not only there."""
+USUAL_CONTEXT = 1 << 30
+"""What a process has on a device beside torch without anything being wrong: CUDA context, cuBLAS, NCCL. In bytes."""
+TOP_SITES = 20
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfMemory:
+    """One request that was refused. Bytes are those of blocks, after rounding and splitting, but for `top_sites`."""
+
+    refusal: Refusal
+    """The event: seq, time_ns, device, requested, stream, pool, stack, outcome, ..."""
+    step: int | None
+    site: Site
+    """The line that asked (in backward: the line of forward that caused it, where that is known)."""
+    segment_size: int
+    """What torch needed from the driver: the size in its error message. Where the allocator makes no segments, what was
+    requested."""
+    segment_type: str
+    """"small" or "large": which of its two pools serves such a size."""
+    settings: AllocatorSettings
+    reserved: int
+    """All segments; where the allocator tells none (cudaMallocAsync, pluggable ones): the live blocks."""
+    allocated: int
+    total: int | None
+    """Of the device; None where it is not told."""
+    by_others: int | None
+    """By other processes, as the driver said about then; None where it does not tell."""
+    peak_reserved: int
+    """The most of the whole run."""
+    here: Fragmentation = field(repr=False)
+    """The segments of the request's own pool and stream."""
+    elsewhere: Fragmentation = field(repr=False)
+    """Those of other pools and streams."""
+    top_sites: tuple[SiteBytes, ...] = field(repr=False)
+    """The lines that held the most. Requested bytes."""
+    steps_of_top_site: int
+    """In how many different steps the blocks of the first of them were born; 0 without steps."""
+
+    @property
+    def seq(self) -> int:
+        """Number of the event."""
+        return self.refusal.seq
+
+    @property
+    def device(self) -> str:
+        """Torch's spelling."""
+        return self.refusal.device
+
+    @property
+    def requested(self) -> int:
+        """As torch rounded it up (to 512 B, or by roundup_power2_divisions)."""
+        return self.refusal.requested
+
+    @property
+    def device_free(self) -> int:
+        """Free on the device by the driver, at that moment."""
+        return self.refusal.device_free
+
+    @property
+    def largest_free(self) -> int:
+        """The largest free block that the request could have had: of its pool, its stream and its kind of segments."""
+        fitting = self.here.segments[self.here.segments["segment_type"] == self.segment_type]
+        return int(fitting["largest_free"].max()) if len(fitting) else 0
+
+    @property
+    def outside(self) -> int | None:
+        """Used on the device, and not reserved by torch; None where the device's size is not told."""
+        return None if self.total is None else max(self.total - self.device_free - self.reserved, 0)
+
+    @property
+    def is_limited(self) -> bool:
+        """The driver had enough: something else refused."""
+        return self.device_free >= self.segment_size
+
+    @property
+    def limit(self) -> tuple[int, int] | None:
+        """The least and the most that the limit which refused can be; None where the driver did not have enough."""
+        if not self.is_limited:
+            return None
+        most = self.reserved + self.segment_size - 1
+        # What the run once had the limit allows, unless it was set later.
+        return (self.peak_reserved if self.reserved <= self.peak_reserved <= most else self.reserved), most
+
+    @property
+    def room(self) -> int:
+        """What could still be had from the driver; under a limit what is known of that."""
+        return self.limit[0] - self.reserved if self.limit is not None else self.device_free
+
+    @property
+    def most_possible(self) -> int | None:
+        """What the device could ever give to torch, all else but this process's context gone."""
+        if self.total is None or self.outside is None:
+            return None
+        return self.total - (max(self.outside - self.by_others, 0) if self.by_others is not None else 0)
+
+    @property
+    def unusual_outside(self) -> int:
+        """What other processes have, and this one beside torch beyond a usual context."""
+        others = self.by_others or 0
+        return others + max((self.outside or 0) - others - USUAL_CONTEXT, 0)
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS, by the rules of this module."""
+        if self.most_possible is not None and self.segment_size > self.most_possible:
+            return TOO_LARGE
+        cached = self._cached_verdict()
+        if cached is not None:
+            return cached
+        if self.is_limited:
+            return LIMIT
+        outside = self.unusual_outside
+        if self.total is not None and outside >= NOTABLE * self.total and self.room + outside >= self.segment_size:
+            return OUTSIDE
+        return FULL
+
+    def settings_that_help(self) -> tuple[str, ...]:
+        """For PYTORCH_ALLOC_CONF, the best first, each for itself: what keeps the pinners of a fragmented pool from
+        cutting up large segments. Empty where the settings that there are do not do it."""
+        if self.settings.expandable_segments:
+            return ()
+        helping = ["expandable_segments:True"]
+        pinners, lines = self.here.pinners, self.here.pinners_by_line
+        if len(lines):
+            # Above what pins most, so that it gets segments of its own; below the segments that it holds now.
+            split = max(-(-int(lines["largest"].iloc[0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
+            would_be_whole = pinners.loc[pinners["range_size"] > split * MIB, "stranded"].sum()
+            is_lower = self.settings.max_split_size is None or split * MIB < self.settings.max_split_size
+            if is_lower and 2 * would_be_whole >= pinners["stranded"].sum():
+                helping.append(f"max_split_size_mb:{split}")
+        return tuple(helping)
+
+    def _cached_verdict(self) -> str | None:
+        """Rules 2 and 3."""
+        here, elsewhere = self.here.free, self.elsewhere.free
+        elsewhere_would_do = self.elsewhere.largest_free >= self.requested or self.room + elsewhere >= self.segment_size
+        here_would_do = self.room + here >= self.segment_size
+        together = self.room + here + elsewhere >= self.segment_size
+        if here_would_do == elsewhere_would_do:
+            if not (here_would_do or together):
+                return None
+            is_elsewhere = elsewhere > here
+        else:
+            is_elsewhere = elsewhere_would_do
+        if (elsewhere if is_elsewhere else here) < NOTABLE * self.reserved:
+            return None
+        return ELSEWHERE if is_elsewhere else FRAGMENTED
+
+
+def find_ooms(trace: RecordedTrace, device: str | None = None, last: int | None = None) -> list[OutOfMemory]:
+    """See `Trace.ooms`."""
+    if device is not None and device not in trace.devices:
+        raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
+    refusals = find_refusals(trace, device, last)
+    if not refusals:
+        return []
+    history = SettingsHistory(trace)
+    return [_out_of_memory(trace, refusal, history) for refusal in refusals]
+
+
+def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHistory) -> OutOfMemory:
+    device, at = refusal.device, refusal.seq - 1
+    settings = history.before(device, refusal.seq)
+    segments = trace.segments(at, device=device).sort_values("address", ignore_index=True)
+    blocks = trace.blocks(at, device=device)
+    live = blocks[blocks["state"] != "inactive"]
+    is_here = (segments["stream"] == refusal.stream) & segments["segment_pool_id"].map(refusal.pool.__eq__).astype(bool)
+    parts = []
+    for wanted in (is_here, ~is_here):
+        chosen = segments[wanted].reset_index(drop=True)
+        inside = blocks[blocks["segment"].isin(chosen["address"]) & (blocks["segment"] != 0)].reset_index(drop=True)
+        parts.append(fragmentation_of(trace, at, device, chosen, inside, settings))
+    makes_segments = history.tells(device) or not segments.empty
+    total, by_others = _device_memory(trace, refusal)
+    allocated = int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+    sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
+    step = trace.positions.step_of(np.array([refusal.seq], dtype=np.uint64))[0]
+    return OutOfMemory(
+        refusal=refusal,
+        step=None if pd.isna(step) else int(step),
+        site=Site.of_stack(trace.stacks, refusal.stack),
+        segment_size=settings.segment_size(refusal.requested) if makes_segments else refusal.requested,
+        segment_type="small" if refusal.requested <= SMALL_REQUEST else "large",
+        settings=settings,
+        reserved=int(segments["total_size"].sum()) if len(segments) else allocated,
+        allocated=allocated,
+        total=total,
+        by_others=by_others,
+        peak_reserved=trace.peak_reserved_bytes(device),
+        here=parts[0],
+        elsewhere=parts[1],
+        top_sites=sites,
+        steps_of_top_site=_steps_of(trace, live, sites),
+    )
+
+
+def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, ...]) -> int:
+    if not sites:
+        return 0
+    first = trace.stacks.key(sites[0].stack, "line")
+    of_site = [stack for stack in live["stack"].unique() if trace.stacks.key(int(stack), "line") == first]
+    return int(live.loc[live["stack"].isin(of_site), "step"].nunique())
+
+
+def _device_memory(trace: RecordedTrace, refusal: Refusal) -> tuple[int | None, int | None]:
+    """Bytes of the device, and of other processes on it: by the last sample before the refusal that tells them, or, as
+    a program may fail before the first, the next one."""
+    hardware = trace.hardware.set_index("device")["bytes"]
+    samples = trace.driver_memory(refusal.device)
+    total = hardware.get(refusal.device, samples["total"].max() if len(samples) else None)
+    told = samples[samples["by_others"].notna()]
+    before = told[told["seq"] < refusal.seq]
+    nearest = before.iloc[-1:] if len(before) else told.iloc[:1]
+    by_others = int(nearest["by_others"].iloc[0]) if len(nearest) else None
+    return (None if total is None or pd.isna(total) else int(total)), by_others

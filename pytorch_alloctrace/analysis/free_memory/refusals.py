@@ -1,0 +1,109 @@
+"""The out-of-memory events of a trace, and how the program went on after each."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...reading.kinds import KINDS
+from ...reading.recorded import RecordedTrace
+
+_COLUMNS = (
+    *("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack"),
+    "node_type",
+)
+_GRANULE = 512
+"""An out-of-memory event tells the size rounded up to this, an allocation as it was asked for."""
+
+ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that the allocator refused. Bytes."""
+
+    seq: int
+    time_ns: int
+    device: str
+    requested: int
+    device_free: int
+    """What the driver said was free on the device, right then."""
+    stream: int
+    pool: tuple[int, int]
+    thread: int
+    stack: int
+    """0: none known."""
+    node_type: str
+    """Of the autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
+    backward: bool = False
+    """`stack` is the forward's that caused it: autograd's threads have none."""
+    outcome: str = ENDED
+    """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
+    "went on": smaller ones were."""
+    outcome_seq: int | None = None
+    """Event of that allocation ("retried", "went on": the first)."""
+    outcome_ns: int | None = None
+
+
+def find_refusals(trace: RecordedTrace, device: str | None = None, last: int | None = None) -> list[Refusal]:
+    """In order; on one device or all, only the last so many. Reads the events from the first one on."""
+    if not trace.refusals:
+        return []
+    found: deque[Refusal] = deque(maxlen=last)
+    for frame in trace.iter_events(since=min(trace.refusals), columns=_COLUMNS, kinds=("oom", "alloc")):
+        is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
+        refused = frame[is_oom]
+        if device is not None:
+            refused = refused[refused["device"] == device]
+        found.extend(_refusals(trace, refused))
+        served = frame.loc[~is_oom, ["seq", "time_ns", "size", "device"]]
+        for name in {refusal.device for refusal in found if refusal.outcome != RETRIED}:
+            _settle(found, name, served[served["device"] == name])
+    return list(found)
+
+
+def _refusals(trace: RecordedTrace, rows: pd.DataFrame) -> list[Refusal]:
+    caused_by = trace.refusals
+    return [
+        Refusal(
+            seq=int(row["seq"]),
+            time_ns=int(row["time_ns"]),
+            device=str(row["device"]),
+            requested=int(row["size"]),
+            device_free=int(row["address"]),
+            stream=int(row["stream"]),
+            pool=row["pool"],
+            thread=int(row["thread"]),
+            stack=int(row["stack"]) or caused_by[int(row["seq"])],
+            node_type=str(row["node_type"]),
+            backward=caused_by[int(row["seq"])] != 0,
+        )
+        for row in rows.to_dict("records")
+    ]
+
+
+def _settle(found: deque[Refusal], device: str, served: pd.DataFrame) -> None:
+    """Notes for the refusals of a device what came of them in a stretch of its allocations."""
+    if served.empty:
+        return
+    seq: npt.NDArray[np.uint64] = served["seq"].to_numpy()
+    sizes = -(-served["size"].to_numpy(np.int64) // _GRANULE) * _GRANULE
+    largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
+    for index, refusal in enumerate(found):
+        if refusal.device != device or refusal.outcome == RETRIED:
+            continue
+        first = int(np.searchsorted(seq, np.uint64(refusal.seq)))
+        if first == len(seq):
+            continue
+        if largest_from[first] >= refusal.requested:
+            row, outcome = first + int(np.argmax(sizes[first:] >= refusal.requested)), RETRIED
+        elif refusal.outcome == ENDED:
+            row, outcome = first, WENT_ON
+        else:
+            continue
+        time_ns = int(served["time_ns"].iloc[row])
+        found[index] = replace(refusal, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)

@@ -1,0 +1,110 @@
+"""Growth: what is live at the end of each step, and which lines hold more at the end than after the warm-up.
+
+Growth is no verdict. It may be a leak (see `leaks`), a cache that fills up, or longer inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...reading.recorded import RecordedTrace
+from ...reading.site_tables import Site
+from .windows import Windows
+
+_SLOPE_POINTS = 300
+"""Most points that the slope is taken from, evenly chosen: the median of all pairs costs their square."""
+_SAMPLES = 200
+"""Most steps of which the level is kept for a chart."""
+
+
+@dataclass(frozen=True)
+class StepGrowth:
+    """Requested bytes that are live at the end of each step."""
+
+    steps: int
+    warmup: int
+    """Steps at the beginning that the slope leaves out."""
+    first: int
+    median: int
+    last: int
+    lowest: int
+    highest: int
+    slope: float
+    """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is no growth."""
+    seconds_per_step: float
+    samples: tuple[int, ...]
+    """The level over the run, in equal stretches of steps; of each stretch the last step."""
+
+
+@dataclass(frozen=True)
+class GrowingSite:
+    """A line that holds more at the judged moment than it held after the warm-up."""
+
+    site: Site
+    stack: int
+    before: int
+    """Bytes live at the end of the warm-up."""
+    after: int
+    """Bytes live at the end of the last step; without steps at the end of the trace."""
+    rate: float
+    """Bytes per step, or per second, on average."""
+
+    @property
+    def bytes(self) -> int:
+        """What it grew by."""
+        return self.after - self.before
+
+
+def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
+    """None for a trace without steps."""
+    steps = trace.steps(device)
+    if steps.empty:
+        return None
+    levels = steps["live_bytes"].to_numpy(np.int64)
+    times = steps["time_ns"].to_numpy(np.int64)
+    windows = Windows.of(trace, device)
+    warmup = min(int(windows.warmup), len(levels))
+    picked = np.unique(np.linspace(0, len(levels) - 1, min(_SAMPLES, len(levels))).round().astype(int))
+    return StepGrowth(
+        steps=len(levels),
+        warmup=warmup,
+        first=int(levels[0]),
+        median=int(np.median(levels)),
+        last=int(levels[-1]),
+        lowest=int(levels.min()),
+        highest=int(levels.max()),
+        slope=median_slope(levels[warmup:]),
+        seconds_per_step=float(times[-1] - times[0]) / 1e9 / max(len(levels) - 1, 1),
+        samples=tuple(int(level) for level in levels[picked]),
+    )
+
+
+def median_slope(levels: npt.NDArray[np.int64]) -> float:
+    """The median slope between any two of evenly spaced values (Theil and Sen); 0 for fewer than two."""
+    if len(levels) < 2:
+        return 0.0
+    at = np.unique(np.linspace(0, len(levels) - 1, min(_SLOPE_POINTS, len(levels))).round().astype(int))
+    first, second = np.triu_indices(len(at), k=1)
+    return float(np.median((levels[at[second]] - levels[at[first]]) / (at[second] - at[first])))
+
+
+def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
+    """The lines that grew the most since the warm-up, most bytes first; empty where there is nothing after it."""
+    windows = Windows.of(trace, device)
+    if not windows.units or windows.too_short:
+        return ()
+    before = trace.sites(device=device, at=windows.warmup_end).to_dict("records")
+    held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
+    after = trace.sites(device=device, at=windows.judged_at)
+    length = windows.units * windows.length_of_unit
+    found = []
+    for row in after.to_dict("records"):
+        held, holds = held_before.get((row["filename"], row["line"], row["site"]), 0), int(row["live_bytes"])
+        if holds > held:
+            stack = int(row["stack"])
+            rate = (holds - held) / length if length else 0.0
+            found.append(GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, rate))
+    return tuple(sorted(found, key=lambda site: -site.bytes)[:top])

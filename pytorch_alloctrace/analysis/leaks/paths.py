@@ -1,0 +1,96 @@
+"""What many stacks have in common: how the program gets to all of them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+from ...reading.recorded import RecordedTrace
+from ...reading.site_tables import Site
+from ...reading.sites import Frame
+
+NEARLY_ALL = 0.99
+"""Share of the bytes that must be made under a frame for it to be common. One small tensor that is made elsewhere, and
+kept by the same reference, must not hide where all the rest comes from."""
+
+
+@dataclasses.dataclass
+class _Chain:
+    """The frames of one stack, outermost first."""
+
+    frames: list[Frame]
+    user: list[bool]
+    bytes: int
+
+
+def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tuple[tuple[Frame, ...], float]:
+    """The frames of user code under which nearly all bytes are made, innermost first, and the share that is.
+
+    The innermost frame has line 0 and no source where the bytes are made under several lines of its function.
+    """
+    chains = [_chain(trace, stack, count) for stack, count in bytes_by_stack.items()]
+    total = max(sum(chain.bytes for chain in chains), 1)
+    path: list[Frame] = []
+    share = 0.0
+    for level in range(max((len(chain.frames) for chain in chains), default=0)):
+        chains = [chain for chain in chains if len(chain.frames) > level]
+        same_line = _largest(chains, level, by_line=True)
+        # What one function calls from several lines is different calls: nothing deeper is common to them.
+        last = sum(chain.bytes for chain in same_line) < NEARLY_ALL * total
+        chains = _largest(chains, level, by_line=False) if last else same_line
+        part = sum(chain.bytes for chain in chains)
+        if part < NEARLY_ALL * total:
+            break
+        if chains[0].user[level]:
+            frame = chains[0].frames[level]
+            path.append(dataclasses.replace(frame, line=0, source=None) if last else frame)
+            share = part / total
+        if last:
+            break
+    return tuple(reversed(path)), share
+
+
+def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> Site | None:
+    """The line of user code that stands for bytes made at many lines; None where no function is common to them.
+
+    In the innermost function that nearly all have in common: its line under which at least half of the bytes are made.
+    Where none is, since a model's activations are spread over many lines, the line that calls this function.
+    """
+    path, _ = common_path(trace, bytes_by_stack)
+    if not path:
+        return None
+    by_line: dict[Frame, int] = collections.defaultdict(int)
+    for stack, count in bytes_by_stack.items():
+        frames = [frame for frame in trace.stacks.frames(stack) if _is_in(frame, path[0])]
+        if frames:
+            # The outermost: of a function that calls itself, the call that the others are part of.
+            by_line[frames[-1]] += count
+    fullest = max(by_line, key=by_line.__getitem__)
+    spread = 2 * by_line[fullest] < sum(bytes_by_stack.values())
+    frame = next((frame for frame in path if frame.line), fullest) if spread else fullest
+    return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
+
+
+def _is_in(frame: Frame, function: Frame) -> bool:
+    return (frame.filename, frame.function) == (function.filename, function.function)
+
+
+def _chain(trace: RecordedTrace, stack: int, count: int) -> _Chain:
+    nodes = []
+    while stack:
+        nodes.append(stack)
+        stack = int(trace.stacks.parent[stack])
+    nodes.reverse()
+    return _Chain(
+        [trace.stacks.frame(node) for node in nodes], [bool(trace.stacks.is_user[node]) for node in nodes], count
+    )
+
+
+def _largest(chains: list[_Chain], level: int, *, by_line: bool) -> list[_Chain]:
+    """Those chains that agree at a level and together have the most bytes."""
+    groups: dict[tuple[str, str, int], list[_Chain]] = collections.defaultdict(list)
+    for chain in chains:
+        frame = chain.frames[level]
+        groups[frame.filename, frame.function, frame.line if by_line else 0].append(chain)
+    return max(groups.values(), key=lambda group: sum(chain.bytes for chain in group), default=[])

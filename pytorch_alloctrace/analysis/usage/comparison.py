@@ -1,0 +1,128 @@
+"""What two runs of a program hold, side by side: did a change of the program make it better or worse?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import pandas as pd
+
+from ...errors import PositionError
+from ...reading.positions import PEAKS, Position
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import BY, Frame
+from .composition import composition_at
+from .difference import CHANGE_COLUMNS, changes, key_of
+from .matching import NEAR, SAME, CodeLine, match_files, match_lines
+
+NEW, GONE = "new", "gone"
+_Chain = tuple[CodeLine, ...]
+COMPARISON_COLUMNS = (
+    *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
+    *("stack_before", "stack_after"),
+    *CHANGE_COLUMNS,
+)
+
+
+def compare(
+    trace_a: RecordedTrace,
+    trace_b: RecordedTrace,
+    *,
+    at: Position = "peak",
+    by: str = "line",
+    device: str | None = None,
+) -> pd.DataFrame:
+    """What two runs hold at a moment of each, matched by place in the code, the largest change first, in requested
+    bytes.
+
+    at, by, device: as in `Trace.composition`. A place is the same when file (by its path within the program's working
+    directory, else by the last parts of its path), function and source text are; a line whose text was changed is
+    matched with the nearest of its function. Columns: match ("same", "near": the nearest line, "new": only in
+    trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> where there is
+    none), function, source_before, source_after, user, stack_before, stack_after (for
+    `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
+    bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
+    the same are one row. Raises PositionError where one of the traces does not have the moment.
+    """
+    if device is not None and not any(has_moment(trace, at, device) for trace in (trace_a, trace_b)):
+        raise PositionError(f"neither trace has {device} at {at}")
+    before, after = (_composition(trace, at, by, device) for trace in (trace_a, trace_b))
+    if by not in BY:
+        names = [name for name in ("age", "from_age", "to_age", "unit", "phase") if name in before.columns]
+        return changes(before, after, key_of(by), names)
+    chains = _chains(trace_a, before, by), _chains(trace_b, after, by)
+    folders = tuple(str(trace.header.get("working_directory", "")) for trace in (trace_a, trace_b))
+    pairs_before, pairs_after, kinds = _pairs(*chains, (folders[0], folders[1]))
+    before, after = before.assign(pair=pairs_before), after.assign(pair=pairs_after)
+    table = changes(before, after, "pair", ["pair", "filename", "function", "user"])
+    for when, side in (("before", before), ("after", after)):
+        named = side.drop_duplicates("pair").set_index("pair")
+        for name in ("line", "stack"):
+            table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
+        sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
+        table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
+    table["match"] = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    return table[list(COMPARISON_COLUMNS)]
+
+
+def has_moment(trace: RecordedTrace, at: Position, device: str) -> bool:
+    """Whether a trace has the device at all, and if a peak is asked for, a peak of it."""
+    if at in PEAKS:
+        return trace.peak_event("reserved" if at == "peak:reserved" else "allocated", device) is not None
+    return device in trace.devices
+
+
+def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
+    """That of a device which the other trace alone has is empty."""
+    missing = device is not None and not has_moment(trace, at, device)
+    return composition_at(trace, 0, by, "") if missing else composition_at(trace, at, by, device)
+
+
+def _pairs(
+    before: list[_Chain], after: list[_Chain], folders: tuple[str, str]
+) -> tuple[list[int], list[int], dict[int, str]]:
+    """A number for each row, the same for those that are one; and of the numbers that both have how they match."""
+    ours, theirs = (list(dict.fromkeys(line for chain in chains for line in chain)) for chains in (before, after))
+    files = match_files([line.filename for line in ours], [line.filename for line in theirs], folders)
+    matches = match_lines(ours, theirs, files)
+    now = {ours[match.before]: theirs[match.after] for match in matches}
+    near = {ours[match.before] for match in matches if match.kind == NEAR}
+    numbers: dict[Hashable, int] = {}
+    pairs_after = [numbers.setdefault(chain, len(numbers)) for chain in after]
+    kinds: dict[int, str] = {}
+    pairs_before = []
+    for chain in before:
+        pair = numbers.get(tuple(now[line] for line in chain)) if all(line in now for line in chain) else None
+        if pair is None:
+            pair = numbers.setdefault((GONE, chain), len(numbers))
+        elif kinds.get(pair) != NEAR:
+            kinds[pair] = NEAR if near.intersection(chain) else SAME
+        pairs_before.append(pair)
+    return pairs_before, pairs_after, kinds
+
+
+def _chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
+    """What each row is known by: its line, function or file; of a stack its frames of user code, innermost first."""
+    if by != "stack":
+        rows = table.to_dict("records")
+        return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
+    return [tuple(_code_line(frame) for frame in _user_frames(trace, int(stack))) for stack in table["stack"]]
+
+
+def _text(source: Any) -> str | None:
+    # A column of text has NaN, not None, where there is none.
+    return source if isinstance(source, str) else None
+
+
+def _code_line(frame: Frame) -> CodeLine:
+    return CodeLine(frame.filename, frame.function, frame.line, frame.source)
+
+
+def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
+    """Those of user code; of a stack without any, all."""
+    nodes = []
+    while stack:
+        nodes.append(stack)
+        stack = int(trace.stacks.parent[stack])
+    own = [node for node in nodes if trace.stacks.is_user[node]] or nodes
+    return [trace.stacks.frame(node) for node in own]

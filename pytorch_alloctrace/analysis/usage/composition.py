@@ -1,0 +1,161 @@
+"""What the live memory consists of at a moment, by place in the code, by age and by phase of the step."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...errors import PositionError
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ...reading.replay import Peak
+from ...reading.site_tables import sites_of_blocks
+from ...reading.sites import BY
+from .phases import PHASES, phases_of_blocks
+
+COMPOSITION_BY = (*BY, "age", "phase")
+_SITE = ("site", "filename", "line", "function", "source", "user")
+_HELD = ("bytes", "share", "blocks", "largest", "backward_bytes")
+_AGE = ("age", "from_age", "to_age", "unit")
+_LEAST_SECONDS = 1e-3
+"""End of the youngest class of age in seconds; each further one is ten times as long."""
+
+
+@dataclass(frozen=True, eq=False)
+class PeakMemory:
+    """The most that a device had at once, and what it consisted of."""
+
+    device: str
+    measure: str
+    """"allocated" or "reserved": what was at its highest."""
+    bytes: int
+    """Of that measure."""
+    seq: int
+    """The event that reached it: the peak is the state after it."""
+    time_ns: int
+    """Since 1970-01-01 UTC."""
+    step: int | None
+    """None where the trace has no steps."""
+    requested: int
+    """Live then, in the sizes that the program asked for: the sum of `composition`."""
+    reserved: int | None
+    """Held from the driver then; None where the allocator tells no segments."""
+    composition: pd.DataFrame = field(repr=False)
+    """`Trace.composition` by line, then."""
+    phases: pd.DataFrame = field(repr=False)
+    """The same by phase."""
+    ages: pd.DataFrame = field(repr=False)
+    """The same by age."""
+
+
+def peak_memory(trace: RecordedTrace, device: str | None, measure: str) -> PeakMemory:
+    """See `Trace.peak`."""
+    if measure not in ("allocated", "reserved"):
+        raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    peaks = {name: trace.peak_event(measure, name) for name in trace.devices if device in (None, name)}
+    reached = {name: peak for name, peak in peaks.items() if peak is not None}
+    device = max(reached, key=lambda name: reached[name].bytes, default=device)
+    found = reached.get(device or "")
+    if device is None or found is None:
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
+        raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
+    return memory_at(trace, found, device, measure)
+
+
+def memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> PeakMemory:
+    """What the memory of a device consisted of at a peak that is known."""
+    segments = trace.segments(peak.seq, device=device)
+    live = trace.live(peak.seq, device=device)
+    step = trace.positions.step_of(np.array([peak.seq], dtype=np.uint64))[0]
+    return PeakMemory(
+        device=device,
+        measure=measure,
+        bytes=peak.bytes,
+        seq=peak.seq,
+        time_ns=peak.time_ns,
+        step=None if pd.isna(step) else int(step),
+        requested=int(live["size"].sum()),
+        reserved=int(segments["total_size"].sum()) if len(segments) else None,
+        composition=composition_of(trace, live, "line", peak.seq + 1),
+        phases=composition_of(trace, live, "phase", peak.seq + 1),
+        ages=composition_of(trace, live, "age", peak.seq + 1),
+    )
+
+
+def composition_at(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
+    """See `Trace.composition`."""
+    until = trace.first_event_after(at, device)
+    blocks = trace.live("end" if until is None else until - 1, device=device)
+    return composition_of(trace, blocks, by, until)
+
+
+def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int | None) -> pd.DataFrame:
+    """The same of live blocks that are at hand (`Trace.live`). until: the first event after the moment; None: it is the
+    end of the trace."""
+    if by not in COMPOSITION_BY:
+        raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
+    if by == "age":
+        return _by_age(trace, blocks, until)
+    if by == "phase":
+        return _summed(blocks.assign(phase=phases_of_blocks(trace, blocks)), "phase", PHASES)
+    sites = sites_of_blocks(trace.stacks, blocks.rename(columns={"size": "requested_size"}), by)
+    total = int(sites["bytes"].sum())
+    table = sites.rename(columns={"live_blocks": "blocks", "live_backward_bytes": "backward_bytes"})
+    return table.assign(share=_shares(table["bytes"], total))[[*_SITE, *_HELD, "stack"]]
+
+
+def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
+    return sizes.to_numpy(np.float64) / max(total, 1)
+
+
+def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataFrame:
+    """One row for each value of a column of the blocks, in this order; values that no block has are left out."""
+    groups = (
+        blocks.assign(made=blocks["size"].where(blocks["backward"].astype(bool), 0))
+        .groupby(name)
+        .agg(bytes=("size", "sum"), blocks=("size", "size"), largest=("size", "max"), backward_bytes=("made", "sum"))
+    )
+    table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
+    return table.assign(share=_shares(table["bytes"], int(table["bytes"].sum())))[[name, *_HELD]]
+
+
+def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int | None) -> pd.DataFrame:
+    """Classes that double in length where the trace has steps; else of seconds, that grow tenfold."""
+    ends = trace.steps()["seq"].to_numpy(np.uint64)
+    if len(ends):
+        # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
+        # belongs to it.
+        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.uint64), side="left")
+        now = len(ends) if until is None else int(np.searchsorted(ends, np.uint64(max(until, 1) - 1), side="left"))
+        ages, unit = (now - born).astype(np.float64), "step"
+        limits = [0.0, 1.0]
+        ratio = 2.0
+    else:
+        now_ns = trace.time_ns("end" if until is None else until - 1)
+        ages, unit = (now_ns - blocks["birth_ns"].to_numpy(np.int64)) / 1e9, "second"
+        limits, ratio = [0.0, _LEAST_SECONDS], 10.0
+    while limits[-1] <= ages.max(initial=0.0):
+        limits.append(limits[-1] * ratio)
+    label = _steps_label if unit == "step" else _seconds_label
+    labels = tuple(label(begin, end) for begin, end in itertools.pairwise(limits))
+    # Clocks of several threads differ by less than what matters here: what seems unborn is young.
+    number = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
+    table = _summed(blocks.assign(age=np.array(labels, dtype=object)[number]), "age", labels)
+    place = [labels.index(age) for age in table["age"]]
+    table = table.assign(from_age=[limits[i] for i in place], to_age=[limits[i + 1] for i in place], unit=unit)
+    return table[[*_AGE, *_HELD]]
+
+
+def _steps_label(begin: float, end: float) -> str:
+    first, last = int(begin), int(end) - 1
+    if last == 0:
+        return "this step"
+    return "1 step" if last == 1 else f"{first:,} to {last:,} steps"
+
+
+def _seconds_label(begin: float, end: float) -> str:
+    return f"{begin:g} to {end:g} s" if begin else f"under {end:g} s"

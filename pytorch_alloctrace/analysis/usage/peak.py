@@ -1,0 +1,85 @@
+"""The peak within a range of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import PositionError
+from ...reading.positions import Range
+from ...reading.recorded import RecordedTrace
+from ...reading.replay import POINTS, Peak
+from .composition import PeakMemory, memory_at
+
+_LOOKED_AT = 32
+"""Most events of a part of an interval whose state is looked at."""
+_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Kinds of events that change what is reserved."""
+
+
+def peak_between(trace: RecordedTrace, within: Range, device: str | None, measure: str) -> PeakMemory:
+    """As `Trace.peak`, within a range; what it begins with counts. Raises PositionError where there is none."""
+    if measure not in ("allocated", "reserved"):
+        raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    highest = _highest_allocated if measure == "allocated" else _highest_reserved
+    peaks = {name: highest(trace, within, name) for name in trace.devices if device in (None, name)}
+    name = max(peaks, key=lambda name: peaks[name].bytes, default="")
+    if name not in peaks or not peaks[name].bytes:
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
+        raise PositionError(f"there is no peak of {device or 'any device'} in this range: nothing was {kept}")
+    return memory_at(trace, peaks[name], name, measure)
+
+
+def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:
+    """The replay has measured the highest of each of many intervals, and which event reached it. Of the two intervals
+    that only a part of the range is in, it may lie outside: there the events decide which moments are looked at."""
+    table = trace.timeline(POINTS, device)
+    events, sizes = table["seq"].to_numpy(np.int64), table["allocated_max"].to_numpy(np.int64)
+    is_inside = within.has(events)
+    looked_at = {within.first - 1}
+    if is_inside.any():
+        looked_at.add(int(events[is_inside][sizes[is_inside].argmax()]))
+    times = np.append(table["time_ns"].to_numpy(np.int64), trace.end_ns)
+    for moment in (within.first, within.last):
+        interval = int(np.clip(np.searchsorted(times, trace.time_ns(moment), side="right") - 1, 0, len(table) - 1))
+        if not is_inside[interval]:
+            looked_at.update(_rises(trace, within, device, *times[interval : interval + 2].tolist()))
+    return _highest(trace, {seq: _allocated(trace, seq, device) for seq in looked_at})
+
+
+def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_ns: int) -> list[int]:
+    """The events of a range, between two times, after which the most was requested: those before it fell again."""
+    # An event of the very time of a border belongs to the interval after it.
+    moments = (f"{max(time - trace.begin_ns, 0) / 1e9:.9f}s" for time in (begin_ns - 1, end_ns))
+    begin, end = (trace.first_event_after(moment) or 0 for moment in moments)
+    begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
+    end = end if within.end is None else min(end, within.end)
+    kinds = ("alloc", "free_requested")
+    events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "size"), kinds=kinds)
+    events = events[events["device"] == device]
+    is_alloc = (events["kind"] == "alloc").to_numpy(bool)
+    level = np.cumsum(np.where(is_alloc, 1, -1) * events["size"].to_numpy(np.int64))
+    tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))
+    highest = tops[np.argsort(-level[tops], kind="stable")[:_LOOKED_AT]]
+    return [int(seq) for seq in events["seq"].to_numpy(np.int64)[highest]]
+
+
+def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
+    columns = ("seq", "kind", "device", "size")
+    events = trace.events(since=within.first, until=within.end, columns=columns, kinds=tuple(_SEGMENTS))
+    events = events[events["device"] == device]
+    level = np.cumsum(events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["size"].to_numpy(np.int64))
+    looked_at = {within.first - 1}
+    if len(level):
+        looked_at.add(int(events["seq"].iloc[int(level.argmax())]))
+    return _highest(trace, {seq: int(trace.segments(seq, device=device)["total_size"].sum()) for seq in looked_at})
+
+
+def _allocated(trace: RecordedTrace, seq: int, device: str) -> int:
+    blocks = trace.blocks(seq, device=device)
+    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+
+
+def _highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:
+    """The first event with the most bytes."""
+    seq = min(levels, key=lambda seq: (-levels[seq], seq))
+    return Peak(levels[seq], seq, trace.time_ns(seq))

@@ -1,0 +1,76 @@
+"""In which part of a training step a block was made, as far as autograd and its stack tell.
+
+- backward: by a node of autograd's, or under the call that runs its engine. What checkpointing computes again there
+  counts as backward.
+- optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has there. The closure that
+  an optimizer calls is not the optimizer's.
+- forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that blocks of backward
+  were traced to.
+- other: the rest: parameters, inputs, metrics. This is where it is a guess: an operator that is called outside of any
+  module counts as other unless blocks that are live show its backward, and a module called outside of training counts
+  as forward.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from ...reading.recorded import RecordedTrace
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
+_OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
+_WRAPPERS = "optimizer"
+"""The file of torch.optim that calls every optimizer's step, those of the user's own too."""
+_ENGINE = re.compile(r"[/\\]torch[/\\]autograd[/\\](graph|__init__)\.py$")
+_ENGINE_CALLS = ("_engine_run_backward", "backward", "grad")
+"""Functions of these files that run the engine or make its first gradients."""
+_MODULES = re.compile(r"[/\\]torch[/\\]nn[/\\](modules[/\\]module|functional)\.py$")
+_MODULE_CALLS = ("_call_impl", "_wrapped_call_impl")
+
+
+class StackPhases:
+    """The phase that each stack of a trace is in, by its frames alone."""
+
+    def __init__(self, trace: RecordedTrace) -> None:
+        self._stacks = trace.stacks
+        # Of a stack its phase, and whether a user frame that it calls next is an optimizer's closure.
+        self._known: dict[int, tuple[str, bool]] = {0: (OTHER, False)}
+
+    def of_stack(self, stack: int) -> str:
+        """One of PHASES."""
+        pending = []
+        while stack not in self._known:
+            pending.append(stack)
+            stack = int(self._stacks.parent[stack])
+        for node in reversed(pending):
+            self._known[node] = self._within(node, *self._known[stack])
+            stack = node
+        return self._known[stack][0]
+
+    def _within(self, stack: int, phase: str, calls_closure: bool) -> tuple[str, bool]:
+        """The phase of a frame that is called from within another one's."""
+        if self._stacks.is_user[stack]:
+            return (OTHER if calls_closure else phase), False
+        frame = self._stacks.frame(stack)
+        if _ENGINE.search(frame.filename) and frame.function in _ENGINE_CALLS:
+            return BACKWARD, False
+        optim = _OPTIM.search(frame.filename)
+        if optim:
+            return OPTIMIZER, optim[1] != _WRAPPERS
+        module = _MODULES.search(frame.filename)
+        if phase == OTHER and module and (module[1] == "functional" or frame.function in _MODULE_CALLS):
+            return FORWARD, False
+        return phase, calls_closure
+
+
+def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame) -> pd.Series[str]:
+    """The phase in which each live block was made. blocks: as `Trace.live` has them."""
+    phases = StackPhases(trace)
+    by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack"].unique()}
+    found = blocks["stack"].map(by_stack).astype(object)
+    traced_to = set(blocks.loc[blocks["backward"], "stack"])
+    found[(found == OTHER) & blocks["stack"].isin(traced_to)] = FORWARD
+    found[blocks["node_type"] != ""] = BACKWARD
+    return found

@@ -1,0 +1,105 @@
+"""The last steps of a run, event by event: when each block was made and freed, and in which phase of autograd.
+
+Of the whole of a long run there are only sums; how long blocks live is measured over its last whole steps, as many as
+fit into a few million events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...reading.recorded import RecordedTrace
+
+MOST_EVENTS = 2_000_000
+"""That a window has, unless a single step has more."""
+MOST_STEPS = 100
+_COLUMNS = (
+    *("seq", "kind", "device", "address", "size"),
+    *("stack", "forward_stack", "node_type"),
+)
+_FREES = ("free_requested", "free_completed")
+_KEPT = np.iinfo(np.int64).max
+"""Freed: not within the window."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Some consecutive steps, or, of a trace without steps, its last events."""
+
+    first: int
+    """The first event of it."""
+    end: int
+    """The first event after it."""
+    step_ends: npt.NDArray[np.int64]
+    """The events that end its steps; empty for a trace without steps."""
+
+    @classmethod
+    def before(cls, trace: RecordedTrace, until: int | None, first: int = 0) -> Window:
+        """The last one that ends before event `until` (None: with the trace), and does not begin before `first`."""
+        limit = trace.integrity.events if until is None else until
+        ends = trace.steps()["seq"].to_numpy(np.int64)
+        begins = np.append(0, ends + 1)[:-1]
+        is_within = (ends < limit) & (begins >= first)
+        begins, ends = begins[is_within], ends[is_within]
+        if not len(ends):
+            return cls(max(limit - MOST_EVENTS, first), limit, ends)
+        fitting = int((begins >= ends[-1] + 1 - MOST_EVENTS).sum())
+        # The first step has no beginning of its own: with it comes all that was made before the first step.
+        whole = len(ends) - 1 if begins[0] == 0 else len(ends)
+        count = min(max(fitting, 1), MOST_STEPS, max(whole, 1))
+        return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
+
+    def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
+        """The blocks that were made in it: device, size, stack, born, freed, survives, backward, freed_in_backward.
+
+        stack: of the forward that caused it, where autograd's thread has none of its own. born, freed: events, `freed`
+        the largest number where it is live at the window's end. survives: live at the end of the step that it was
+        made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while one was
+        evaluated.
+        """
+        events = trace.events(since=self.first, until=self.end, columns=_COLUMNS, kinds=("alloc", *_FREES))
+        if events.empty:
+            return _no_blocks()
+        is_alloc = (events["kind"] == "alloc").to_numpy()
+        # In the order of each address: the event after an alloc is what ended it. Not its completion: a stream may
+        # use the block longer, the program does not.
+        order = np.lexsort((events["seq"], events["address"], events["device"].cat.codes))
+        ordered = events.iloc[order]
+        same = _equals_next(ordered["address"]) & _equals_next(ordered["device"].cat.codes)
+        freed = np.where(same, np.append(ordered["seq"].to_numpy(np.int64)[1:], _KEPT), _KEPT)
+        in_node = (ordered["node_type"] != "").to_numpy()
+        freed_in_node = same & np.append(in_node[1:], False)
+        made = is_alloc[order]
+        blocks = ordered.assign(freed=freed, freed_in_backward=freed_in_node)[made].sort_values("seq")
+        born = blocks["seq"].to_numpy(np.int64)
+        ends = np.append(self.step_ends, self.end) if len(self.step_ends) else np.array([self.end])
+        # The event that ends a step belongs to it.
+        end_of_step = ends[np.minimum(np.searchsorted(ends, born, side="left"), len(ends) - 1)]
+        return pd.DataFrame(
+            {
+                "device": blocks["device"].astype(str).to_numpy(),
+                "size": blocks["size"].to_numpy(np.int64),
+                # Only one of the two is known.
+                "stack": blocks[["stack", "forward_stack"]].max(axis=1).to_numpy(np.int64),
+                "born": born,
+                "freed": blocks["freed"].to_numpy(np.int64),
+                "survives": blocks["freed"].to_numpy(np.int64) > end_of_step,
+                "backward": (blocks["node_type"] != "").to_numpy(),
+                "freed_in_backward": blocks["freed_in_backward"].to_numpy(),
+            }
+        )
+
+
+def _no_blocks() -> pd.DataFrame:
+    numbers = {name: np.array([], dtype=np.int64) for name in ("size", "stack", "born", "freed")}
+    flags = {name: np.array([], dtype=bool) for name in ("survives", "backward", "freed_in_backward")}
+    return pd.DataFrame({"device": np.array([], dtype=object), **numbers, **flags})
+
+
+def _equals_next(values: pd.Series[int]) -> npt.NDArray[np.bool_]:
+    numbers = values.to_numpy()
+    return np.append(numbers[1:] == numbers[:-1], False)

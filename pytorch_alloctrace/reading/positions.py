@@ -1,0 +1,152 @@
+"""Moments of a trace: steps, marks and regions, and how a user names them.
+
+``at=`` takes "end", "peak" (of allocated bytes), "peak:reserved", an event number (after it), "step:N" (the end of step
+N), "mark:NAME" (the first mark of that name), "12.5s" (so long after the recording began) or a datetime.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..errors import PositionError
+from .kinds import MARK, STEP, kind_name
+
+Position = int | str | datetime.datetime
+PEAKS = ("peak", "peak:reserved")
+
+_LARGEST_STEP = (1 << 63) - 2
+
+
+@dataclass(frozen=True)
+class Range:
+    """Consecutive events: those after one position, up to and including another."""
+
+    first: int
+    """Its first event."""
+    end: int | None
+    """The first event after it; None: it lasts to the end of the trace."""
+
+    @property
+    def last(self) -> Position:
+        """The position at which it ends."""
+        return "end" if self.end is None else self.end - 1
+
+    def has(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these events are in it."""
+        return (events >= self.first) & (events < (np.iinfo(np.int64).max if self.end is None else self.end))
+
+
+def time_of(moment: Position, begin_ns: int) -> int | None:
+    """Nanoseconds since 1970 of a moment that is named by its time; None for the others. A datetime without a time zone
+    is local time, as everywhere in Python."""
+    if isinstance(moment, datetime.datetime):
+        stamp = pd.Timestamp(moment)
+        return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
+    seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", moment) if isinstance(moment, str) else None
+    return None if seconds is None else begin_ns + round(float(seconds[1]) * 1e9)
+
+
+class PositionTable:
+    """All positions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by device)."""
+
+    def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
+        # A damaged trace may have any number: none that the arithmetic on 64 signed bits cannot hold.
+        self._steps = [
+            (kind, seq, time, min(number, _LARGEST_STEP), live)
+            for kind, seq, time, number, live in rows
+            if kind == STEP
+        ]
+        self._marks = [row for row in rows if row[0] != STEP]
+        self._ends = np.array([row[1] for row in self._steps], dtype=np.uint64)
+        self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
+
+    def step_of(self, seq: npt.NDArray[np.uint64], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
+        """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step
+        was told, and where `unknown` says so."""
+        if not len(self._ends):
+            return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
+        numbers = np.append(self._numbers, self._numbers[-1] + 1)
+        steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
+        return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
+
+    def steps(self, devices: Sequence[int]) -> pd.DataFrame:
+        rows = [
+            {
+                "step": number,
+                "seq": seq,
+                "time_ns": time_ns,
+                "live_bytes": sum(live[index] for index in devices if index < len(live)),
+            }
+            for _, seq, time_ns, number, live in self._steps
+        ]
+        return pd.DataFrame(rows, columns=["step", "seq", "time_ns", "live_bytes"])
+
+    def marks(self) -> pd.DataFrame:
+        rows = [
+            {"name": name, "kind": kind_name(kind), "seq": seq, "time_ns": time_ns}
+            for kind, seq, time_ns, name, _ in self._marks
+        ]
+        return pd.DataFrame(rows, columns=["name", "kind", "seq", "time_ns"])
+
+    def since(self, position: int | str) -> int:
+        """Number of the first event from a position on. Raises PositionError."""
+        if isinstance(position, int):
+            return max(position, 0)
+        kind, name = _split(position)
+        if kind == "step":
+            index = self._step_index(name)
+            return int(self._ends[index - 1]) + 1 if index else 0
+        if kind == "mark":
+            return self._mark(name)
+        raise PositionError(f"{position!r} is no beginning: use an event number, step:N or mark:NAME")
+
+    def until(self, position: Position, peak_seq: int | None, *, number_included: bool = True) -> int | None:
+        """Number of the first event that comes after a position; None for the end. Raises PositionError."""
+        if isinstance(position, int):
+            return max(position + number_included, 0)
+        if position == "end":
+            return None
+        if isinstance(position, datetime.datetime):
+            raise PositionError("a time is no event: use an event number, step:N or mark:NAME")
+        if position in PEAKS:
+            if peak_seq is None:
+                raise PositionError("the trace has no peak: nothing was allocated in it")
+            return peak_seq + 1
+        kind, name = _split(position)
+        if kind == "step":
+            index = self._step_index(name)
+            return int(self._ends[index]) + 1 if index < len(self._ends) else None
+        if kind == "mark":
+            return self._mark(name) + 1
+        raise PositionError(
+            f"{position!r} is no moment: "
+            "use end, peak, peak:reserved, an event number, step:N, mark:NAME or a time such as 12.5s"
+        )
+
+    def _step_index(self, name: str) -> int:
+        # The step after the last that ended has begun, too: it lasts to the end of the trace.
+        numbers = np.append(self._numbers, self._numbers[-1:] + 1)
+        found = np.flatnonzero(numbers == int(name)) if name.lstrip("-").isdigit() else np.array([], dtype=np.int64)
+        if not len(found):
+            known = f"it has steps {numbers.min()} to {numbers.max()}" if len(self._numbers) else "it has no steps"
+            raise PositionError(f"the trace has no step {name}: {known}")
+        return int(found[0])
+
+    def _mark(self, name: str) -> int:
+        for kind, seq, _, text, _ in self._marks:
+            if text == name and kind >= MARK:
+                return seq
+        raise PositionError(f"the trace has no mark named {name!r}")
+
+
+def _split(position: str) -> tuple[str, str]:
+    kind, _, name = position.partition(":")
+    return kind, name

@@ -1,0 +1,423 @@
+"""What a trace tells: events, stacks, sites, what is live, steps and marks, the devices."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .. import _replay
+from ..errors import PositionError
+from .driver import driver_memory
+from .integrity import Integrity
+from .kinds import KINDS, STEP, device_name, kind_name
+from .positions import PEAKS, Position, PositionTable, Range, time_of
+from .replay import POINTS, Peak, Replay
+from .sites import Frame, StackIndex, group_stacks
+from .timeline import make_timeline
+
+EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
+"""The default columns of `Trace.events`."""
+AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack")
+"""More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
+its number, the thread that made it, and its type; and the stack of the forward that caused it, where backward
+allocates without a stack of its own and that is known (else 0)."""
+
+Progress = Callable[[float], None]
+ALL = (1 << 64) - 1
+"""The number that no event has: "until the end"."""
+
+
+class RecordedTrace:
+    """A trace, opened for reading: all that needs no analysis. `Trace` has that too."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        spool: str | os.PathLike[str] | None = None,
+        user_paths: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._progress = progress
+        self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
+        self.header: dict[str, Any] = _json_object(self._reader.header_json)
+        """The program, its versions, folders and options, as at enable(); empty where damage took it."""
+        self.integrity = Integrity.from_reader(self._reader.integrity())
+        self._user_paths = tuple(user_paths)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {self.integrity.events:,} events, {self.integrity.state}>"
+
+    @property
+    def begin_ns(self) -> int:
+        """When the recording began: nanoseconds since 1970-01-01 UTC."""
+        return self._reader.begin_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the last known block was written: nanoseconds since 1970-01-01 UTC."""
+        return self._reader.end_ns
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the trace file."""
+        return self._reader.file_bytes
+
+    @functools.cached_property
+    def stacks(self) -> StackIndex:
+        """The calling-context tree and the site of each stack."""
+        return StackIndex(self._reader, self.header.get("library_prefixes", []), self._user_paths)
+
+    @functools.cached_property
+    def threads(self) -> pd.DataFrame:
+        """One row a thread: thread (as in events), native_id, name (Python's where it has one), autograd_id."""
+        rows = [
+            {"thread": number, "native_id": native, "name": python_name or system_name, "autograd_id": autograd}
+            for number, (native, autograd, system_name, python_name) in enumerate(self._reader.threads())
+            if number
+        ]
+        return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
+
+    @functools.cached_property
+    def _locations(self) -> pd.DataFrame:
+        rows = [
+            {"device": device_name(kind, index), "stream": stream, "pool": (first, second)}
+            for kind, index, stream, first, second in self._reader.locations()
+        ]
+        if rows:
+            rows[0] = {"device": "", "stream": 0, "pool": (0, 0)}
+        return pd.DataFrame(rows or [{"device": "", "stream": 0, "pool": (0, 0)}])
+
+    @functools.cached_property
+    def _replayed(self) -> Replay:
+        """The whole trace replayed, with check points; made once."""
+        return self._replayed_with(POINTS)
+
+    def _replayed_with(self, points: int) -> Replay:
+        return Replay(self._reader, self._locations, points, self._progress)
+
+    def _until(self, at: Position, device: str | None = None) -> int | None:
+        """Number of the first event after a moment; None: the end of the trace. Raises PositionError."""
+        time_ns = time_of(at, self.begin_ns)
+        if time_ns is not None:
+            return self._replayed.sequence_after(time_ns)
+        peak = None
+        if at in PEAKS:
+            peak = self._replayed.peak("reserved" if at == "peak:reserved" else "allocated", device)
+        return self.positions.until(at, peak.seq if peak else None)
+
+    @functools.cached_property
+    def positions(self) -> PositionTable:
+        """Steps, marks and regions."""
+        return PositionTable(
+            [
+                (kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
+                for kind, seq, time_ns, value, live in self._replayed.totals["positions"]
+            ]
+        )
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that have events, most bytes at the peak first."""
+        return sorted(self._replayed.used_devices, key=lambda name: -self.peak_bytes(name))
+
+    @property
+    def kind_counts(self) -> dict[str, int]:
+        """How many events of each kind there are, by kind."""
+        return {kind_name(number): count for number, count in enumerate(self._replayed.totals["kind_counts"]) if count}
+
+    @functools.cached_property
+    def refusals(self) -> dict[int, int]:
+        """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
+        it without a stack of its own and that is known; else 0."""
+        return dict(self._replayed.totals["refusals"])
+
+    @property
+    def unmatched_frees(self) -> int:
+        """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
+        return int(self._replayed.totals["unmatched_frees"])
+
+    @property
+    def missed_frees(self) -> int:
+        """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
+        return int(self._replayed.totals["missed_frees"])
+
+    def peak_bytes(self, device: str | None = None) -> int:
+        """Most bytes that were allocated at once, on one device (default: the one with the highest peak)."""
+        peak = self._replayed.peak("allocated", device)
+        return peak.bytes if peak else 0
+
+    def peak_reserved_bytes(self, device: str | None = None) -> int:
+        """Most bytes that torch held from the driver at once, on one device (default: the one with the highest)."""
+        peak = self._replayed.peak("reserved", device)
+        return peak.bytes if peak else 0
+
+    def peak_event(self, measure: str = "allocated", device: str | None = None) -> Peak | None:
+        """The event that reached the most "allocated" or "reserved" bytes of one device (default: the one with the
+        highest); None where there were none, or they are not told."""
+        return self._replayed.peak(measure, device)
+
+    def peak_seq(self, device: str | None = None) -> int | None:
+        """The event that reached the peak; None in a trace without allocations."""
+        peak = self._replayed.peak("allocated", device)
+        return peak.seq if peak else None
+
+    def peak_ns(self, device: str | None = None) -> int | None:
+        """When the peak was reached: nanoseconds since 1970-01-01 UTC."""
+        peak = self._replayed.peak("allocated", device)
+        return peak.time_ns if peak else None
+
+    def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The segments that torch's CUDA allocator has at a moment, as `torch.cuda.memory_snapshot()` lists them.
+
+        at: as in `live`. Columns: device ("cuda:0"), address, total_size, allocated_size, active_size, requested_size,
+        stream, segment_type ("small" or "large"), segment_pool_id, is_expandable. Allocators that tell no segments (the
+        CPU's, cudaMallocAsync, pluggable ones) have none.
+        """
+        until = self._until(at, device)
+        return self._replayed.segments(ALL if until is None else until, device)
+
+    def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks at a moment, those that are free included, by address.
+
+        at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, size,
+        requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
+        that are not free stack, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
+        birth; of blocks older than the recording, its beginning).
+        """
+        until = self._until(at, device)
+        table = self._replayed.blocks(ALL if until is None else until, device)
+        table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
+        free = (table["state"] == "inactive").to_numpy()
+        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
+        return table
+
+    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
+        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
+
+        Columns: device, time_ns (beginning of the interval); requested, allocated, active, reserved, releasable,
+        stranded, largest_free (at its end; docs/reading.md says what they mean), each with _min and _max (within it, so
+        that no peak is lost); external_fragmentation (0 to 1, at its end), outside (of PyTorch, by the driver, at its
+        end), blocks (allocated at its end), seq (of the event that reached the most allocated bytes). What an allocator
+        does not tell is <NA>. `Trace.plot_timeline` draws it.
+        """
+        if points < 1:
+            raise ValueError(f"points={points}: a timeline has at least one")
+        replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
+        moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
+        return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
+
+    def range(self, since: Position | None = None, until: Position | None = None, device: str | None = None) -> Range:
+        """The events after `since` (default: all), up to and including `until` (default: the end of the trace).
+
+        since, until, device: as `at` and `device` of `live`. Raises PositionError where nothing happened in between.
+        """
+        first = 0 if since is None else self._until(since, device)
+        end = None if until is None else self._until(until, device)
+        # A time after the last event is a number that no event has.
+        end = None if end == ALL else end
+        if first is None or next(self.iter_events(1, since=first, until=end, columns=("seq",)), None) is None:
+            told = "the beginning" if since is None else since, "the end" if until is None else until
+            raise PositionError(f"nothing happened between {told[0]} and {told[1]}: the one must be before the other")
+        return Range(first, end)
+
+    def iter_events(
+        self,
+        chunk: int = 1_000_000,
+        *,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> Iterator[pd.DataFrame]:
+        """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
+
+        since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not
+        included when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of
+        KINDS).
+        """
+        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
+        for name in wanted:
+            if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
+                raise ValueError(
+                    f"events have no column {name!r}: use any of {', '.join(EVENT_COLUMNS + AUTOGRAD_COLUMNS)}"
+                )
+        unknown = [kind for kind in kinds or () if kind not in KINDS]
+        if unknown:
+            raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")
+        first = self.positions.since(since) if since is not None else 0
+        end = self.positions.until(until, None, number_included=False) if until is not None else None
+        if kinds is not None and not kinds:
+            return
+        numbers = [KINDS.index(kind) for kind in kinds or ()]
+        # Sizes of frees, and what in forward caused backward, may stand in any event before.
+        has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
+        from_start = "forward_stack" in wanted or ("size" in wanted and has_frees)
+        stream = self._reader.stream(first, ALL if end is None else end, numbers, from_start)
+        while (raw := stream.next(max(chunk, 1))) is not None:
+            if len(raw["seq"]):
+                yield self._event_frame(raw, wanted)
+
+    def events(
+        self,
+        since: int | str | None = None,
+        until: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """All events, or those from `since` on and before `until` (see `iter_events`), as one DataFrame.
+
+        Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu",
+        "cuda:0";
+        "" for positions), address, size (bytes requested; of a free: those of its alloc, 0 where unknown; of a step
+        its number), stream,
+        pool, thread (see `threads`), stack (see `frames`; 0: none), step (None where the trace has none).
+        """
+        frames = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
+        if frames:
+            return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
+        return pd.DataFrame({name: [] for name in wanted})
+
+    def _event_frame(self, raw: dict[str, Any], columns: Sequence[str]) -> pd.DataFrame:
+        location = raw["location"]
+        locations = self._locations.reindex(range(max(len(self._locations), int(location.max(initial=0)) + 1)))
+        made: dict[str, Any] = {}
+        for name in columns:
+            if name == "kind":
+                names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
+                made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=pd.Index(names))
+            elif name == "device":
+                devices = locations["device"].fillna("").astype(str)
+                codes, known = pd.factorize(devices)
+                made[name] = pd.Categorical.from_codes(codes[location], categories=known)
+            elif name == "stream":
+                made[name] = locations["stream"].fillna(0).to_numpy(np.uint64)[location]
+            elif name == "pool":
+                pools = np.empty(len(locations), dtype=object)
+                pools[:] = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
+                made[name] = pools[location]
+            elif name == "step":
+                made[name] = self.positions.step_of(raw["seq"])
+            elif name == "node_type":
+                made[name] = self.names_of_node_types(raw["node_type"])
+            else:
+                made[name] = raw[name]
+        return pd.DataFrame(made)
+
+    def names_of_node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+        """Types of autograd nodes, in full, by their numbers; "" for none."""
+        names = np.array([*self._reader.node_types()] or [""], dtype=object)
+        named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
+        return named
+
+    def frames(self, stack: int) -> list[Frame]:
+        """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
+        return self.stacks.frames(int(stack))
+
+    def text(self, identifier: int) -> str:
+        """The text that an event names by number (of a mark, of the allocator's settings); "" where it is lost."""
+        return self._reader.string(int(identifier))
+
+    def stack_totals(self, device: str | None = None, at: Position = "end") -> pd.DataFrame:
+        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
+        moment, on one device or all.
+
+        What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
+        caused it, where that is known (live_backward_bytes: that part of live_bytes). Blocks that are older than the
+        recording are live, but no allocations of it.
+        """
+        until = self._until(at, device)
+        tables = self._replayed.stacks(ALL if until is None else until, device)
+        columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
+        if not tables:
+            return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
+        if len(tables) == 1:
+            return tables[0][columns]
+        sums = (
+            pd.concat(tables)
+            .groupby("stack", as_index=False)
+            .agg(dict.fromkeys(columns[1:], "sum") | {"largest": "max"})
+        )
+        return sums[columns]
+
+    def sites(self, by: str = "line", *, device: str | None = None, at: Position = "end") -> pd.DataFrame:
+        """What each place in the code has allocated; bytes are requested bytes.
+
+        by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
+        function, source,
+        user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
+        largest, live_backward_bytes (see `stack_totals`), stack (the one with most live bytes). at: as in `live`.
+        """
+        return group_stacks(self.stacks, self.stack_totals(device, at), by)
+
+    def live(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks that are live at a moment, oldest first.
+
+        at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
+        its end), "mark:NAME".
+        Columns: address, size, device, stack (where `backward` is true: of the forward that caused it), backward,
+        node_type (of the autograd node whose backward made it, in full; "": none), thread, birth_seq, birth_ns, step
+        (of birth).
+        """
+        until = self._until(at, device)
+        blocks = self._replayed.live(ALL if until is None else until, device)
+        blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
+        blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
+        return blocks
+
+    def first_event_after(self, at: Position, device: str | None = None) -> int | None:
+        """Number of the first event that is not in what `live`, `segments`, `blocks` say of a moment; None: the end of
+        the trace. at, device: as there."""
+        return self._until(at, device)
+
+    def time_ns(self, at: Position) -> int:
+        """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
+        until = self._until(at)
+        return self.end_ns if until is None else self._replayed.time_before(until) or self.begin_ns
+
+    @functools.cached_property
+    def hardware(self) -> pd.DataFrame:
+        """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
+        rows = [
+            (device_name(kind, index), name, size, uuid, pci_address)
+            for kind, index, size, name, uuid, pci_address in self._reader.devices()
+        ]
+        return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
+
+    def driver_memory(self, device: str | None = None) -> pd.DataFrame:
+        """What the driver said of each device's memory, and the system of this process's: sampled ten times a second, a
+        row for each change.
+
+        Columns, in bytes: seq, time_ns, device, used (by everyone; of "cpu": resident memory of this process), total
+        (of the device, of the machine), by_this_process and by_others (where the driver tells: not in most containers),
+        reserved (torch's segments at that moment; where its allocator tells them), outside (used - reserved: the CUDA
+        context, libraries, other processes). What is not told is <NA>.
+        """
+        table = driver_memory(self._replayed.samples())
+        return table if device is None else table[table["device"] == device].reset_index(drop=True)
+
+    def steps(self, device: str | None = None) -> pd.DataFrame:
+        """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""
+        wanted = [index for index, name in enumerate(self._replayed.devices) if device in (None, name)]
+        return self.positions.steps(wanted)
+
+    def marks(self) -> pd.DataFrame:
+        """The named positions: name, kind (mark, region_begin, region_end), seq, time_ns."""
+        return self.positions.marks()
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,24 @@
+"""The sums of each device's memory over time, as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .driver import outside_at, signed
+from .replay import external_fragmentation
+
+
+def make_timeline(table: pd.DataFrame, moments: Any, driver: pd.DataFrame) -> pd.DataFrame:
+    """See `Trace.timeline`. table: the measures, for each device len(moments) - 1 rows; moments: ns, the borders of
+    the intervals; driver: as `Trace.driver_memory` gives it."""
+    table = table.copy()
+    repeats = len(table) // (len(moments) - 1)
+    table.insert(1, "time_ns", np.tile(moments[:-1], repeats))
+    cached = signed(table["reserved"]) - signed(table["active"])
+    pieces = external_fragmentation(table["largest_free"], cached)
+    table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
+    table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(moments[1:], repeats)))
+    return table

@@ -1,0 +1,94 @@
+"""Runs at the start of every Python process that inherits the environment of ``pytorch_alloctrace run --follow``.
+
+Costs a process that never imports torch one small object: the package itself is loaded only after torch has been.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class EnableAfterTorch:
+    """A finder that finds nothing itself, but sees torch being imported and starts recording right after."""
+
+    follows_alloctrace = True
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            find_spec = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find_spec(name, path, target) if finder is not self and find_spec else None
+            if spec is not None:
+                self._watch(spec)
+                return spec
+        return None
+
+    def _watch(self, spec: ModuleSpec) -> None:
+        loader = spec.loader
+        original = getattr(loader, "exec_module", None)
+        if original is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # type: ignore[union-attr]  # the method of the class shows again
+            original(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            enable()
+
+        # On the object, not a loader of our own around it: torch asks its loader for more than this one method.
+        try:
+            loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+        except AttributeError:
+            return
+
+
+def enable() -> None:
+    """Starts recording by the very package that this file belongs to: the child may have no other, or another one."""
+    if "pytorch_alloctrace" not in sys.modules:
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        spec = spec_from_file_location(
+            "pytorch_alloctrace", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        if spec is None or spec.loader is None:
+            return
+        package = sys.modules["pytorch_alloctrace"] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(package)
+        except Exception as error:  # pandas is missing in this child, for instance: it runs on, unrecorded
+            del sys.modules["pytorch_alloctrace"]
+            print(f"pytorch_alloctrace: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
+            return
+    from pytorch_alloctrace.recording import children
+
+    children.enable_here()
+
+
+def run_shadowed() -> None:
+    """Runs the sitecustomize that Python would have run, had this one not been in front of it."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+if os.environ.get("ALLOCTRACE_FOLLOW") and sys.version_info >= (3, 10):
+    sys.meta_path.insert(0, EnableAfterTorch())
+run_shadowed()

@@ -1,0 +1,136 @@
+"""Recording the children of a recorded program: what ``run --follow`` sets up.
+
+A child that is a Python process of its own (subprocess, multiprocessing's spawn and forkserver, torchrun's workers)
+finds the sitecustomize.py in _follow through PYTHONPATH; it starts recording once torch has been imported. A forked
+child (multiprocessing's fork, DataLoader workers) starts a recording of its own as soon as it exists. Each writes to a
+file of its own.
+
+Children that ignore the environment (python -E or -I, an env= without it) are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import AlloctraceError
+from . import session
+
+VARIABLE = "ALLOCTRACE_FOLLOW"
+"""Tells children how to record: the arguments of enable(), as JSON."""
+
+DEFAULT_PATH = "alloctrace-{rank}-{pid}.alloctrace"
+
+HOOK_FOLDER = str(Path(__file__).resolve().parent / "_follow")
+
+# Run after all that the program registered itself: the trace should have what its own clean-up frees.
+LAST_OF_ALL = -1_000_000
+
+_prepared = False
+_recording_at_fork = False
+
+
+def begin(path: str | None, settings: Mapping[str, Any]) -> str:
+    """Makes the children of this process record themselves. Returns the path of their traces, with {pid} in it."""
+    template = _template(path)
+    # A child may run in another folder.
+    settings = dict(settings)
+    if settings.get("spool_dir") is not None:
+        settings["spool_dir"] = os.path.abspath(settings["spool_dir"])
+    os.environ[VARIABLE] = json.dumps({"path": os.path.abspath(template), **settings})
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([HOOK_FOLDER, inherited] if inherited else [HOOK_FOLDER])
+    _prepare_for_forks()
+    return template
+
+
+def forget_parent() -> None:
+    """Gives up being followed: this process is told by its own command line how to record."""
+    os.environ.pop(VARIABLE, None)
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if HOOK_FOLDER in folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in folders if folder != HOOK_FOLDER)
+        if not os.environ["PYTHONPATH"]:
+            del os.environ["PYTHONPATH"]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "follows_alloctrace", False)]
+
+
+def enable_here() -> None:
+    """Starts recording in a child, as VARIABLE says.
+
+    Never raises: a child that cannot be recorded runs on, and says so once.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text or session.is_enabled() or _is_enabling(sys._getframe()):
+        return
+    try:
+        arguments = json.loads(text)
+        session.enable(arguments.pop("path"), **arguments)
+    except (AlloctraceError, OSError, ValueError, TypeError) as error:
+        print(f"pytorch_alloctrace: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
+        return
+    _prepare_for_forks()
+    _end_with_multiprocessing()
+
+
+def _template(path: str | None) -> str:
+    if path is None:
+        return DEFAULT_PATH
+    if "{pid}" in path:
+        return path
+    name = Path(path)
+    return str(name.with_name(f"{name.stem}-{{pid}}{name.suffix}"))
+
+
+def _is_enabling(frame: FrameType | None) -> bool:
+    """Whether the program itself is just calling enable(), which imports torch: what it asks for has precedence."""
+    while frame is not None:
+        if frame.f_code is session.enable.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _prepare_for_forks() -> None:
+    global _prepared
+    if _prepared:  # a forked child has what its parent registered
+        return
+    _prepared = True
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+    # A child of multiprocessing forgets, when it starts, what was to be done at its end; this is called after that.
+    from multiprocessing import util
+
+    util.register_after_fork(_anchor, lambda _: _end_with_multiprocessing())
+
+
+class _Anchor:
+    """multiprocessing calls back for as long as an object lives."""
+
+
+_anchor = _Anchor()
+
+
+def _before_fork() -> None:
+    global _recording_at_fork
+    _recording_at_fork = session.is_enabled()
+
+
+def _after_fork_in_child() -> None:
+    # subprocess with a preexec_fn calls this just before it becomes another program: nothing to record in between.
+    caller = sys._getframe().f_back
+    starts_another_program = caller is not None and caller.f_globals.get("__name__") == "subprocess"
+    if _recording_at_fork and not starts_another_program:
+        enable_here()
+
+
+def _end_with_multiprocessing() -> None:
+    """Ends the trace where multiprocessing ends its child: it leaves by os._exit(), which runs no exit handlers."""
+    from multiprocessing import process, util
+
+    if process.parent_process() is not None and session.is_enabled():
+        util.Finalize(None, session._end_at_exit, exitpriority=LAST_OF_ALL)

@@ -1,0 +1,315 @@
+"""``python -m pytorch_alloctrace run``: records a program that knows nothing of it.
+
+The program finds what it would find under plain ``python``: a ``__main__`` module of its own in sys.modules (which
+pickling and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. Not runpy.run_path: that
+clears the program's globals when it returns, so tensors that live until the exit would be seen to die before it.
+
+Recording starts before the program does, so torch is imported first: environment variables that torch reads when it is
+imported (OMP_NUM_THREADS, ...) have to be set for the process, not by the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import builtins
+import importlib.util
+import os
+import pkgutil
+import runpy
+import shlex
+import shutil
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from ..errors import AlloctraceError
+from . import children, session
+
+
+class _NoProgramError(Exception):
+    """There is nothing to run; the message says why."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the program named by the arguments under recording.
+
+    Returns 2 where it could not be started (one line on stderr says why), else 0. What the program raises goes through,
+    so that the interpreter ends as it would have without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
+    """
+    options = _parse(arguments)
+    main = _new_main(sys.modules["__main__"])
+    try:
+        code = _start(options, main)
+    except (_NoProgramError, AlloctraceError) as error:
+        # The messages are written for callers of enable(); here the same is asked for by an option.
+        print(f"pytorch_alloctrace: {error}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
+        return 2
+    except Exception as error:  # a syntax error in the script, or what the packages around a module raise
+        _hide_our_frames(error)
+        raise
+    try:
+        exec(code, vars(main))
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _hide_our_frames(error)
+        raise
+    return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m pytorch_alloctrace run",
+        usage="%(prog)s [options] (script.py | -m module) [arguments]",
+        description="Records every allocation and free of torch while a program runs, unchanged, into a trace file.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--out",
+        metavar="PATH",
+        help="the trace file; {rank}, {pid} and {host} are filled in (default: alloctrace-{rank}-{pid}.alloctrace)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the trace file if it exists")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="record child processes too, each to a file of its own, with -{pid} in its name",
+    )
+    parser.add_argument(
+        "--devices",
+        metavar="NAMES",
+        type=lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
+        default=session.DEVICES,
+        help="which allocators to record: cuda, cpu or cuda,cpu (default)",
+    )
+    parser.add_argument("--stacks", choices=session.STACKS, default="python", help="python (default) or none")
+    parser.add_argument("--no-sources", action="store_true", help="store no lines of source in the trace")
+    parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: beside the trace)")
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.module is not None:
+        # All that follows -m is the program's, its options too.
+        name, *rest = options.module or [""]
+        if not name:
+            parser.error("-m needs the name of a module")
+        options.module, options.script, options.arguments = name, None, rest
+        return options
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        parser.error("name a script, or a module with -m")
+    options.script, options.arguments = program[0], program[1:]
+    return options
+
+
+def _new_main(outer_main: ModuleType) -> ModuleType:
+    """An empty ``__main__`` with what this version of Python puts into every one."""
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if "__annotations__" in vars(outer_main):
+        main.__annotations__ = {}
+    if "__cached__" in vars(outer_main):
+        main.__dict__["__cached__"] = None
+    return main
+
+
+def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
+    """Makes `main` the program's main module, starts recording and returns what is to be executed."""
+    # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot
+    # be: finding it imports the packages around it, which is part of the program.
+    if options.module is None:
+        code = _load_script(options.script, options.arguments, main)
+    else:
+        _check_module(options.module)
+        sys.argv = ["-m", *options.arguments]
+    # Before recording starts: the header of the trace tells of the program, not of this launcher.
+    sys.modules["__main__"] = main
+    closing_line = _record(options)
+    if options.module is None:
+        return code
+    try:
+        return _load_module(options.module, main)
+    except _NoProgramError:
+        closing_line.trace = None
+        session.disable().unlink(missing_ok=True)  # of nothing: no program has run
+        raise
+
+
+def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeType:
+    """Reads a script (or a folder or zip archive with a __main__.py), and sets up what it finds. Runs nothing of it."""
+    path = os.path.join(os.getcwd(), script)  # not normalised: Python does not either
+    if not os.path.exists(path):
+        raise _NoProgramError(f"no such file: {script}")
+    # A plain file has no importer. What has one is found through it, and goes onto sys.path itself.
+    importer: Any = pkgutil.get_importer(path)
+    if importer is not None:
+        spec = importer.find_spec("__main__")
+        if spec is None:
+            raise _NoProgramError(f"there is no __main__.py in {script}")
+        code = _code_of(spec)
+        _set_spec(main, spec)
+        _set_first_path(path)
+    else:
+        try:
+            code = _compile_file(path, main)
+        except (OSError, ImportError) as error:
+            raise _NoProgramError(f"{script} cannot be read: {error}") from None
+        if not _path_is_safe():
+            _set_first_path(os.path.dirname(os.path.realpath(path)))
+    sys.argv = [script, *arguments]
+    return code
+
+
+def _compile_file(path: str, main: ModuleType) -> CodeType:
+    main.__file__ = path
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", path)
+        main.__loader__ = compiled
+        code = compiled.get_code("__main__")
+        assert isinstance(code, CodeType)
+        return code
+    main.__loader__ = SourceFileLoader("__main__", path)
+    # dont_inherit: else this file's own __future__ imports would hold for the program.
+    return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+
+
+def _check_module(name: str) -> None:
+    """Refuses a module that is not there, as far as that is known without importing anything of the program."""
+    top = name.partition(".")[0]
+    try:
+        found = top in sys.modules or importlib.util.find_spec(top) is not None
+    except ValueError:
+        found = False
+    if not found:
+        raise _NoProgramError(f"no module named {top!r}")
+
+
+def _load_module(name: str, main: ModuleType) -> CodeType:
+    """Finds a module, or the ``__main__`` of a package, as ``python -m`` does."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name += ".__main__"
+            spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        # Of the program's own imports a missing one is the program's error, with a traceback.
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        spec = None
+    if spec is None or spec.loader is None:
+        raise _NoProgramError(f"no module named {name!r}")
+    code = _code_of(spec)
+    _set_spec(main, spec)
+    sys.argv[0] = spec.origin or name
+    return code
+
+
+def _code_of(spec: ModuleSpec) -> CodeType:
+    get_code = getattr(spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code is not None else None
+    if not isinstance(code, CodeType):
+        raise _NoProgramError(f"{spec.origin or spec.name} has no Python code to run")
+    return code
+
+
+def _set_spec(main: ModuleType, spec: ModuleSpec) -> None:
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    main.__file__ = spec.origin
+    if "__cached__" in vars(main):
+        main.__dict__["__cached__"] = spec.cached
+
+
+def _path_is_safe() -> bool:
+    """Whether Python was told (-P, -I, PYTHONSAFEPATH) to put no folder of the program in front of sys.path."""
+    return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def _set_first_path(folder: str) -> None:
+    if _path_is_safe():
+        sys.path.insert(0, folder)
+    else:
+        sys.path[0] = folder  # in place of the working directory, which is there because of our own -m
+
+
+def _record(options: argparse.Namespace) -> _ClosingLine:
+    children.forget_parent()
+    closing_line = _ClosingLine()
+    # Exit handlers run last in, first out: the line has to come after the trace has been ended.
+    atexit.unregister(session._end_at_exit)
+    atexit.register(closing_line.print)
+    atexit.register(session._end_at_exit)
+    settings = {
+        "devices": options.devices,
+        "stacks": options.stacks,
+        "spool_dir": options.spool_dir,
+        "sources": not options.no_sources,
+        "overwrite": options.overwrite,
+    }
+    closing_line.trace = session.enable(options.out, **settings).path
+    if options.follow:
+        closing_line.children = children.begin(options.out, settings)
+    return closing_line
+
+
+class _ClosingLine:
+    """Says at the end, on stderr, where the trace is. Says nothing when recording never began."""
+
+    def __init__(self) -> None:
+        self.trace: Path | None = None
+        self.children: str | None = None
+        self._process = os.getpid()
+
+    def print(self) -> None:
+        # A forked child that ends by itself runs the exit handlers of its parent.
+        if self.trace is None or os.getpid() != self._process:
+            return
+        children = f"; its children's: {self.children}" if self.children else ""
+        command = f"{_python_command()} -m pytorch_alloctrace.analyze {shlex.quote(_shortest(self.trace))}"
+        print(
+            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; to read it: {command}",
+            file=sys.stderr,
+        )
+
+
+def _shortest(path: Path) -> str:
+    try:
+        return str(path.relative_to(os.getcwd()))
+    except (OSError, ValueError):  # the program may have removed its working directory
+        return str(path)
+
+
+def _python_command() -> str:
+    """This interpreter, by the name that the shell finds it under, else by its path."""
+    name = os.path.basename(sys.executable)
+    return name if shutil.which(name) == sys.executable else shlex.quote(sys.executable)
+
+
+def _hide_our_frames(error: BaseException) -> None:
+    """Makes the traceback that the interpreter is about to print begin with the program's first frame.
+
+    The error goes on through our frames, which adds them again: so they are taken off where it is printed. That leaves
+    the way the interpreter ends, a program's own sys.excepthook and KeyboardInterrupt's signal as they are.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    hook = sys.excepthook
+
+    def show(kind: type[BaseException], value: BaseException, unused: object) -> None:
+        sys.excepthook = hook
+        sys.last_traceback = traceback
+        hook(kind, value.with_traceback(traceback), traceback)
+
+    sys.excepthook = show
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether the file is of what runs between the interpreter and the program: ours, or Python's import system."""
+    package = os.path.dirname(os.path.dirname(__file__))
+    ours = (__file__, os.path.join(package, "__main__.py"), importlib.util.__file__, runpy.__file__)
+    return filename.startswith("<frozen ") or filename in ours

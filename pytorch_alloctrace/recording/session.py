@@ -1,0 +1,344 @@
+"""Recording: enable(), disable() and the positions that a program sets in its trace."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import linecache
+import os
+import secrets
+import socket
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from ..errors import RecorderUnavailableError, SessionError
+from . import program
+from .steps import OptimizerSteps
+
+if TYPE_CHECKING:
+    from ..trace import Trace
+
+DEVICES = ("cuda", "cpu")
+STACKS = ("python", "none")
+ON_FULL = ("wait", "drop")
+
+RING_EVENTS = 1 << 18
+"""Events that the spool holds while the writer is busy: 16 MiB."""
+DEFINITION_BYTES = 8 << 20
+"""Bytes of new stacks and names that the spool holds."""
+WAIT_NS = 100_000_000
+"""How long one event may wait for room in a full ring before it is counted as lost (``on_full="wait"``)."""
+
+_lock = threading.RLock()
+_current: Session | None = None
+
+
+class Session:
+    """A recording, from `enable` to `disable`. Also a context manager that ends it."""
+
+    def __init__(self, path: Path, recorder: ModuleType, devices: tuple[str, ...]) -> None:
+        self.path = path
+        """The trace file."""
+        self.devices = devices
+        """The devices that are recorded."""
+        self._recorder = recorder
+        self._process = os.getpid()
+        self._next_step = 0
+        self._optimizer_steps = OptimizerSteps(self._end_step)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with _lock:
+            if _current is self:
+                disable()
+
+    def __repr__(self) -> str:
+        return f"<alloctrace session {self.path}, {'recording' if self.is_recording else 'ended'}>"
+
+    @property
+    def is_recording(self) -> bool:
+        """False after `disable`, and in a forked child."""
+        return _current is self and self._process == os.getpid()
+
+    def flush(self) -> None:
+        """Returns when everything recorded before the call is in the trace file.
+
+        Raises SessionError when the session has ended or the file cannot be written; what was recorded is then
+        still in the spool, and the reader finds it there.
+        """
+        with _lock:
+            self._must_record()
+            written = self._flush()
+        if not written:
+            raise SessionError(
+                f"{self.path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
+            )
+
+    def snapshot(self) -> bool:
+        """Writes the state of the CUDA allocator, its segments and blocks, into the trace, as a check point.
+
+        The recorder writes one itself at the start, where CUDA is in use by then, and at the end. Returns False when
+        there is no state to write: CUDA is not recorded, not initialised yet, or its allocator does not tell. Raises
+        SessionError when the session has ended.
+        """
+        with _lock:
+            self._must_record()
+            return bool(self._recorder.snapshot())
+
+    def load(self) -> Trace:
+        """The trace so far (flushes first while recording)."""
+        from ..trace import load
+
+        if self.is_recording:
+            self.flush()
+        return load(self.path)
+
+    def _must_record(self) -> None:
+        if not self.is_recording:
+            raise SessionError(f"the recording of {self.path} has ended: enable() starts another")
+
+    def _end_step(self, number: int | None = None) -> None:
+        if number is None:
+            number = self._next_step
+        self._recorder.push_step(number)
+        self._next_step = number + 1
+
+    def _flush(self) -> bool:
+        written: bool = self._recorder.flush()
+        # Lines of notebook cells and of code compiled from strings: no file has them, but linecache may. The writer
+        # knows which they are once it has written the stacks that name them.
+        known = [
+            (filename, line, linecache.getline(filename, line).rstrip())
+            for filename, line in self._recorder.take_unread_source_lines()
+            if not os.path.exists(filename)  # what the writer could not read, linecache must not open: it may be a pipe
+        ]
+        for filename, line, text in known:
+            if text:
+                self._recorder.add_source_line(filename, line, text)
+        return bool(self._recorder.flush()) if known else written
+
+    def _stop(self, reason: str) -> None:
+        self._optimizer_steps.stop()
+        end = {"reason": reason}
+        if replaced_by := self._recorder.cuda_allocator_in_our_place():
+            end["cuda_allocator_replaced_by"] = replaced_by
+            warnings.warn(
+                f"the program put another CUDA allocator ({replaced_by}) in the place of the recorded one: what was "
+                "asked of it is not in the trace; enable() after it is in place to record it",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        try:
+            self._flush()
+        finally:  # a Ctrl-C in the flush must not leave the recorder on behind a session that is gone
+            written = self._recorder.stop(json.dumps(end))
+        if not written:
+            warnings.warn(
+                f"the trace {self.path} could not be written to its end (disk full?); "
+                f"the rest is in its spool, keep both files together",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def enable(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    devices: Sequence[str] = DEVICES,
+    stacks: str = "python",
+    on_full: str = "wait",
+    spool_dir: str | os.PathLike[str] | None = None,
+    sources: bool = True,
+    overwrite: bool = False,
+) -> Session:
+    """Starts recording every allocation and free of torch into a trace file.
+
+    path: where the trace goes; ``{rank}``, ``{pid}`` and ``{host}`` in it are filled in. Default:
+        ``alloctrace-{rank}-{pid}.alloctrace`` in the working directory.
+    devices: which allocators to record, of "cuda" and "cpu"; those that torch does not have are left out.
+    stacks: "python", or "none" for no stacks.
+    on_full: what an event does when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
+    "wait", at
+        most 100 ms, or "drop". What is lost is counted and told in its place in the trace.
+    spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
+        Default: beside the trace. Choose a local folder (such as /dev/shm) when the trace is on a network file system.
+    sources: store the lines of the program's source that occur in stacks.
+    overwrite: replace a file that exists.
+
+    Raises SessionError (already recording, path not usable, unknown option) or RecorderUnavailableError (built
+    without torch, or for another one). Nothing has been changed then.
+    """
+    global _current
+    device_names = _checked_devices(devices)
+    _check_option("stacks", stacks, STACKS)
+    _check_option("on_full", on_full, ON_FULL)
+    with _lock:
+        if _current is not None:
+            raise SessionError(f"already recording to {_current.path}: call disable() first")
+        recorder = program.load_recorder()
+        target = _resolved_path(path)
+        recorded = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
+        if not recorded:
+            raise SessionError(f"devices={device_names!r}: nothing to record: this torch is built without CUDA")
+        spool = _spool_path(target, spool_dir)
+        session = Session(target, recorder, recorded)
+        wait_ns = WAIT_NS if on_full == "wait" else 0
+        options = {
+            "stacks": stacks,
+            "on_full": on_full,
+            "sources": sources,
+            "ring_events": RING_EVENTS,
+            "wait_ns": wait_ns,
+        }
+        header = program.describe(target, spool, recorded, options)
+        try:
+            recorder.start(
+                session_id=secrets.token_bytes(16),
+                path=os.fsencode(target),
+                spool_path=os.fsencode(spool),
+                overwrite=overwrite,
+                header_json=json.dumps(header),
+                ring_events=RING_EVENTS,
+                definitions_bytes=DEFINITION_BYTES,
+                wait_ns=wait_ns,
+                sources=sources,
+                library_prefixes=[os.fsencode(prefix) for prefix in header["library_prefixes"]],
+                working_directory=os.fsencode(header["working_directory"]),
+                python_stacks=stacks == "python",
+                cpu="cpu" in recorded,
+                cuda="cuda" in recorded,
+                cuda_is_initialised=program.cuda_is_initialised(),
+            )
+        except (recorder.SpoolError, recorder.TraceFileError, RuntimeError) as error:
+            raise SessionError(str(error)) from None
+        _current = session
+        session._optimizer_steps.start()
+        if recorder.stack_problem and stacks == "python":
+            warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
+        return session
+
+
+def disable() -> Path:
+    """Ends the recording and returns the path of its trace. Raises SessionError when nothing is recorded."""
+    global _current
+    with _lock:
+        session = _current
+        if session is None:
+            raise SessionError("nothing is recorded: enable() starts a recording")
+        _current = None
+        session._stop("disable")
+        return session.path
+
+
+def is_enabled() -> bool:
+    """Whether this process is recording."""
+    return _current is not None
+
+
+def pluggable_library() -> str:
+    """Path of the library with `alloctrace_malloc` and `alloctrace_free`: cudaMalloc and cudaFree, recorded.
+
+    For ``torch.cuda.memory.CUDAPluggableAllocator(pluggable_library(), "alloctrace_malloc", "alloctrace_free")``, that
+    is for tracing without a caching allocator. They record while a session with "cuda" is on. Raises
+    RecorderUnavailableError where the recorder is not built, or torch has no CUDA.
+    """
+    recorder = program.load_recorder()
+    if not recorder.has_cuda:
+        raise RecorderUnavailableError("this torch is built without CUDA: there is nothing to plug an allocator into")
+    return str(recorder.__file__)
+
+
+def step(n: int | None = None) -> None:
+    """Ends step `n` (default: the number after the last one, from 0). What comes before the first call is step 0.
+
+    From the first call on, steps are no longer guessed from torch's optimizers. Does nothing when nothing is recorded.
+    Raises ValueError for a negative number.
+    """
+    if n is not None and n < 0:
+        raise ValueError(f"steps count from 0, not {n}")
+    session = _current
+    if session is not None:
+        session._optimizer_steps.stop()
+        session._end_step(n)
+
+
+def mark(name: str) -> None:
+    """Sets a named position in the trace ("mark:NAME"). Does nothing when nothing is recorded."""
+    session = _current
+    if session is not None:
+        session._recorder.push_mark(name)
+
+
+@contextlib.contextmanager
+def region(name: str) -> Iterator[None]:
+    """Marks what runs inside as a named stretch of the trace. Does nothing when nothing is recorded."""
+    session = _current
+    if session is not None:
+        session._recorder.push_region_begin(name)
+    try:
+        yield
+    finally:
+        if session is not None and session is _current:
+            session._recorder.push_region_end(name)
+
+
+def _checked_devices(devices: Sequence[str]) -> tuple[str, ...]:
+    names = (devices,) if isinstance(devices, str) else tuple(devices)
+    for name in names:
+        _check_option("devices", name, DEVICES)
+    if not names:
+        raise SessionError(f"devices is empty: name at least one of {', '.join(DEVICES)}")
+    return names
+
+
+def _check_option(option: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SessionError(f"{option}={value!r} is not known: use one of {', '.join(map(repr, known))}")
+
+
+def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
+    text = os.fspath(path) if path is not None else "alloctrace-{rank}-{pid}.alloctrace"
+    filled = text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
+    return Path(os.path.abspath(filled.replace("{host}", socket.gethostname())))
+
+
+def _spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:
+    name = trace.name + ".spool"
+    if spool_dir is None:
+        return trace.with_name(name)
+    # Two traces of one name in two folders must not share a spool.
+    return Path(os.path.abspath(spool_dir)) / f"{os.getpid()}-{secrets.token_hex(4)}-{name}"
+
+
+def _end_at_exit() -> None:
+    session = _current
+    if session is not None and session.is_recording:
+        _stop_at_exit()
+
+
+def _stop_at_exit() -> None:
+    global _current
+    with _lock:
+        session, _current = _current, None
+        if session is not None:
+            session._stop("exit")
+
+
+def _forget_in_child() -> None:
+    """A forked child is not recorded and owns nothing of its parent's session; it may start one of its own."""
+    global _current, _lock
+    _lock = threading.RLock()
+    if _current is not None:
+        _current._optimizer_steps.stop()
+    _current = None
+
+
+atexit.register(_end_at_exit)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,63 @@
+"""What is the matter with a program's memory, besides leaks: each condition is found where it was planted, with its
+line, and a healthy program has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from marked_programs import marked_line, run_analyze, run_marked
+from running import has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.conditions import find_conditions
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of 8 GiB that nobody else uses"),
+]
+MIB = 1 << 20
+PROGRAM = "condition_programs.py"
+NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("conditions")
+    run_marked(PROGRAM, folder, memory="8GiB")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_planted_is_found(traces: Path, name: str) -> None:
+    trace = alloctrace.load(traces / f"{name}.alloctrace")
+    found = find_conditions(trace, "cuda:0")
+    if name == "healthy":
+        assert not found
+        return
+    assert [condition.kind for condition in found] == [name]
+    (condition,) = found
+    if name in ("fragmentation", "rounding", "pending"):
+        assert condition.site is not None and condition.site.line == marked_line(PROGRAM, name, "LINE")
+        assert 0 < condition.site_bytes <= condition.bytes
+    blocks = trace.blocks("peak" if name == "rounding" else "end")
+    if name == "fragmentation":
+        assert condition.bytes == 20 * 15 * MIB and condition.site_bytes == condition.bytes
+    elif name == "cache":
+        assert condition.bytes == 3 * 100 * MIB and condition.figures["is_warmup"] == 1
+    elif name == "rounding":
+        live = blocks[blocks["state"] == "active_allocated"]
+        assert condition.bytes == int(live["size"].sum()) - int(live["requested_size"].sum())
+    elif name == "pending":
+        assert condition.bytes == 150 * MIB
+    else:
+        assert condition.of == 200 * MIB and condition.figures["times"] >= 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_told_in_words(traces: Path, name: str) -> None:
+    found = alloctrace.load(traces / f"{name}.alloctrace").diagnose()
+    assert [finding.kind for finding in found][1:] == ([] if name == "healthy" else [name])
+    assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in found)
+    shown = " ".join(run_analyze(traces, f"{name}.alloctrace").split())
+    assert all(finding.title in shown for finding in found)

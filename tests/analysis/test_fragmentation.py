@@ -1,0 +1,192 @@
+"""Fragmentation: programs with a planted pinner, each named first. What it strands is held to what torch gives back
+once it is gone, sums and tables to torch's snapshot and to the native replay's own sums."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from marked_programs import marked_line, run_analyze, run_marked
+from running import has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the sizes are made for a device of which nobody else takes memory"),
+]
+MIB = 2**20
+PROGRAM = "fragmentation_programs.py"
+PLANTED = [
+    "result_of_each_batch",
+    "one_among_many",
+    "small_tensors",
+    "units_of_an_expandable_segment",
+    "private_pool",
+    "gradient",
+    "awaited_by_a_stream",
+]
+RANDOM = ["random_sizes", "random_sizes_expandable"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("fragmentation")
+    run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB")
+    return made
+
+
+def told_by_torch(folder: Path, case: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / f"{case}.json").read_text())
+    return told
+
+
+def found_in(folder: Path, case: str) -> Fragmentation:
+    return alloctrace.load(folder / f"{case}.alloctrace").fragmentation()
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_the_planted_pinner_comes_first(folder: Path, case: str) -> None:
+    found = found_in(folder, case)
+    line = marked_line(PROGRAM, case, "PIN")
+    first, by_line = found.pinners.iloc[0], found.pinners_by_line.iloc[0]
+    for row in (first, by_line):
+        assert (Path(row["filename"]).name, row["line"], row["user"]) == (PROGRAM, line, True)
+        assert "PIN" in row["source"]
+    assert first["backward"] == (case == "gradient")
+    assert first["state"] == ("active_pending_free" if case == "awaited_by_a_stream" else "active_allocated")
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_what_is_stranded_comes_back_when_the_pinner_goes(folder: Path, case: str) -> None:
+    found, told = found_in(folder, case), told_by_torch(folder, case)
+    planted = found.pinners_by_line.iloc[0]
+    if case == "private_pool":
+        assert told["given_back"] == 0 and planted["alone"] == 3 * 770 * MIB
+        return
+    if case == "awaited_by_a_stream":
+        # empty_cache() waits for the stream, so the block is given back together with what it stranded.
+        assert found.releasable == 0 and planted["alone"] + planted["bytes"] == told["given_back"]
+        return
+    assert found.releasable == told["given_back"]
+    assert planted["alone"] + planted["bytes"] == told["given_back_without_planted"]
+    assert found.pinners_by_line["stranded"].sum() == found.stranded
+
+
+@pytest.mark.parametrize("case", PLANTED + RANDOM)
+def test_tables_are_those_of_torch(folder: Path, case: str) -> None:
+    found, told = found_in(folder, case), told_by_torch(folder, case)
+    segments = {segment["address"]: segment for segment in told["segments"]}
+    assert list(found.segments["address"]) == sorted(segments)
+    for row in found.segments.to_dict("records"):
+        segment = segments[row["address"]]
+        free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+        assert (row["free_size"], row["largest_free"]) == (sum(free), max(free, default=0))
+        assert row["live_blocks"] == len(segment["blocks"]) - len(free)
+        assert row["total_size"] == segment["total_size"] and row["stream"] == segment["stream"]
+        assert list(row["segment_pool_id"]) == segment["segment_pool_id"]
+    pieces = sorted(b["size"] for s in told["segments"] for b in s["blocks"] if b["state"] == "inactive")
+    assert list(found.sizes) == pieces and found.free == sum(pieces) == found.releasable + found.stranded
+    for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free + 1):
+        too_small = sum(piece for piece in pieces if piece < size)
+        assert found.index(size) == pytest.approx(too_small / sum(pieces))
+    assert found.free_pieces["bytes"].sum() == found.free and found.free_pieces["pieces"].sum() == len(pieces)
+    for row in found.free_pieces.to_dict("records"):
+        within = [piece for piece in pieces if row["from_size"] <= piece < row["to_size"]]
+        assert (row["pieces"], row["bytes"]) == (len(within), sum(within))
+    assert found.pools["free_size"].sum() == found.free and found.pools["largest_free"].max() == found.largest_free
+
+
+@pytest.mark.parametrize("case", PLANTED + RANDOM)
+def test_sums_are_those_of_the_timeline(folder: Path, case: str) -> None:
+    found = found_in(folder, case)
+    end = alloctrace.load(folder / f"{case}.alloctrace").timeline().iloc[-1]
+    for name in ("reserved", "active", "releasable", "stranded", "largest_free"):
+        assert getattr(found, name) == end[name], name
+    assert found.external_fragmentation == pytest.approx(end["external_fragmentation"])
+
+
+@pytest.mark.parametrize("case", RANDOM)
+def test_random_sizes(folder: Path, case: str) -> None:
+    found, told = found_in(folder, case), told_by_torch(folder, case)
+    assert found.releasable == told["given_back"]
+    pinners = found.pinners
+    assert len(pinners) > 10 and (pinners["range_free"] > 0.5 * pinners["range_size"]).all()
+    assert (pinners["range_blocks"] > 1).any() and (pinners["alone"] <= pinners["stranded"]).all()
+    assert pinners["stranded"].sum() == found.pinners_by_line["stranded"].sum() <= found.stranded
+    # Here one line makes all: whatever it pins it pins alone, though single blocks share segments.
+    [line] = found.pinners_by_line.to_dict("records")
+    assert line["alone"] == line["stranded"] and line["blocks"] == len(pinners)
+    assert line["bytes"] == pinners["size"].sum() and line["largest"] == pinners["size"].max()
+    # Each block alone: what torch's snapshot has around it in its segment.
+    if case == "random_sizes":
+        segments = found.segments.set_index("address")
+        shared = segments.loc[pinners["segment"], ["free_size", "live_blocks"]].to_numpy(np.int64)
+        assert (abs(pinners["stranded"] - shared[:, 0] / shared[:, 1]) < 1).all()
+
+
+def test_of_a_moment(folder: Path) -> None:
+    trace = alloctrace.load(folder / "one_among_many.alloctrace")
+    before, after = trace.fragmentation("step:0"), trace.fragmentation("step:1")
+    line = marked_line(PROGRAM, "one_among_many", "PIN")
+    assert line not in list(before.pinners["line"]) and after.pinners["line"].iloc[0] == line
+    assert before.releasable == 1200 * MIB and after.releasable == 0
+    assert after.pinners.iloc[0]["stranded"] == 1187 * MIB and after.pinners.iloc[0]["step"] == 1
+    assert trace.fragmentation("peak").free < before.free
+    assert trace.fragmentation(0).free == 0
+    assert after.device == "cuda:0" and trace.fragmentation("end", device="cuda:0").stranded == after.stranded
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
+        trace.fragmentation(device="cuda:7")
+
+
+def test_verb(folder: Path) -> None:
+    shown = run_analyze(folder, "fragmentation", "one_among_many.alloctrace")
+    # Where lines are broken depends on how long the program took: its times are in them.
+    sentences = " ".join(shown.split())
+    assert "This 13.0 MiB block from" in sentences and "keeps 1.16 GiB from being reused" in sentences
+    assert "PINNED" in shown and "FREE PIECES" in shown and "SEGMENTS" in shown and "over the run" in shown
+    plain = run_analyze(folder, "fragmentation", "one_among_many.alloctrace", PYTHONIOENCODING="ascii", NO_COLOR="1")
+    assert plain.isascii()
+    narrow = run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--width", "50")
+    assert max(len(line) for line in narrow.splitlines() if PROGRAM not in line) <= 60
+    early = run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--at", "step:0")
+    assert "13.0 MiB block" not in " ".join(early.split())
+
+    hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", " ".join(early.split()))
+    assert hint is not None and f"{hint[1]} stranded" in run_analyze(
+        folder, "fragmentation", "one_among_many.alloctrace", "--at", hint[2], "--width", "200"
+    )
+
+    [data] = json.loads(run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--json"))
+    assert data["pinners"][0]["stranded"] == 1187 * MIB and data["device"] == "cuda:0"
+    assert data["free"] == data["releasable"] + data["stranded"]
+    rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
+    assert int(rows[0]["line"]) == marked_line(PROGRAM, "gradient", "PIN") and rows[0]["backward"] == "True"
+    assert "no device" in run_analyze(folder, "fragmentation", "gradient.alloctrace", "--device", "cuda:9", status=2)
+
+
+def test_without_segments(run_program: Any, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("run.alloctrace", devices=("cpu",))
+        kept = torch.empty(5_000_000)
+        alloctrace.disable()
+        """
+    )
+    found = alloctrace.load(tmp_path / "run.alloctrace").fragmentation()
+    assert (found.device, found.reserved, found.free, found.index(1)) == ("cpu", 0, 0, 0.0)
+    assert all(table.empty for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
+    assert "tells no segments" in run_analyze(tmp_path, "fragmentation", "run.alloctrace")
+    [data] = json.loads(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--json"))
+    assert data["pinners"] == []
+    assert pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--csv"))).empty
+    assert "No request ran out" in run_analyze(tmp_path, "oom", "run.alloctrace")

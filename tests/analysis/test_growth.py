@@ -1,0 +1,344 @@
+"""What counts as a leak, on traces of small programs with one planted, and of programs that only look like it."""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis import Leak, LeakVerdict, find_leaks, growing_sites, step_growth, summarize
+from pytorch_alloctrace.analysis.leaks.growth import median_slope
+from pytorch_alloctrace.report.findings import findings
+
+SIZE = 10_000
+"""Bytes of one planted block."""
+
+
+def block(size: int = SIZE) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., alloctrace.Trace]:
+    """Runs a program under recording; what it returns lives until the recording has ended."""
+
+    def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> alloctrace.Trace:
+        with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), **options) as session:
+            kept = program(*arguments)
+        trace = session.load()
+        del kept
+        assert trace.integrity.state == "complete"
+        return trace
+
+    return run
+
+
+def judge(trace: alloctrace.Trace) -> LeakVerdict:
+    verdict = find_leaks(trace, "cpu")
+    assert verdict.judged
+    return verdict
+
+
+def only_leak(trace: alloctrace.Trace) -> Leak:
+    leaks = judge(trace).leaks
+    assert len(leaks) == 1, leaks
+    return leaks[0]
+
+
+def every_step(steps: int, work: Callable[[int], Any]) -> None:
+    for number in range(steps):
+        block(50_000)  # what every program does: memory that is gone before the step ends
+        work(number)
+        alloctrace.step()
+
+
+def append_every_step(steps: int, every: int = 1) -> list[torch.Tensor]:
+    history: list[torch.Tensor] = []
+
+    def work(number: int) -> None:
+        if number % every == 0:
+            history.append(block())  # planted
+
+    every_step(steps, work)
+    return history
+
+
+def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
+    record: Callable[..., alloctrace.Trace],
+) -> None:
+    leak = only_leak(record(append_every_step, 60))
+    site = leak.sites[0].site
+    # block() is user code of this file, too: the innermost line is the one that allocates, its callers say who asked.
+    assert site.source is not None and "torch.empty" in site.source and site.function == "block"
+    assert [frame.function for frame in leak.path[:3]] == ["work", "every_step", "append_every_step"]
+    assert leak.path[0].source is not None and "# planted" in leak.path[0].source
+    # 60 steps: 12 of warm-up, then 48 in 24 windows of 2, the youngest of which is not judged.
+    assert (leak.unit, leak.units_judged, leak.units_with_survivors) == ("step", 46, 46)
+    assert (leak.windows_judged, leak.windows_with_survivors) == (23, 23)
+    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (SIZE, 46 * SIZE, 46, 46 * SIZE)
+    assert leak.oldest_age == 48
+    assert leak.confidence == pytest.approx(23 / 24)
+
+
+def test_a_program_that_keeps_nothing_has_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    trace = record(every_step, 60, lambda number: block())
+    assert judge(trace).leaks == ()
+    assert [finding.kind for finding in findings(summarize(trace))] == ["no_leak"]
+
+
+@pytest.mark.parametrize("bound", [1, 5, 30, 60, 90, 99])
+def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., alloctrace.Trace], bound: int) -> None:
+    cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
+    assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
+
+
+def test_a_cache_that_is_just_full_lowers_the_confidence(record: Callable[..., alloctrace.Trace]) -> None:
+    # Nothing but its last few steps tells it from a leak.
+    cache: collections.deque[torch.Tensor] = collections.deque(maxlen=110)
+    leak = only_leak(record(every_step, 120, lambda number: cache.append(block())))
+    assert leak.confidence < 0.7
+
+
+def test_a_cache_replaced_at_random_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    # Its survivors are of all ages, as those of a leak are.
+    chance, cache = random.Random(1), {}
+
+    def work(number: int) -> None:
+        for _ in range(8):
+            cache[chance.randrange(300)] = block()
+
+    assert judge(record(every_step, 200, work)).leaks == ()
+
+
+@pytest.mark.parametrize("moments", [(30,), (99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
+def test_caches_filled_once_are_no_leak(record: Callable[..., alloctrace.Trace], moments: tuple[int, ...]) -> None:
+    cache = []
+
+    def work(number: int) -> None:
+        if number in moments:
+            cache.append(block())
+
+    assert judge(record(every_step, 100, work)).leaks == ()
+
+
+def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(
+    record: Callable[..., alloctrace.Trace],
+) -> None:
+    def program() -> list[torch.Tensor]:
+        losses: list[torch.Tensor] = []
+        for _ in range(4):
+            losses.clear()
+            for number in range(25):
+                losses.append(block())
+                alloctrace.step(number)
+        return losses
+
+    trace = record(program)
+    assert judge(trace).leaks == ()
+    growth = step_growth(trace, "cpu")
+    assert growth is not None and growth.steps == 100
+
+
+def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[..., alloctrace.Trace]) -> None:
+    def program() -> list[torch.Tensor]:
+        losses = []
+        for number in range(100):
+            losses.append(block())
+            alloctrace.step(number % 10)
+        return losses
+
+    leak = only_leak(record(program))
+    assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_training_is_no_leak(record: Callable[..., alloctrace.Trace], optimizer: str, set_to_none: bool) -> None:
+    # Parameters, gradients and the optimizer's state are kept; gradients are made anew each step, or once.
+    trace = record(train, 40, optimizer, set_to_none, None)
+    assert len(trace.steps()) >= 39
+    assert judge(trace).leaks == ()
+
+
+def test_a_loss_kept_with_its_graph_is_one_finding(record: Callable[..., alloctrace.Trace]) -> None:
+    kept: list[torch.Tensor] = []
+    leak = only_leak(record(train, 40, "adam", True, kept))
+    functions = {site.site.function for site in leak.sites}
+    # The largest is the activation that the model's line makes, and that the graph of the kept loss holds.
+    assert leak.sites[0].site.source is not None and "# activation" in leak.sites[0].site.source
+    assert {"forward", "train"} <= functions
+    assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.bytes))
+    assert leak.path[0].function == "train" and leak.path_share > 0.95
+    assert leak.rate == pytest.approx(sum(site.rate for site in leak.sites))
+    assert len(kept) == 40
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = (x @ self.weight).exp().repeat(4, 4)  # activation
+        return hidden.sin().sum(dim=1)
+
+
+def train(steps: int, kind: str, set_to_none: bool, kept: list[torch.Tensor] | None) -> object:
+    model = Model()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters) if kind == "adam" else torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    for _ in range(steps):
+        loss = model(torch.randn(16, 64) / 100).mean()
+        if kept is not None:
+            kept.append(loss * 2)
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss.backward(retain_graph=kept is not None)
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize(("steps", "every"), [(200, 10), (100, 10), (300, 7), (60, 3)])
+def test_a_block_kept_every_few_steps_is_a_leak(
+    record: Callable[..., alloctrace.Trace], steps: int, every: int
+) -> None:
+    leak = only_leak(record(append_every_step, steps, every))
+    assert leak.rate == pytest.approx(SIZE / every, rel=0.25)
+    assert leak.units_with_survivors == leak.blocks
+
+
+def test_blocks_of_varying_size_are_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    chance, kept = random.Random(2), []
+    leak = only_leak(record(every_step, 80, lambda number: kept.append(block(chance.randrange(1, 100_000)))))
+    assert leak.units_with_survivors == leak.units_judged
+
+
+def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(
+    record: Callable[..., alloctrace.Trace],
+) -> None:
+    kept = []
+
+    def work(number: int) -> None:
+        kept.append(torch.empty(2_000, dtype=torch.uint8))
+        if number % 3 == 0:
+            kept.append(torch.empty(30_000, dtype=torch.uint8))
+
+    leaks = judge(record(every_step, 120, work)).leaks
+    assert [round(leak.rate / 1000) for leak in leaks] == [10, 2]
+
+
+def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: Callable[..., alloctrace.Trace]) -> None:
+    def program() -> None:
+        append_every_step(60)
+
+    trace = record(program)
+    assert trace.live().empty
+    leak = only_leak(trace)
+    assert (leak.rate, leak.bytes_at_end) == (SIZE, 0)
+    sentences = " ".join(findings(summarize(trace))[0].sentences)
+    assert "when the last step ended" in sentences and "freed after the last step" in sentences
+
+
+@pytest.mark.parametrize(("steps", "judged"), [(1, False), (4, False), (5, True)])
+def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], steps: int, judged: bool) -> None:
+    trace = record(append_every_step, steps)
+    verdict = find_leaks(trace, "cpu")
+    assert verdict.judged is judged and bool(verdict.leaks) is judged
+    assert findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
+
+
+@pytest.mark.parametrize("steps", [5, 12, 60])
+def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
+    record: Callable[..., alloctrace.Trace], steps: int
+) -> None:
+    buffer = torch.empty(0, dtype=torch.uint8)
+
+    def work(number: int) -> None:
+        nonlocal buffer
+        buffer = torch.cat([buffer, block(1000)])  # grows
+
+    leak = only_leak(record(every_step, steps, work))
+    assert leak.kind == "growing" and leak.line.source is not None and "# grows" in leak.line.source
+    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (1000, 1000 * steps, 1, 1000 * steps)
+    assert leak.windows_with_survivors == leak.windows_judged and leak.oldest_age == 1
+
+
+@pytest.mark.parametrize("bound", [20, 40, 55])
+def test_a_buffer_that_has_reached_its_bound_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
+    buffer = torch.empty(0, dtype=torch.uint8)
+
+    def work(number: int) -> None:
+        nonlocal buffer
+        buffer = torch.cat([buffer, block(1000)])[-1000 * bound :].clone()
+
+    assert judge(record(every_step, 60, work)).leaks == ()
+
+
+def without_steps(work: Callable[[int], Any], *, pause: float = 0.002, rounds: int = 300) -> None:
+    for number in range(rounds):
+        block(50_000)
+        work(number)
+        time.sleep(pause)
+
+
+def test_a_leak_without_steps_is_found_by_time(record: Callable[..., alloctrace.Trace]) -> None:
+    kept = []
+    trace = record(without_steps, lambda number: kept.append(block()))
+    leak = only_leak(trace)
+    assert leak.unit == "second"
+    # Whatever the speed of the machine: nearly all of what was kept after a fifth of the time.
+    assert 0.6 * 300 * SIZE < leak.bytes < 300 * SIZE
+    assert leak.rate == pytest.approx(leak.bytes / leak.oldest_age, rel=0.2)
+    assert leak.confidence < 0.8
+
+
+@pytest.mark.parametrize("bound", [1, 20, 100, 220])
+def test_a_cache_without_steps_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
+    cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
+    assert judge(record(without_steps, lambda number: cache.append(block()))).leaks == ()
+
+
+def test_a_trace_without_steps_and_with_one_moment_is_not_judged(record: Callable[..., alloctrace.Trace]) -> None:
+    assert not find_leaks(record(block), "cpu").judged
+
+
+def test_growing_sites_and_growth_per_step_agree_with_what_was_kept(record: Callable[..., alloctrace.Trace]) -> None:
+    trace = record(append_every_step, 50)
+    growth = step_growth(trace, "cpu")
+    assert growth is not None
+    assert (growth.steps, growth.warmup, growth.first, growth.last) == (50, 10, SIZE, 50 * SIZE)
+    assert (growth.lowest, growth.highest, growth.median) == (SIZE, 50 * SIZE, int(25.5 * SIZE))
+    assert growth.slope == SIZE
+    (site,) = growing_sites(trace, "cpu", top=5)
+    assert (site.before, site.after, site.bytes, site.rate) == (10 * SIZE, 50 * SIZE, 40 * SIZE, SIZE)
+
+
+def test_a_leak_that_hardly_matters_is_called_small(record: Callable[..., alloctrace.Trace]) -> None:
+    kept = []
+    trace = record(every_step, 50, lambda number: kept.append(block(1)))
+    assert any(sentence.startswith("Small: ") for sentence in findings(summarize(trace))[0].sentences)
+    trace = record(append_every_step, 50, overwrite=True)
+    sentences = findings(summarize(trace))[0].sentences
+    assert any("1 GiB more after" in sentence for sentence in sentences)
+    assert not any(sentence.startswith("Small: ") for sentence in sentences)
+
+
+def test_without_stacks_the_leak_is_still_told(record: Callable[..., alloctrace.Trace]) -> None:
+    leak = only_leak(record(append_every_step, 60, stacks="none"))
+    assert leak.rate == SIZE and leak.sites[0].site.filename == "" and leak.path == ()
+
+
+def test_the_slope_ignores_a_jump() -> None:
+    levels = np.arange(100, dtype=np.int64) * 7
+    assert median_slope(levels) == 7
+    assert median_slope(np.where(np.arange(100) == 50, 10**9, np.arange(100) * 7)) == 7
+    assert median_slope(np.array([5])) == 0 and median_slope(np.array([5, 5])) == 0
+    flat_with_one_jump = np.where(np.arange(100) < 10, 0, 1_000_000)
+    assert median_slope(flat_with_one_jump) == 0

@@ -1,0 +1,53 @@
+"""The labelled corpus: every way to leak is found, with its line first, and nothing that only grows is called a leak.
+
+On the simulated CUDA device and on the CPU; all cases of a device run in one process.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import leak_corpus
+import pytest
+from running import ROOT, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+LEAKING = leak_corpus.cases(leak_corpus.LEAKING)
+HEALTHY = leak_corpus.cases(leak_corpus.HEALTHY)
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A device, and the folder with the trace of every case on it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    command = [sys.executable, str(ROOT / "tests/support/leak_corpus.py"), request.param, str(folder)]
+    if request.param == "cuda":
+        command = with_cuda(command, memory="8GiB")
+    run_python(folder, command, check=True, timeout=900, environment={})
+    return request.param, folder
+
+
+def test_the_corpus_is_as_large_as_it_says() -> None:
+    assert len(LEAKING) >= 20 and len(HEALTHY) >= 20
+    assert not set(LEAKING) & set(HEALTHY)
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_a_leak_is_found_with_its_line_first(recorded: tuple[str, Path], name: str) -> None:
+    device, folder = recorded
+    trace = alloctrace.load(folder / f"{name}.alloctrace")
+    found = trace.leaks()
+    assert len(found), "no leak found"
+    first = found.iloc[0]
+    assert (first["filename"], first["line"]) in leak_corpus.leaking_lines(LEAKING[name], device), found.to_string()
+    frames = [(frame.filename, frame.line) for frame in trace.frames(first["stack"])]
+    assert (first["filename"], first["line"]) in frames
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_only_grows_is_no_leak(recorded: tuple[str, Path], name: str) -> None:
+    _, folder = recorded
+    found = alloctrace.load(folder / f"{name}.alloctrace").leaks()
+    assert found.empty, found.to_string()

@@ -1,0 +1,291 @@
+"""Out of memory: a labelled corpus of runs that died or went on, each verdict with the line that is to be named.
+torch's own error message and snapshot are the oracles of the figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from marked_programs import marked_line, run_analyze, run_marked
+from running import ROOT, has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.oom import (
+    ELSEWHERE,
+    FRAGMENTED,
+    FULL,
+    LIMIT,
+    OUTSIDE,
+    TOO_LARGE,
+    OutOfMemory,
+)
+from pytorch_alloctrace.report.oom import sentences
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs are made for devices of 8 GiB, one beside a process"),
+]
+MIB, GIB = 2**20, 2**30
+PROGRAM = "oom_programs.py"
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    verdict: str
+    asks: str = ""
+    """The function with the line that asks, where it is not the case's own."""
+    top: bool = False
+    """A line is marked that holds the most."""
+    pin: str = ""
+    """The function with the line that pins."""
+    device: str = "cuda:0"
+    outcome: str = "ended"
+    advice: str = ""
+    """What the sentences have to say."""
+    has_temporaries: bool = False
+    """An operator's own temporary tensors are gone when the exception arrives: free pieces are not comparable."""
+
+
+CASES = [
+    Case("full_by_activations", FULL, top=True, advice="smaller batch", has_temporaries=True),
+    Case("full_by_a_leak", FULL, top=True, advice="it is a leak"),
+    Case("fragmented", FRAGMENTED, pin="cut_up", advice="expandable_segments:True"),
+    Case("fragmented_with_max_split_size", FRAGMENTED, pin="cut_up", advice="max_split_size_mb:21"),
+    Case("cache_in_a_private_pool", ELSEWHERE, advice="let go of pool"),
+    Case("cache_of_a_graph", ELSEWHERE, advice="let go of pool"),
+    Case("cache_outside_of_the_pool_in_use", ELSEWHERE, advice="torch.cuda.empty_cache() before"),
+    Case("cache_of_another_stream", ELSEWHERE, pin="cache_of_another_stream", advice="one stream"),
+    Case("another_process", OUTSIDE, top=True, device="cuda:1", advice="5.00 GiB of it by other processes"),
+    Case("outside_of_pytorch", OUTSIDE, top=True, advice="outside of PyTorch"),
+    Case("memory_fraction", LIMIT, top=True, advice="set_per_process_memory_fraction"),
+    Case("memory_fraction_set_late", LIMIT, asks="memory_fraction", advice="between 3.00 GiB and 5.00 GiB"),
+    Case("fragmented_below_a_memory_fraction", FRAGMENTED, pin="cut_up", advice="enough with what the limit left"),
+    Case("larger_than_the_device", TOO_LARGE, advice="freeing cannot help"),
+    Case("expandable_full", FULL, top=True, advice="smaller batch"),
+    Case("caught_and_recovered", FULL, top=True, outcome="retried", advice="was served"),
+    Case("one_of_two_devices", FULL, top=True, device="cuda:2", advice="smaller batch"),
+    Case("in_backward", FULL, top=True, advice="smaller batch", has_temporaries=True),
+    Case("nearly_full", FULL, top=True, advice="smaller batch"),
+]
+RANDOM = ["random_sizes", "random_sizes_expandable"]
+ADVISED = {"advised_first": "expandable_segments:True", "advised_second": "max_split_size_mb:21"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("oom")
+    (made / "extra").write_text("0")
+    names = [case.name for case in CASES]
+    advised = [f"{name}={setting}" for name, setting in ADVISED.items()]
+    run_marked(
+        PROGRAM,
+        made,
+        *[*names, *RANDOM, *advised, "no_case"],
+        memory="8GiB",
+        devices=3,
+        SIMCUDA_OTHER_PROCESSES="4711:5GiB@1",
+        SIMCUDA_NVML_EXTRA=str(made / "extra"),
+    )
+    return made
+
+
+def the_one(folder: Path, case: str) -> OutOfMemory:
+    found = alloctrace.load(folder / f"{case}.alloctrace").ooms()
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_verdict(folder: Path, case: Case) -> None:
+    found = the_one(folder, case.name)
+    assert found.verdict == case.verdict, found
+    assert found.device == case.device
+    assert (Path(found.site.filename).name, found.site.line) == (
+        PROGRAM,
+        marked_line(PROGRAM, case.asks or case.name, "OOM"),
+    )
+    assert found.refusal.backward == (case.name == "in_backward")
+    if case.top:
+        assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
+    if case.pin:
+        pinners = (found.here if case.verdict == FRAGMENTED else found.elsewhere).pinners_by_line
+        assert pinners["line"].iloc[0] == marked_line(PROGRAM, case.pin, "PIN")
+    assert found.refusal.outcome == case.outcome
+    said = " ".join(sentences(found))
+    assert case.advice in said, said
+    assert ("set_per_process_memory_fraction" in said) == ("memory_fraction" in case.name), said
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_figures_are_those_of_torch(folder: Path, case: Case) -> None:
+    found = the_one(folder, case.name)
+    [told] = json.loads((folder / f"{case.name}.json").read_text())
+    compare_with_torch(found, told, has_temporaries=case.has_temporaries)
+    # torch has given back what it could: what is left in pools that are not private is stranded.
+    assert found.here.releasable == 0
+    assert found.elsewhere.releasable == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) -> None:
+    found = alloctrace.load(folder / f"{name}.alloctrace").ooms()
+    told = json.loads((folder / f"{name}.json").read_text())
+    assert len(found) == len(told) == 25
+    for one, of_torch in zip(found, told, strict=True):
+        compare_with_torch(one, of_torch)
+    assert {one.verdict for one in found} >= {FULL, ELSEWHERE} and {one.refusal.pool for one in found} != {(0, 0)}
+    served = [one for one in found if one.refusal.outcome == "retried"]
+    assert served and all(one.refusal.outcome_seq > one.seq for one in served)
+
+
+def in_bytes(text: str) -> Any:
+    """What torch wrote with two digits after the point."""
+    amount, unit = text.split()
+    return pytest.approx(float(amount) * UNITS[unit], abs=0.005 * UNITS[unit])
+
+
+def compare_with_torch(found: OutOfMemory, told: dict[str, Any], *, has_temporaries: bool = False) -> None:
+    """The figures with torch's error message, snapshot and memory info."""
+    assert found.segment_size == in_bytes(told["tried"])
+    assert (found.limit is None) == (told["allowed"] is None)
+    if found.limit is not None:
+        least, most = found.limit
+        assert least <= in_bytes(told["allowed"]).expected <= most
+    assert [found.device_free, found.total] == told["mem_get_info"]
+    assert found.reserved == told["reserved"]
+    assert found.outside == found.total - found.device_free - found.reserved
+    if has_temporaries:
+        return
+
+    def free(*, here: bool) -> list[int]:
+        place = [found.refusal.stream, list(found.refusal.pool)]
+        return sorted(piece["size"] for piece in told["free"] if ([piece["stream"], piece["pool"]] == place) == here)
+
+    assert list(found.here.sizes) == free(here=True)
+    assert list(found.elsewhere.sizes) == free(here=False)
+    assert found.largest_free < found.requested
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_the_settings_that_are_advised_help(folder: Path, name: str) -> None:
+    assert ADVISED[name] in the_one(folder, "fragmented").settings_that_help()
+    assert json.loads((folder / f"{name}.json").read_text()) == []
+    assert alloctrace.load(folder / f"{name}.alloctrace").ooms() == []
+
+
+def test_of_a_device(folder: Path) -> None:
+    trace = alloctrace.load(folder / "one_of_two_devices.alloctrace")
+    assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
+        trace.ooms(device="cuda:7")
+
+
+def test_devices_of_one_moment(folder: Path) -> None:
+    shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))
+    assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
+
+
+def test_events_of_a_kind(folder: Path) -> None:
+    trace = alloctrace.load(folder / "full_by_a_leak.alloctrace")
+    every = trace.events()
+    kinds = ("oom", "step", "alloc")
+    chosen = pd.concat(trace.iter_events(chunk=10, kinds=kinds), ignore_index=True)
+    pd.testing.assert_frame_equal(chosen, every[every["kind"].isin(kinds)].reset_index(drop=True))
+    assert list(trace.events(kinds=("oom",))["seq"]) == [trace.ooms()[0].seq]
+    assert trace.events(kinds=("region_begin",)).empty
+    with pytest.raises(ValueError, match="no events of kind 'out of memory'"):
+        trace.events(kinds=("out of memory",))
+
+
+def test_steps_tell_a_leak(folder: Path) -> None:
+    leak, activations = the_one(folder, "full_by_a_leak"), the_one(folder, "full_by_activations")
+    assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
+    assert activations.steps_of_top_site == activations.step == 1
+
+
+def test_verb(folder: Path) -> None:
+    shown = run_analyze(folder, "oom", "fragmented.alloctrace")
+    assert "OUT OF MEMORY  cuda:0" in shown and ": fragmented" in shown
+    # Where lines are broken depends on where the program lies: its path is in them.
+    sentences = " ".join(shown.split())
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in sentences
+    assert "kept.append(torch.empty(12 * MIB" in shown and "keep 4.94 GiB from being reused" in sentences
+    assert all(len(line) <= 80 or PROGRAM in line or "torch.empty" in line for line in shown.splitlines())
+    plain = run_analyze(folder, "oom", "fragmented.alloctrace", PYTHONIOENCODING="ascii", NO_COLOR="1")
+    assert plain.isascii() and "%%%" in plain
+    narrow = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50")
+    assert max(len(line) for line in narrow.splitlines() if PROGRAM not in line) <= 50
+
+    [data] = json.loads(run_analyze(folder, "oom", "fragmented.alloctrace", "--json"))
+    assert data["verdict"] == FRAGMENTED and data["requested"] == 3 * GIB and data["sentences"]
+    assert data["settings_that_help"] == list(ADVISED.values())
+    assert data["pinners_by_line"][0]["line"] == marked_line(PROGRAM, "cut_up", "PIN")
+    rows: list[dict[str, Any]] = list(
+        csv.DictReader(io.StringIO(run_analyze(folder, "oom", "in_backward.alloctrace", "--csv")))
+    )
+    assert [(row["verdict"], row["backward"], int(row["requested"])) for row in rows] == [(FULL, "True", GIB)]
+
+
+def test_verb_without_any(folder: Path) -> None:
+    assert run_analyze(folder, "oom", "no_case.alloctrace") == "No request ran out of memory in this trace.\n"
+    assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json")) == []
+    assert run_analyze(folder, "oom", "no_case.alloctrace", "--csv").startswith("seq,time_ns,device")
+    assert run_analyze(folder, "oom", "missing.alloctrace", status=2).count("\n") == 1
+
+
+MANY = """
+import torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("many.alloctrace", devices=("cuda",))
+for _ in range(5):
+    try:
+        torch.empty(90 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+alloctrace.disable()
+"""
+
+
+def test_many_are_cut_short(run_cuda_program: Any, tmp_path: Path) -> None:
+    run_cuda_program(MANY)
+    shown = run_analyze(tmp_path, "oom", "many.alloctrace")
+    assert shown.count("OUT OF MEMORY") == 3 and shown.startswith("The last 3 refused requests")
+    assert run_analyze(tmp_path, "oom", "many.alloctrace", "--top", "0").count("OUT OF MEMORY") == 5
+    found = alloctrace.load(tmp_path / "many.alloctrace").ooms()
+    assert [one.verdict for one in found] == [TOO_LARGE] * 5
+    assert [one.seq for one in found[-2:]] == [
+        one.seq for one in alloctrace.load(tmp_path / "many.alloctrace").ooms(last=2)
+    ]
+
+
+def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path: Path) -> None:
+    text = (ROOT / "docs/out-of-memory.md").read_text()
+    [program] = re.findall(r'\n\n((?:    .*\n|\n)*?    print\("all served"\)\n)', text)
+    program = textwrap.dedent(program)
+    (tmp_path / "serve.py").write_text(program)
+    record = "import runpy, sys, pytorch_alloctrace as alloctrace\n"
+    record += (
+        'alloctrace.enable("run.alloctrace", devices=("cuda",))\nrunpy.run_path("serve.py", run_name="__main__")\n'
+    )
+    assert run_cuda_program(record, memory="8GiB", check=False).returncode != 0
+    shown = re.findall(r"\$ python -m pytorch_alloctrace.analyze (.*)\n((?:(?:    .*)?\n)+)", text)
+    assert len(shown) == 2
+    for command, output in shown:
+        assert without_times(run_analyze(tmp_path, *command.split())) == without_times(output), command
+    for setting in re.findall(r"PYTORCH_ALLOC_CONF=(\S+) python serve.py\n    all served", text):
+        assert "all served" in run_cuda_program(program, memory="8GiB", PYTORCH_ALLOC_CONF=setting).stdout
+
+
+def without_times(shown: str) -> str:
+    """Without what differs from run to run: times, addresses, the course over time."""
+    text = re.sub(r"\d[\d.]* (ms|us|s)\b|0x[0-9a-f]+|over the run.*", "-", shown)
+    return " ".join(text.split())

@@ -1,0 +1,188 @@
+"""From one moment to another: the peak within, what each line allocated, which requests were refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.peak import peak_between
+from pytorch_alloctrace.reading.positions import Range
+
+MIB = 2**20
+PROGRAM = """
+import random, torch, pytorch_alloctrace as alloctrace
+
+MIB = 2**20
+chance = random.Random(4)
+kept = {"cuda": [], "cpu": []}
+
+def step(device):
+    for _ in range(8):
+        size = chance.choice([300, 5000, MIB, 3 * MIB + 7, 30 * MIB])
+        kept[device].append(torch.empty(size, dtype=torch.uint8, device=device))
+        while len(kept[device]) > 6:
+            kept[device].pop(chance.randrange(7))
+
+def refuse():
+    try:
+        torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+
+with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
+    for number in range(12):
+        step("cuda")
+        step("cpu")
+        if number % 3 == 0:
+            torch.cuda.empty_cache()
+            refuse()
+        alloctrace.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("stretch")
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def allocated_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
+    blocks = trace.blocks(seq, device=device)
+    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+
+
+def reserved_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
+    return int(trace.segments(seq, device=device)["total_size"].sum())
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(("device", "measure"), [("cuda:0", "allocated"), ("cpu", "allocated"), ("cuda:0", "reserved")])
+def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
+    trace: alloctrace.Trace, device: str, measure: str
+) -> None:
+    held = allocated_after if measure == "allocated" else reserved_after
+    events = trace.integrity.events
+    levels = [held(trace, seq, device) for seq in range(events)]
+    chance = random.Random(device + measure)
+    for _ in range(40):
+        first, last = sorted(chance.sample(range(1, events), 2))
+        if not max(levels[first - 1 : last + 1]):
+            continue
+        found = peak_between(trace, Range(first, last + 1), device, measure)
+        assert found.bytes == max(levels[first - 1 : last + 1]), (first, last)
+        assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
+        assert found.composition["bytes"].sum() == found.requested == trace.live(found.seq, device=device)["size"].sum()
+    whole, expected = trace.peak(device, measure, since=0), trace.peak(device, measure)
+    assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
+
+
+@needs_cuda_build
+def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> None:
+    first, end = (trace.first_event_after(moment) for moment in ("step:3", "step:7"))
+    events = trace.events(since=first, until=end, kinds=("alloc",))
+    made = events[events["device"] == "cuda:0"]
+    table = trace.lifetimes("cuda:0", at="step:7", since="step:3")
+    row = table.iloc[0]
+    assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["size"].sum()) and len(made) == 32
+    live = [int(trace.live(moment, device="cuda:0")["size"].sum()) for moment in ("step:3", "step:7")]
+    assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
+    assert row["allocations_per_step"] == 8
+    one = trace.lifetimes("cuda:0", at="step:4", since="step:3")
+    assert list(one["allocations_per_step"]) == [8]
+
+
+@needs_cuda_build
+def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
+    words = ("run.alloctrace", "--since", "step:3", "--until", "step:7", "--device", "cuda:0")
+    shown = " ".join(run_analyze(folder, "sites", *words).split())
+    assert "on average of the last 4 steps" in shown and "ALLOCATED from step:3 to step:7" in shown
+    assert "(32 allocations" in shown and "LIVE" not in shown
+    assert "SHRANK from step:3 to step:7: what holds less -86.0 MiB" in shown and "GREW" not in shown
+    peak = json.loads(run_analyze(folder, "peak", *words, "--json"))
+    expected = trace.peak("cuda:0", since="step:3", until="step:7")
+    assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
+    assert "the highest from step:3 to step:7" in " ".join(run_analyze(folder, "peak", *words).split())
+    refused = json.loads(run_analyze(folder, "oom", *words, "--json"))
+    assert [row["step"] for row in refused] == [6]
+    later = json.loads(run_analyze(folder, "oom", "run.alloctrace", "--since", "step:3", "--json"))
+    assert [row["step"] for row in later] == [6, 9]
+    shown = run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2")
+    assert shown.startswith("The last 2 refused requests") and "in step 3" in shown and "in step 6" in shown
+    until_later = json.loads(run_analyze(folder, "peak", *words[:3], "--until", "99s", "--json", "--device", "cuda:0"))
+    assert until_later["bytes"] == trace.peak("cuda:0", since="step:3").bytes
+    none = run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
+    assert none == "No request ran out of memory in this range.\n"
+
+
+LEAKS_FOR_A_WHILE = """
+import torch, pytorch_alloctrace as alloctrace
+
+kept = []
+
+def step(number):
+    torch.empty(70_000)
+    if 20 <= number < 45:
+        kept.append(torch.empty(10_000))  # LEAK
+
+with alloctrace.enable("for_a_while.alloctrace", devices=("cpu",)):
+    for number in range(100):
+        step(number)
+        alloctrace.step()
+with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
+    step(30)
+"""
+
+
+def test_leaks_of_a_stretch(tmp_path: Path) -> None:
+    """A leak that is over is none of the whole run, but it is one of the steps in which it was."""
+    (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
+    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=120, environment={})
+    trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
+    assert trace.leaks().empty
+    [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")
+    assert leak["source"].endswith("# LEAK")
+    assert leak["unit"] == "step" and leak["rate"] == 40_000 and leak["confidence"] > 0.9
+    shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
+    assert "LEAK  program.py:" in shown and "steps judged" in " ".join(shown.split())
+    assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
+    for name, moment, part in (
+        ("no_steps", "0.0s", "and the trace has none"),
+        ("for_a_while", "step:99", "no step ends"),
+    ):
+        told = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", moment, status=2)
+        assert part in told.splitlines()[-1]
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("sites", "--since", "step:7", "--until", "step:3"), "nothing happened between step:7 and step:3"),
+        (("timeline", "--since", "end"), "nothing happened between end and the end"),
+        (("peak", "--since", "99s"), "nothing happened between 99s and the end"),
+        (("sites", "--since", "99999999999999999999999"), "nothing happened between"),
+        (("oom", "--since", "step:3", "--until", "step:3"), "nothing happened between"),
+        (("timeline", "--since", "step:3", "--until", "step:4", "--points", "1"), "--points"),
+        (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
+        (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
+        (("sites", "--since", "step:3", "--at", "end"), "--at is one moment"),
+        (("leaks", "--since", "step:3", "--until", "step:2"), "nothing happened between step:3 and step:2"),
+        (("--since", "step:3"), "not to the verdict"),
+    ],
+)
+def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
+    assert part in run_analyze(folder, *arguments, "run.alloctrace", status=2).splitlines()[-1]

@@ -1,0 +1,430 @@
+"""The command line of the analyses, as a user meets it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pty
+import random
+import re
+import struct
+import subprocess
+import sys
+import textwrap
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from running import program_environment
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analyze import __main__ as command_line
+from pytorch_alloctrace.report import progress, units
+from pytorch_alloctrace.report.as_json import verdict
+from pytorch_alloctrace.report.screen import Screen
+from pytorch_alloctrace.report.text import write_verdict
+
+PROGRAM = """
+    import torch
+    import pytorch_alloctrace as alloctrace
+
+    model = torch.nn.Linear(100, 1000)
+    history = []
+
+    def train_step(x):
+        prediction = model(x)  # planted, with a comment so long that the quoted line has no room in eighty columns
+        history.append(prediction)
+        return "\x1b[31mred"
+
+    with alloctrace.enable("run.alloctrace"):
+        kept = [torch.empty(5000), "\x1b[31mred"]
+        for number in range(40):
+            train_step(torch.randn(8, 100))
+            alloctrace.step()
+"""
+LEAKING = "prediction = model(x)  # planted, with a comment so long that the quoted line has no room in eighty columns"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds program.py and the trace of its run, run.alloctrace."""
+    made = tmp_path_factory.mktemp("analyze")
+    run_python(made, PROGRAM)
+    return made
+
+
+def run_python(folder: Path, source: str, **environment: str) -> None:
+    (folder / "program.py").write_text(textwrap.dedent(source))
+    command = [sys.executable, "program.py"]
+    subprocess.run(command, cwd=folder, env=program_environment(**environment), check=True, timeout=120)
+
+
+def analyze(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command with its output piped."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
+        cwd=folder,
+        env=program_environment(**environment),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def verdict_of(folder: Path, *arguments: str, **environment: str) -> str:
+    done = analyze(folder, *arguments, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def in_terminal(folder: Path, *arguments: str, **environment: str) -> str:
+    """What a terminal of 80 columns gets, stdout and stderr together."""
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
+        cwd=folder,
+        env=program_environment(TERM="xterm-256color", COLUMNS="80", **environment),
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    ) as process:
+        os.close(follower)
+        chunks = []
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while chunk := os.read(leader, 65536):
+                chunks.append(chunk)
+        assert process.wait(timeout=120) == 0
+    os.close(leader)
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_the_verdict_comes_first_with_the_line_and_its_source(folder: Path) -> None:
+    lines = verdict_of(folder, "run.alloctrace").splitlines()
+    assert lines[0].startswith("program.py, torch 2.") and lines[0].endswith("cpu")
+    assert "40 steps" in lines[1] and "complete, nothing lost" in lines[1]
+    number = 1 + next(i for i, line in enumerate((folder / "program.py").read_text().splitlines()) if LEAKING in line)
+    # Each prediction is 8 x 1000 floats of 4 bytes; its graph keeps the input, 8 x 100 floats, made by another line.
+    assert lines[3] == f"LEAK  program.py:{number} in train_step: +34.4 KiB per step"
+    assert lines[4].strip() == LEAKING
+    assert "still alive at the end, from 31 of the 31 steps judged." in " ".join(" ".join(lines[5:8]).split())
+    text = "\n".join(lines)
+    assert "+3.12 KiB per step  program.py:16" in text
+    for section in ("PEAK  cpu: ", "AT THE END  cpu: ", "GROWTH  cpu, live at the end of each step"):
+        assert section in text
+    assert "slope +34.4 KiB per step" in " ".join(text.split())
+
+
+def test_piped_text_is_plain_and_shortens_nothing(folder: Path) -> None:
+    text = verdict_of(folder, "run.alloctrace", "--top", "0")
+    assert "\x1b" not in text
+    assert not re.search("[─-╿]", text), "box drawing"
+    assert 'kept = [torch.empty(5000), "\\x1b[31mred"]' in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+    assert f"      {LEAKING}\n" in text
+
+
+def test_80_columns_are_kept_and_no_place_is_cut(folder: Path) -> None:
+    text = verdict_of(folder, "run.alloctrace", "--width", "80", "--top", "0")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "program.py:9 in train_step" in text and "prediction = model(x)  # planted, with" in text
+    narrow = verdict_of(folder, "run.alloctrace", "--width", "40", "--top", "0")
+    assert "program.py:9" in narrow
+
+
+def test_a_terminal_gets_colours_and_80_columns(folder: Path) -> None:
+    text = in_terminal(folder, "run.alloctrace")
+    assert "\x1b[1;31mLEAK" in text
+    assert "\x1b[31mred" not in text, "what the program's source holds must not reach the terminal"
+    plain = without_colours(text)
+    assert max(map(len, plain.splitlines())) <= 80
+    assert in_terminal(folder, "run.alloctrace", NO_COLOR="1").count("\x1b[1;31m") == 0
+    assert plain.splitlines()[3] == verdict_of(folder, "run.alloctrace").splitlines()[3]
+
+
+def test_an_ascii_stream_gets_ascii(folder: Path) -> None:
+    done = analyze(folder, "run.alloctrace", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and done.stdout.isascii() and "LEAK" in done.stdout and "\\u" not in done.stdout
+
+
+def test_json_has_whole_bytes_and_says_the_same(folder: Path) -> None:
+    result = json.loads(verdict_of(folder, "run.alloctrace", "--json"))
+    assert (result["format"], result["format_version"]) == ("pytorch_alloctrace.verdict", 1)
+    assert result["integrity"]["state"] == "complete" and result["trace"]["steps"] == 40
+    first = result["findings"][0]
+    assert (first["kind"], first["unit"], first["device"]) == ("leak", "step", "cpu")
+    assert first["site"]["source"].strip() == LEAKING and first["site"]["user"] is True
+    assert first["bytes_per_unit"] == 8 * 1000 * 4 + 8 * 100 * 4
+    assert first["bytes"] == 31 * first["bytes_per_unit"]
+    (device,) = result["devices"]
+    assert device["peak"]["bytes"] >= device["end"]["bytes"] == 5000 * 4 + 40 * 35200
+    assert sum(site["bytes"] for site in device["end"]["sites"]) + device["end"]["more_bytes"] == device["end"]["bytes"]
+    assert device["growth"]["bytes_per_step"] == 35200
+
+    def check(value: object, name: str) -> None:
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                check(entry, key)
+        elif isinstance(value, list):
+            for entry in value:
+                check(entry, name)
+        elif name == "bytes" or name.endswith("_bytes") or name.startswith("bytes_"):
+            assert type(value) is int, name
+
+    check(result, "")
+
+
+def test_top_limits_the_tables(folder: Path) -> None:
+    result = json.loads(verdict_of(folder, "run.alloctrace", "--json", "--top", "1"))
+    end = result["devices"][0]["end"]
+    assert len(end["sites"]) == 1 and end["more_sites"] == 2
+    assert "in 2 more lines" in verdict_of(folder, "run.alloctrace", "--top", "1")
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_bad_input_is_one_line_and_exit_2(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a trace, but long enough to have a header if it were one " * 100)
+    (tmp_path / "program.py").write_text("x = 1\n")
+    for name, words in [
+        ("missing", "missing"),
+        (".", "."),
+        ("text", "text"),
+        ("text/below", "text/below"),
+        ("program.py", "program.py"),
+        ("", ""),
+    ]:
+        message = refused(analyze(tmp_path, name))
+        assert message.count("\n") == 1 and words in message, (name, message)
+    message = refused(analyze(folder, "run.alloctrace", "--device", "cuda:7"))
+    assert "cuda:7" in message and "cpu" in message
+    for arguments in ([], ["run.alloctrace", "--top", "-1"], ["run.alloctrace", "--top", "x"], ["a", "b"]):
+        assert "usage:" in refused(analyze(folder, *arguments))
+
+
+def test_a_newer_format_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    # magic, version, checksum of these 32 bytes with 0 in its own place, session id: docs/trace-format.md
+    data = bytearray((folder / "run.alloctrace").read_bytes())
+    data[8:16] = struct.pack("<II", 999, 0)
+    data[12:16] = struct.pack("<I", zlib.crc32(data[:32]))
+    (tmp_path / "newer").write_bytes(data)
+    code, output, errors = in_process(tmp_path / "newer")
+    assert (code, output) == (2, "") and errors.count("\n") == 1
+    assert "999" in errors and "newer" in errors
+
+
+def in_process(path: Path, *arguments: str) -> tuple[int, str, str]:
+    """Runs the command in this process, where a fault of ours raises."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = command_line.main([str(path), *arguments])
+    return code, output.getvalue(), errors.getvalue()
+
+
+def test_a_trace_cut_anywhere_is_analyzed_as_far_as_it_goes(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "run.alloctrace").read_bytes()
+    cut_places = sorted({*range(0, len(whole), max(len(whole) // 40, 1)), len(whole) - 1, 1, 20, 64})
+    analyzed = 0
+    for length in cut_places:
+        (tmp_path / "cut").write_bytes(whole[:length])
+        code, output, errors = in_process(tmp_path / "cut")
+        if code == 0:
+            analyzed += 1
+            assert output.splitlines()[3].startswith(("INCOMPLETE", "DAMAGED")), output
+            assert errors == ""
+        else:
+            assert code == 2 and errors.count("\n") == 1
+    assert analyzed > len(cut_places) // 2
+
+
+def test_flipped_bits_are_told_and_never_raise(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "run.alloctrace").read_bytes()
+    chance = random.Random(3)
+    told = 0
+    for _ in range(40):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 5, 200])):
+            damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        (tmp_path / "damaged").write_bytes(damaged)
+        for arguments in ([], ["--json"]):
+            code, output, errors = in_process(tmp_path / "damaged", *arguments)
+            assert code in (0, 2) and errors.count("\n") == (1 if code else 0)
+        if code == 0:
+            told += json.loads(output)["integrity"]["state"] != "complete"
+    assert told > 20
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytorch_alloctrace.analyze", "run.alloctrace"],
+            cwd=folder,
+            env=program_environment(),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupt_is_exit_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "summarize", interrupted)
+    assert in_process(folder / "run.alloctrace") == (130, "", "")
+
+
+def test_a_progress_bar_is_shown_to_a_terminal_only_and_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*, terminal: bool) -> str:
+        output = io.StringIO()
+        with progress.SlowProgress(Console(file=output, force_terminal=terminal, width=80)) as bar:
+            for share in (0.0, 0.5, 0.25):
+                bar(share)
+        return output.getvalue()
+
+    assert shown(terminal=True) == ""
+    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0)
+    assert shown(terminal=False) == ""
+    assert "reading the trace, pass 2" in shown(terminal=True)
+
+
+def recorded(path: Path, program: Callable[[], object], **options: str) -> Path:
+    with alloctrace.enable(path, devices=("cpu",), **options):  # type: ignore[arg-type]
+        kept = program()
+    del kept
+    return path
+
+
+def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
+    _, text, _ = in_process(recorded(tmp_path / "empty", lambda: None))
+    assert "Nothing was allocated through torch while this was recorded (cpu)." in text
+    assert json.loads(in_process(tmp_path / "empty", "--json")[1])["devices"] == []
+
+    _, text, _ = in_process(recorded(tmp_path / "one", lambda: torch.empty(1000)))
+    assert "NOTE  Too short to judge leaks: no steps in the trace" in text
+    assert "no steps" in text and "3.91 KiB in 1 block" in text and "GROWTH  cpu, live over time" in text
+
+    def stepping() -> list[torch.Tensor]:
+        kept = []
+        for _ in range(30):
+            kept.append(torch.empty(1000))
+            alloctrace.step()
+        return kept
+
+    _, text, _ = in_process(recorded(tmp_path / "none", stepping, stacks="none"))
+    assert "LEAK  (no Python stack): +3.91 KiB per step" in text
+    assert 'The trace has no stacks (stacks="none"), so no lines of code can be named.' in " ".join(text.split())
+
+    _, text, _ = in_process(recorded(tmp_path / "well", lambda: [alloctrace.step() for _ in range(9)]))
+    assert "Nothing was allocated" in text
+
+
+def test_several_devices_have_a_section_each(folder: Path) -> None:
+    summary = summarize(alloctrace.load(folder / "run.alloctrace"))
+    (cpu,) = summary.devices
+    leaks = tuple(dataclasses.replace(leak, device="cuda:0", rate=leak.rate * 2) for leak in cpu.leaks.leaks)
+    cuda = dataclasses.replace(cpu, device="cuda:0", leaks=dataclasses.replace(cpu.leaks, leaks=leaks))
+    both = dataclasses.replace(summary, devices=(cuda, cpu))
+    output = io.StringIO()
+    write_verdict(both, Screen(Console(file=output), 80))
+    text = output.getvalue()
+    findings = [line for line in text.splitlines() if line.startswith("LEAK")]
+    assert [line.rpartition(" on ")[2] for line in findings] == ["cuda:0", "cpu"]
+    assert (
+        text.index("PEAK  cuda:0") < text.index("GROWTH  cuda:0") < text.index("PEAK  cpu") < text.index("GROWTH  cpu")
+    )
+    assert [device["device"] for device in verdict(both)["devices"]] == ["cuda:0", "cpu"]
+
+
+def test_user_paths_make_installed_code_the_users_own(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("import torch\ndef make():\n    return torch.empty(1000)\n")
+    run_python(
+        tmp_path,
+        """
+        import library
+        import pytorch_alloctrace as alloctrace
+        with alloctrace.enable("run.alloctrace"):
+            kept = library.make()
+        """,
+        PYTHONPATH=f"{library.parent}:{program_environment()['PYTHONPATH']}",
+    )
+
+    def site(*arguments: str) -> str:
+        result = json.loads(verdict_of(tmp_path, "run.alloctrace", "--json", *arguments))
+        return str(result["devices"][0]["end"]["sites"][0]["site"]["filename"])
+
+    assert site() == str(tmp_path / "program.py")
+    assert site("--user-path", str(library)) == str(library / "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1280, "1.25 KiB"),
+        (-1280, "-1.25 KiB"),
+        (10 * 1024, "10.0 KiB"),
+        (100 * 1024, "100 KiB"),
+        (1023.4 * 1024, "1,023 KiB"),
+        (1023.6 * 1024, "1.00 MiB"),
+        (55_050_240, "52.5 MiB"),
+        (2**40 - 1, "1.00 TiB"),
+        (0.25, "0.25 B"),
+        (2**63, "8.00 EiB"),
+    ],
+)
+def test_sizes(count: float, text: str) -> None:
+    assert units.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.0000042, "4.2 us"),
+        (0.0123, "12.3 ms"),
+        (1, "1 s"),
+        (12.34, "12.3 s"),
+        (59.97, "1 min"),
+        (245, "4 min 5 s"),
+        (3599.6, "1 h"),
+        (7380, "2 h 3 min"),
+        (86400 * 3 + 4 * 3600, "3 d 4 h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert units.duration(seconds) == text
+
+
+def test_charts() -> None:
+    assert units.sparkline([0, 7], 10) == "▁█"
+    assert units.sparkline([0, 7], 10, plain=True) == "_#"
+    assert units.sparkline([5] * 4, 10) == "█" * 4  # level, not empty
+    assert units.sparkline([], 10) == ""
+    spike = [0] * 1000
+    spike[500] = 9
+    assert units.sparkline(spike, 20).count("█") == 1
+    assert (units.share(1, 0), units.share(1, 1000), units.share(45, 100)) == ("-", "<1 %", "45 %")

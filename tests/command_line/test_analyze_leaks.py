@@ -1,0 +1,97 @@
+"""Leaks from the outside: the verb and the table, on a CUDA device whose capacity is known and on the CPU."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = """
+import sys, time, torch, pytorch_alloctrace as alloctrace
+device = sys.argv[1]
+with alloctrace.enable(f"{device}.alloctrace", devices=(device,)):
+    kept, tokens = [], torch.zeros(0, 1000, device=device)
+    for number in range(60):
+        kept.append(torch.ones(50_000, device=device))  # kept
+        tokens = torch.cat([tokens, torch.zeros(1, 1000, device=device)])  # grows
+        time.sleep(0.002)
+        alloctrace.step()
+with alloctrace.enable("healthy.alloctrace", devices=("cpu",)):
+    for number in range(60):
+        torch.ones(50_000)
+        alloctrace.step()
+"""
+COLUMNS = (
+    *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
+    *("bytes_at_end", "oldest_age", "forecast", "stack", "sites"),
+)
+
+
+@needs_cuda_build
+def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(PROGRAM, "cuda", memory="2GiB")
+    trace = alloctrace.load(tmp_path / "cuda.alloctrace")
+    leaks = trace.leaks()
+    assert tuple(leaks.columns) == COLUMNS
+    assert list(leaks["kind"]) == ["survivors", "growing"]
+    assert [source.partition("  # ")[2] for source in leaks["source"]] == ["kept", "grows"]
+    assert list(leaks["rate"]) == [200_000, 4_000] and set(leaks["unit"]) == {"step"}
+    assert (leaks["blocks"][0], leaks["bytes"][0], leaks["bytes_at_end"][0]) == (46, 46 * 200_000, 46 * 200_000)
+    assert (leaks["blocks"][1], leaks["bytes"][1], leaks["oldest_age"][1]) == (1, 60 * 4_000, 1)
+    for row in leaks.to_dict("records"):
+        assert row["line"] in [frame.line for frame in trace.frames(row["stack"])]
+        assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.9 < row["confidence"] <= 1
+    # Of 2 GiB the driver had less than 1 GiB used; 204,000 bytes a step, and a step lasts at least 2 ms.
+    seconds = (trace.steps()["time_ns"].iloc[-1] - trace.steps()["time_ns"].iloc[11]) / 1e9 / 48
+    assert 2**30 / 200_000 * seconds < leaks["forecast"][0] < 2**31 / 200_000 * seconds
+    assert leaks["forecast"][1] == pytest.approx(50 * leaks["forecast"][0])
+
+    text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
+    assert "LEAK program.py:7: +195 KiB per step" in text and "LEAK program.py:8: +3.91 KiB per step" in text
+    assert "This buffer is replaced by a larger one again and again, never by a smaller: 234 KiB" in text
+    assert "cuda:0 is full after" in text and "PEAK" not in text
+    assert "and 1 more leak" in run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
+
+    rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
+    assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0]["bytes"] == 46 * 200_000
+    table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
+    assert list(table["rate"]) == [200_000, 4_000] and table["sites"][0].endswith("program.py:7 9200000")
+
+    verdict = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--json"))
+    assert [finding["leak_kind"] for finding in verdict["findings"]] == ["survivors", "growing"]
+    assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast"][0])
+
+
+def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> None:
+    run_program(PROGRAM, "cpu")
+    leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks("cpu")
+    assert list(leaks["rate"]) == [200_000, 4_000]
+    assert leaks["forecast"].notna().all()
+    assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace"), (
+        "of the machine others take their part"
+    )
+
+    healthy = alloctrace.load(tmp_path / "healthy.alloctrace").leaks()
+    assert healthy.empty and tuple(healthy.columns) == COLUMNS
+    assert "OK  No leak found on cpu" in run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
+    assert json.loads(run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
+    assert run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("leaks", "missing.alloctrace"), "missing.alloctrace"),
+        (("blocks", "missing.alloctrace", "--fail"), "--fail belongs to leaks"),
+        (("missing.alloctrace", "--fail"), "--fail belongs to leaks"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:
+    assert part in run_analyze(tmp_path, *arguments, status=2).splitlines()[-1]

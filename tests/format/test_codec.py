@@ -1,0 +1,270 @@
+"""That what was emitted is what is read, whatever the events are, however they come, and when the disk is full: then
+it is told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import format_reader
+import numpy as np
+import pytest
+from core_probe import FIELDS, Recorder, decode, encode, fields_of, make_events
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running import ROOT, program_environment
+
+import pytorch_alloctrace as alloctrace
+
+LOST = 14
+BITS = {name: 8 * core_probe.EVENT[name].itemsize for name in FIELDS}
+
+
+def values(bits: int) -> st.SearchStrategy[int]:
+    """Few enough that events repeat each other, which is what the predictions live on, and every extreme."""
+    odd = [0, 1, 127, 128, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1]
+    return st.one_of(
+        st.integers(0, 5), st.sampled_from([value % (1 << bits) for value in odd]), st.integers(0, (1 << bits) - 1)
+    )
+
+
+EVENTS = st.lists(st.fixed_dictionaries({name: values(bits) for name, bits in BITS.items()}), max_size=25).map(
+    make_events
+)
+NUMBERS = values(64)
+
+
+def read_back(path: Path) -> list[tuple[int, ...]]:
+    """The events of a trace by the independent reader, as fields_of() gives them."""
+    trace = format_reader.TraceFile(path)
+    return [tuple(getattr(event, name) for name in FIELDS) for _, event in trace.events()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS, st.integers(0, 25), NUMBERS)
+def test_a_block_decodes_to_what_was_encoded(events: core_probe.Events, split: int, begin: int) -> None:
+    payload = encode(events, min(split, len(events)), begin)
+    decoded = decode(payload, len(events), begin)
+    assert decoded is not None and fields_of(decoded) == fields_of(events)
+    independent = format_reader.decode_events(payload, len(events), begin)
+    assert [tuple(getattr(event, name) for name in FIELDS) for event in independent] == fields_of(events)
+
+
+@settings(max_examples=100, deadline=None)
+@given(EVENTS, st.data())
+def test_a_block_that_is_not_whole_is_refused(events: core_probe.Events, data: st.DataObject) -> None:
+    """Cut anywhere, or with another number of events than it says: never fewer events in silence."""
+    payload = encode(events, 0, 0)
+    cut = data.draw(st.integers(0, len(payload) - 1))
+    assert decode(payload[:cut], len(events), 0) is None
+    assert decode(payload, len(events) + 1, 0) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 50), NUMBERS)
+def test_any_bytes_decode_or_are_refused(payload: bytes, count: int, begin: int) -> None:
+    decoded = decode(payload, count, begin)
+    assert decoded is None or len(decoded) == count
+
+
+def test_repeated_work_takes_few_bytes() -> None:
+    """What the format is for: a program that repeats itself costs a byte of tag and the time's bytes an event."""
+    step = [
+        {
+            "kind": kind,
+            "address": 4096 * block,
+            "size": 1000 * block * (kind == 1),
+            "stack": block + 10,
+            "thread": 1,
+            "location": 1,
+        }
+        for kind in (1, 3)
+        for block in range(100)
+    ]
+    events = make_events([{**event, "time": 300 * number} for number, event in enumerate(step * 50)])
+    assert len(encode(events, 0, 0)) < 3.5 * len(events)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=6), st.sampled_from([4, 16, 64, 1024]))
+def test_a_recording_reads_as_it_was_made(
+    tmp_path: Path, batches: list[tuple[core_probe.Events, bool]], ring: int
+) -> None:
+    """Through ring, writer and file: small rings wrap many times, each flush ends a block."""
+    path = tmp_path / "t.alloctrace"
+    path.unlink(missing_ok=True)
+    with Recorder(path, ring_events=ring, wait_ns=10_000_000_000) as recorder:
+        for events, flushes in batches:
+            assert recorder.push(events) == len(events)
+            assert not flushes or recorder.flush()
+    emitted = [row for events, _ in batches for row in fields_of(events)]
+    assert read_back(path) == emitted
+    trace = alloctrace.load(path)
+    assert trace.integrity.state == "complete" and trace.integrity.events == len(emitted)
+    columns = trace.events(columns=["seq", "address", "autograd_seq", "node_seq", "node_thread", "thread"])
+    read = list(zip(*(columns[name] for name in columns), strict=True))
+    names = ("address", "sequence", "node_sequence", "node_thread", "thread")
+    positions = [FIELDS.index(name) for name in names]
+    assert read == [(seq, *(row[at] for at in positions)) for seq, row in enumerate(emitted)]
+
+
+@pytest.mark.parametrize(("threads", "ring"), [(4, 256), (8, 4096), (3, 8)])
+def test_threads_share_the_ring_without_loss(tmp_path: Path, threads: int, ring: int) -> None:
+    path, each = tmp_path / "t.alloctrace", 400 * ring if ring < 256 else 100_000 // threads
+    with Recorder(path, ring_events=ring, wait_ns=60_000_000_000) as recorder:
+        assert recorder.push_from_threads(threads, each) == threads * each
+    trace = alloctrace.load(path)
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    events = trace.events(columns=["seq", "thread", "address", "size"])
+    assert len(events) == threads * each and (np.diff(events["seq"]) == 1).all()
+    for number in range(1, threads + 1):
+        mine = events[events["thread"] == number]
+        assert (mine["address"].to_numpy() == np.arange(1, each + 1)).all(), "a thread's events out of their order"
+        assert (mine["size"].to_numpy() == number * np.arange(1, each + 1)).all()
+
+
+def test_threads_that_do_not_wait_lose_what_they_are_told(tmp_path: Path) -> None:
+    """A ring far too small and no waiting: what push() refused is what the trace says is lost, and nothing else is."""
+    path, threads, each = tmp_path / "t.alloctrace", 4, 50_000
+    with Recorder(path, ring_events=64, wait_ns=0) as recorder:
+        taken = recorder.push_from_threads(threads, each)
+    trace = alloctrace.load(path)
+    events = trace.events(columns=["kind", "thread", "address", "size"])
+    told = events[events["kind"] == "lost"]
+    assert 0 < taken < threads * each, "the ring was large enough: nothing was tried"
+    assert len(events) - len(told) == taken
+    assert (
+        told["size"].sum()
+        == trace.integrity.lost
+        == trace.integrity.lost_by_cause["ring_full"]
+        == threads * each - taken
+    )
+    assert trace.integrity.state == "gaps" and trace.integrity.missing_events == 0
+    for number in range(1, threads + 1):
+        assert (np.diff(events["address"][events["thread"] == number].astype(np.int64)) > 0).all()
+
+
+FULL_DISK = """
+import json, os, resource, sys, time
+from pathlib import Path
+from core_probe import Recorder, make_events
+how, ending, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+trace, spool, ballast = folder / "full" / "t.alloctrace", folder / "t.spool", folder / "full" / "ballast"
+recorder = Recorder(trace, ring_events=256, wait_ns=1_000_000, spool=spool)
+
+def set_full(full):
+    if how == "file size limit":
+        limit = trace.stat().st_size + 3000 if full else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    elif full:
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+    else:
+        ballast.unlink()
+
+taken, number = [], 0
+def push(count):
+    global number
+    events = make_events(count)
+    events["kind"] = 1
+    before = len(taken)
+    for index in range(count):
+        number += 1
+        events[index]["address"] = number
+        events[index]["size"] = number * 7919 % 100_003   # too irregular to predict: the file must grow
+        if recorder.push(events[index : index + 1]):
+            taken.append(number)
+    return len(taken) - before == count
+
+# Never more at once than the ring holds: nothing may be lost here only because the writer's thread was not let run.
+for _ in range(5):
+    assert push(100) and recorder.flush()
+set_full(True)
+while recorder.flush():
+    assert push(100) and number < 1_000_000
+push(3000)
+assert len(taken) < number - 1500
+assert not recorder.flush()
+if ending != "stays full":
+    set_full(False)
+if ending == "goes on":
+    while not recorder.flush():
+        time.sleep(0.01)
+    assert push(100) and recorder.flush() and push(100)
+stopped = recorder.stop()
+set_full(False) if ending == "stays full" else None
+print(json.dumps({"taken": taken, "emitted": number, "stopped": stopped}))
+"""
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A file system of 256 KiB; None where this user may not mount one."""
+    folder = tmp_path_factory.mktemp("disk")
+    (folder / "full").mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder / "full")]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    yield folder if mounted else None
+    if mounted:
+        subprocess.run(["umount", str(folder / "full")], check=True)
+
+
+@pytest.mark.parametrize("ending", ["goes on", "has room at the end", "stays full"])
+@pytest.mark.parametrize("how", ["file size limit", "full file system"])
+def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path | None, how: str, ending: str) -> None:
+    folder = tmp_path
+    if how == "full file system":
+        if small_disk is None:
+            pytest.skip("mounting a small file system needs root; the file size limit stands for it")
+        folder = small_disk
+        for path in (folder / "full").iterdir():
+            path.unlink()
+    (folder / "full").mkdir(exist_ok=True)
+    core_probe.library()  # built here: under the limit the compiler could not write it
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, how, ending, str(folder)],
+        env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run: dict[str, Any] = json.loads(done.stdout)
+    trace = alloctrace.load(folder / "full" / "t.alloctrace", spool=folder / "t.spool")
+    integrity = trace.integrity
+    events = trace.events(columns=["kind", "address", "size"])
+    rows = list(zip(events["kind"], events["address"], events["size"], strict=True))
+    assert [address for kind, address, _ in rows if kind == "alloc"] == run["taken"]
+    assert integrity.lost == sum(integrity.lost_by_cause.values()) == run["emitted"] - len(run["taken"]) > 1500
+    assert integrity.state == "gaps" and integrity.missing_events == 0 and integrity.corrupt_blocks == 0
+    assert run["stopped"] == integrity.ended == (ending != "stays full")
+    assert integrity.spool_read == (ending == "stays full")
+    if ending == "stays full":
+        return  # the ring had no room to tell in its place what is lost; the counters do
+    # In its place: between what came before and what came after, exactly so many are lost as are told.
+    expected = 1
+    for kind, address, size in rows:
+        if kind == "lost":
+            expected += size
+        else:
+            assert address == expected
+            expected += 1
+    assert expected == run["emitted"] + 1
+
+
+def test_an_encoder_starts_each_block_afresh() -> None:
+    """One encoder makes all blocks of a recording: the same events give the same bytes, whatever came before."""
+    ordinary = make_events([{"kind": 1, "address": 64 * n, "size": n, "stack": n, "time": n} for n in range(30)])
+    first = encode(ordinary, 0, 0)
+    for split, begin in itertools.product((0, 7, 30), (0, 1 << 63)):
+        encode(ordinary[::-1].copy(), split, begin)
+        assert encode(ordinary, split, 0) == first

@@ -1,0 +1,353 @@
+"""That damage costs what it touches and nothing else, that the trace says so, and that nothing brings a reader down."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import pytest
+from core_probe import Recorder, make_events
+from format_reader import BLOCK_HEADER, END, EVENTS, FILE_HEADER, Block, TraceFile
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import _replay
+from pytorch_alloctrace.errors import TraceError
+
+Row = tuple[int, ...]
+COLUMNS = ("seq", "time_ns", "kind", "address", "size", "stack", "thread", "location", "autograd_seq", "node_type")
+
+
+def some_events(count: int) -> core_probe.Events:
+    return make_events(
+        [
+            {"kind": 3 if n % 3 == 2 else 1, "address": n % 7 * 512, "size": n % 5 * 100, "stack": n % 4,
+             "location": n % 3, "thread": n % 2 + 1,
+             "time": 1000 * n, "sequence": n, "node_type": n % 3}
+            for n in range(count)
+        ]
+    )  # fmt: skip
+
+
+def rows_of(reader: _replay.TraceReader) -> list[Row]:
+    rows: list[Row] = []
+    stream = reader.stream()
+    while (raw := stream.next(1)) is not None:
+        rows += zip(*(raw[name].tolist() for name in COLUMNS), strict=True)
+    return rows
+
+
+@dataclass
+class Sample:
+    """A small trace, what it holds, and a place to damage it."""
+
+    data: bytes
+    blocks: list[Block]
+    rows: list[Row]
+    file: int
+    """A file in memory, rewritten for each kind of damage: a disk would take longer than the reading."""
+    events_of: dict[int, range] = field(default_factory=dict)
+    """Sequence numbers of each block of events, by its place among the blocks."""
+
+    def __post_init__(self) -> None:
+        self.events_of = {
+            index: range(block.first, block.first + block.count)
+            for index, block in enumerate(self.blocks)
+            if block.type == EVENTS
+        }
+
+    def end_of(self, index: int) -> int:
+        return self.blocks[index].offset + BLOCK_HEADER + len(self.blocks[index].payload)
+
+    def block_at(self, offset: int) -> int:
+        """The block that a byte belongs to; -1 for the file header."""
+        return max((i for i, block in enumerate(self.blocks) if block.offset <= offset), default=-1)
+
+    def read(self, data: bytes) -> tuple[dict[str, Any], list[Row]]:
+        """Integrity and events of a file with these bytes."""
+        os.ftruncate(self.file, 0)
+        os.pwrite(self.file, data, 0)
+        reader = _replay.TraceReader(f"/proc/self/fd/{self.file}")
+        _replay.Replay(reader, 50)
+        return reader.integrity(), rows_of(reader)
+
+    def without(self, lost: Iterable[int]) -> list[Row]:
+        """The rows but for those of some blocks."""
+        gone = {number for index in lost for number in self.events_of.get(index, ())}
+        return [row for row in self.rows if row[0] not in gone]
+
+
+def fields(rows: list[Row]) -> list[Row]:
+    """Rows without their time, which rests on anchors that damage may take, and sizes of frees, which rest on their
+    allocs."""
+    kind, size = COLUMNS.index("kind"), COLUMNS.index("size")
+    return [(row[0], *row[2:size], 0 if row[kind] == 3 else row[size], *row[size + 1 :]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    folder = tmp_path_factory.mktemp("damage")
+    path = folder / "t.alloctrace"
+    with Recorder(path) as recorder:
+        for part in range(3):
+            recorder.push(some_events(36)[12 * part : 12 * (part + 1)])
+            recorder.flush()
+    reader = _replay.TraceReader(str(path))
+    file = os.memfd_create("damaged")
+    made = Sample(path.read_bytes(), TraceFile(path).blocks, rows_of(reader), file)
+    assert len(made.rows) == 36 and len(made.events_of) == 3 and reader.integrity()["state"] == "complete"
+    yield made
+    os.close(file)
+
+
+def test_cut_at_every_byte(sample: Sample) -> None:
+    for size in range(len(sample.data)):
+        integrity, rows = sample.read(sample.data[:size])
+        whole = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
+        kept = sum(len(sample.events_of.get(index, ())) for index in whole)
+        assert fields(rows) == fields(sample.rows[:kept]) and integrity["events"] == kept, size
+        end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
+        told = (
+            integrity["state"],
+            integrity["truncated_bytes"],
+            integrity["corrupt_blocks"],
+            integrity["missing_events"],
+        )
+        assert told == ("truncated", size - end, 0, 0), size
+        assert not integrity["ended"]
+
+
+def test_every_bit_flipped(sample: Sample) -> None:
+    lost: list[int]
+    for offset in range(len(sample.data)):
+        index = sample.block_at(offset)
+        lost = [] if index < 0 else [index]
+        gone = len(sample.events_of.get(index, ()))
+        size = FILE_HEADER if index < 0 else sample.end_of(index) - sample.blocks[index].offset
+        expected = sample.without(lost)
+        for bit in range(8):
+            data = bytearray(sample.data)
+            data[offset] ^= 1 << bit
+            integrity, rows = sample.read(bytes(data))
+            assert fields(rows) == fields(expected), (offset, bit)
+            assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1, (offset, bit)
+            assert integrity["corrupt_bytes"] == size and integrity["truncated_bytes"] == 0, (offset, bit)
+            assert integrity["events"] == 36 - gone and integrity["missing_events"] == gone, (offset, bit)
+            assert integrity["ended"] == (index < 0 or sample.blocks[index].type != END), (offset, bit)
+
+
+def test_blocks_removed(sample: Sample) -> None:
+    """All ways to take blocks out: events are missing by number, an absent end is a truncated trace."""
+    count = len(sample.blocks)
+    for pattern in range(1 << count):
+        gone = [index for index in range(count) if pattern >> index & 1]
+        kept = [index for index in range(count) if index not in gone]
+        parts = [sample.data[sample.blocks[index].offset : sample.end_of(index)] for index in kept]
+        integrity, rows = sample.read(sample.data[:FILE_HEADER] + b"".join(parts))
+        # Blocks know the number of the next event: what is missing before the last block that is there shows.
+        last = max(kept, default=-1)
+        missing = sum(len(sample.events_of.get(index, ())) for index in gone if index < last)
+        assert [row[0] for row in rows] == [row[0] for row in sample.without(gone)]
+        assert integrity["missing_events"] == missing and integrity["corrupt_blocks"] == 0
+        ended = last == count - 1
+        assert integrity["state"] == ("gaps" if missing else "complete" if ended else "truncated"), gone
+        names_known = any(sample.blocks[index].type in (2, 3) for index in kept)
+        if names_known:
+            # Sizes of frees rest on their allocs; all else is as it was.
+            assert fields(rows) == fields(sample.without(gone))
+
+
+def test_blocks_repeated(sample: Sample) -> None:
+    """No event is told twice."""
+    for index in range(len(sample.blocks)):
+        block = sample.data[sample.blocks[index].offset : sample.end_of(index)]
+        at = sample.end_of(index)
+        integrity, rows = sample.read(sample.data[:at] + block + sample.data[at:])
+        assert rows == sample.rows and integrity["missing_events"] == 0
+        assert integrity["state"] == ("corrupt" if index in sample.events_of else "complete")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(150):
+        at, size = dice.randrange(FILE_HEADER, len(sample.data) + 1), dice.randrange(1, 600)
+        headless = sample.data[FILE_HEADER + 1 : FILE_HEADER + BLOCK_HEADER]
+        garbage = dice.choice([dice.randbytes(size), bytes(size), b"ATBK" * (size // 4 + 1), headless[:size]])
+        index = sample.block_at(at)
+        hit = [] if at == len(sample.data) or at in (FILE_HEADER, sample.blocks[index].offset) else [index]
+        integrity, rows = sample.read(sample.data[:at] + garbage + sample.data[at:])
+        assert fields(rows) == fields(sample.without(hit)), (at, garbage)
+        assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1
+        lost = sum(sample.end_of(i) - sample.blocks[i].offset for i in hit)
+        assert integrity["corrupt_bytes"] == len(garbage) + lost and integrity["truncated_bytes"] == 0
+        assert integrity["missing_events"] == 36 - len(rows)
+
+        end = min(at + size, len(sample.data))
+        touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
+        if not touched:
+            continue
+        integrity, rows = sample.read(sample.data[:at] + sample.data[end:])
+        assert fields(rows) == fields(sample.without(touched)), (at, end)
+        untouched_after = touched[-1] + 1 < len(sample.blocks)
+        if untouched_after:
+            assert integrity["missing_events"] == 36 - len(rows)
+        assert integrity["state"] != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
+
+
+def test_garbage_with_a_header_in_it_is_one_stretch(sample: Sample) -> None:
+    header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
+    # Not in the last block: there a header whose payload is not whole is what a cut leaves.
+    for index, block in enumerate(sample.blocks[:-1]):
+        at = (block.offset + BLOCK_HEADER + sample.end_of(index)) // 2
+        integrity, rows = sample.read(sample.data[:at] + b"12345" + header + b"67890" + sample.data[at:])
+        assert fields(rows) == fields(sample.without([index]))
+        assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1
+        assert integrity["corrupt_bytes"] == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
+
+
+def test_zeroed_pages(sample: Sample) -> None:
+    """What a file system leaves after a power failure: right size, holes of zeros."""
+    for at in range(0, len(sample.data), 97):
+        end = min(at + 256, len(sample.data))
+        touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
+        integrity, rows = sample.read(sample.data[:at] + bytes(end - at) + sample.data[end:])
+        assert fields(rows) == fields(sample.without(touched)) and integrity["state"] == "corrupt"
+
+
+def test_a_larger_trace_damaged_anywhere(tmp_path: Path) -> None:
+    """Real sizes: many blocks, and damage at random places, through the public interface."""
+    path, count = tmp_path / "t.alloctrace", 40_000
+    with Recorder(path, ring_events=4096, wait_ns=60_000_000_000) as recorder:
+        assert recorder.push(some_events(count)) == count
+    data, original = path.read_bytes(), alloctrace.load(path).events().set_index("seq")
+    dice = random.Random(5)
+    for _ in range(25):
+        damaged = bytearray(data)
+        for _ in range(dice.randrange(1, 4)):
+            at = dice.randrange(FILE_HEADER, len(damaged))
+            damaged[at] ^= dice.randrange(1, 256)
+        if dice.random() < 0.3:
+            del damaged[dice.randrange(FILE_HEADER, len(damaged)) :]
+        path.write_bytes(damaged)
+        trace = alloctrace.load(path)
+        events = trace.events().set_index("seq")
+        assert trace.integrity.state in ("corrupt", "truncated") and len(events) == trace.integrity.events < count
+        assert not trace.integrity.ended or trace.integrity.missing_events == count - len(events)
+        same = ["kind", "device", "address", "stream", "thread", "stack"]
+        assert (events[same].astype(str) == original.loc[events.index, same].astype(str)).all().all()
+        trace.sites()
+        trace.live()
+        trace.timeline(20)
+        assert str(trace.integrity)
+
+
+def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, content in {
+        "text": b"This is a text, and no trace. " * 50,
+        "letter": b"x",
+        "zeros": bytes(5000),
+        "random": random.Random(1).randbytes(5000),
+        "png": b"\x89PNG\r\n\x1a\n" + bytes(3000),
+        "magic": b"ALLOCTRC" + bytes(3000),
+        "spool": b"ALLOCSPL" + bytes(3000),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    for path in [*tmp_path.iterdir(), tmp_path / "absent", Path("/dev/null"), Path("/dev/zero")]:
+        with pytest.raises(TraceError) as error:
+            alloctrace.load(path)
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+    empty = tmp_path / "empty"
+    empty.touch()
+    trace = alloctrace.load(empty)
+    assert trace.integrity.state == "truncated" and trace.integrity.events == 0 and trace.header == {}
+    for table in (
+        trace.events(),
+        trace.live(),
+        trace.sites(),
+        trace.timeline(5),
+        trace.steps(),
+        trace.marks(),
+        trace.threads,
+    ):
+        assert len(table) == 0
+    assert trace.peak_bytes() == 0 and trace.peak_seq() is None and trace.frames(0) == []
+
+
+def test_a_newer_format_is_refused_and_a_damaged_number_is_not(sample: Sample, tmp_path: Path) -> None:
+    newer = bytearray(sample.data)
+    newer[8] = 2
+    damaged = bytes(newer)
+    newer[12:16] = zlib.crc32(newer[:12] + bytes(4) + newer[16:32]).to_bytes(4, "little")
+    path = tmp_path / "newer.alloctrace"
+    path.write_bytes(newer)
+    with pytest.raises(TraceError, match="newer"):
+        alloctrace.load(path)
+    integrity, rows = sample.read(damaged)
+    assert integrity["state"] == "corrupt" and rows == sample.rows
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.alloctrace"
+    with Recorder(path) as recorder:
+        recorder.push(some_events(500))
+    trace = alloctrace.load(path)
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(TraceError, match="cut short"):
+        trace.events()
+    with pytest.raises(TraceError, match="cut short"):
+        trace.live()
+
+
+def test_values_that_make_no_sense(tmp_path: Path) -> None:
+    """Every field at its extremes, where the interface computes with it: nothing but a table comes out."""
+    path, most = tmp_path / "t.alloctrace", (1 << 64) - 1
+    events = make_events(
+        [
+            {"kind": kind, "address": most, "size": size, "stack": stack, "location": stack, "thread": stack,
+             "time": time, "sequence": most, "node_sequence": most, "node_thread": (1 << 32) - 1, "node_type": 65535}
+            for kind in (*range(24), 255) for size in (0, most) for stack in (0, (1 << 32) - 1) for time in (0, most,
+            most >> 1)
+        ]
+    )  # fmt: skip
+    with Recorder(path) as recorder:
+        assert recorder.push(events) == len(events)
+    trace = alloctrace.load(path)
+    read = trace.events(columns=[*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS])
+    assert len(read) == len(events) and (read["address"] == most).all() and set(read["stack"]) == {0}
+    assert set(read["node_type"]) == {""} and set(read["device"]) == {""}
+    assert sum(trace.kind_counts.values()) == len(events) and trace.kind_counts["kind_255"] == 12
+    for table in (trace.sites(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
+        assert len(table) >= 0
+    assert all(trace.frames(stack) == [] for stack in set(read["stack"]))
+
+
+def test_mutated_files_under_sanitizers(tmp_path: Path) -> None:
+    """Thousands of damaged traces and spools, with checksums mended in half of them, read by code that checks every
+    access
+    and every operation."""
+    program = core_probe.build(
+        "fuzz_reader.cpp",
+        core_probe.READING,
+        ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    )
+    path, rounds = tmp_path / "t.alloctrace", 2500
+    spool = core_probe.killed(path, some_events(300), ring_events=128, definitions_bytes=512)
+    done = subprocess.run(
+        [program, path, spool, tmp_path, str(rounds), "1"], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048", "UBSAN_OPTIONS":
+        "print_stacktrace=1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcomes = {name: int(count) for name, count in (line.split() for line in done.stdout.splitlines())}
+    assert sum(outcomes.values()) == rounds
+    assert {"complete", "corrupt", "gaps", "truncated"} <= set(outcomes), "one kind of damage was not tried"

@@ -1,0 +1,346 @@
+"""That docs/trace-format.md is true: a reader written from it alone and the package read the same from the same
+files."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import numpy as np
+import pandas as pd
+import pytest
+from core_probe import Recorder, make_events
+from format_reader import BLOCK_HEADER, DEFINITIONS, DICTIONARY, END, EVENTS, Damage, Names, TraceFile, decode_events
+from running import ROOT
+
+import pytorch_alloctrace as alloctrace
+
+DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
+KINDS = [
+    "none",
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+    "step",
+    "mark",
+    "region_begin",
+    "region_end",
+    "lost",
+    "raw",
+    "role",
+    "memory",
+    "config",
+    "no_split",
+    "state_segment",
+    "state_block",
+    "latency",
+    "empty_cache",
+    "stream_use",
+    "allocator_state",
+    "pool_restore",
+    "pool_use",
+    "pool_allocator",
+]
+DEVICES = {0: "cpu", 1: "cuda"}
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP, STATE_BLOCK = 1, 2, 3, 10, 21
+ALLOCATED, PENDING_FREE = 1, 2
+
+
+def decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def demangled(name: bytes) -> str:
+    return subprocess.run(["c++filt", "-t", name.decode()], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
+    """Sizes of the events, those of frees that were not told filled in from the allocs, as the document says."""
+    live: dict[tuple[Any, ...], int] = {}
+    requested: dict[tuple[Any, ...], int] = {}
+    sizes = []
+    for _, event in oracle.events():
+        key = (*oracle.names.locations.get(event.location, (0, 0))[:2], event.address)
+        size = event.size
+        if event.kind == ALLOC:
+            live[key] = size
+            requested.pop(key, None)  # an address in use again: its completion was lost
+        elif event.kind == STATE_BLOCK:  # known here if it was not before: the recording began in mid-run
+            if event.node_sequence == ALLOCATED and key not in live:
+                live[key] = event.sequence
+                requested.pop(key, None)
+            elif event.node_sequence == PENDING_FREE and key not in requested:
+                requested[key] = event.sequence
+        elif event.kind == FREE_COMPLETED and key in requested:
+            size = size or requested[key]
+            del requested[key]
+        elif event.kind in (FREE_REQUESTED, FREE_COMPLETED):
+            size = size or live.get(key, 0)
+            live.pop(key, None)
+            if event.kind == FREE_REQUESTED:
+                requested[key] = size
+        sizes.append(size)
+    return sizes
+
+
+def steps_of(oracle: TraceFile) -> list[int | None]:
+    """The step of each event: the number of the next step that ends, after the last one its number + 1."""
+    ends = [(number, event.size) for number, event in oracle.events() if event.kind == STEP]
+    found: list[int | None] = []
+    for number, _ in oracle.events():
+        while ends and len(ends) > 1 and ends[0][0] < number:
+            ends.pop(0)
+        found.append((ends[0][1] if ends[0][0] >= number else ends[0][1] + 1) if ends else None)
+    return found
+
+
+def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[TraceFile, alloctrace.Trace]:
+    """Every event, every field, every stack, all names, the counts."""
+    oracle, trace = TraceFile(path, spool), alloctrace.load(path, spool=spool)
+    rows = oracle.events()
+    columns = [*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS]
+    read = trace.events(columns=columns)
+    names = oracle.names
+    assert read["seq"].tolist() == [number for number, _ in rows]
+    assert read["kind"].tolist() == [KINDS[e.kind] if e.kind < len(KINDS) else f"kind_{e.kind}" for _, e in rows]
+    for column, field in (
+        ("address", "address"), ("thread", "thread"), ("autograd_seq", "sequence"), ("node_seq", "node_sequence"),
+        ("node_thread", "node_thread"),
+    ):  # fmt: skip
+        assert read[column].tolist() == [getattr(event, field) for _, event in rows], column
+    assert read["stack"].tolist() == [event.stack if event.stack in names.frames else 0 for _, event in rows]
+    assert read["size"].tolist() == sizes_with_those_of_frees(oracle)
+    # One rounding of a product in double precision may go either way where a processor multiplies and adds at once.
+    assert np.abs(read["time_ns"].to_numpy() - np.array(oracle.times_ns(), dtype=np.int64)).max(initial=0) <= 1
+    assert [None if value is pd.NA else value for value in read["step"]] == steps_of(oracle)
+
+    nowhere = ("", 0, (0, 0))
+    locations = {0: nowhere}
+    for number, (kind, index, stream, first, second) in names.locations.items():
+        locations[number] = (DEVICES[kind] if kind == 0 else f"{DEVICES[kind]}:{index}", stream, (first, second))
+    wanted = [locations.get(event.location, nowhere) for _, event in rows]
+    assert list(zip(read["device"], read["stream"], read["pool"], strict=True)) == wanted
+    types = {0: ""} | {
+        key: demangled(name) if mangled else decoded(name) for key, (mangled, name) in names.node_types.items()
+    }
+    assert read["node_type"].tolist() == [types.get(event.node_type, "") for _, event in rows]
+
+    for stack in names.frames:
+        mine = [(decoded(name), decoded(file), line, source) for name, file, line, source in names.stack(stack)]
+        theirs = [(f.function, f.filename, f.line, f.source) for f in trace.frames(stack)]
+        assert theirs == [(*frame[:3], None if frame[3] is None else decoded(frame[3])) for frame in mine]
+    threads = [
+        (number, native, decoded(names.thread_names.get(number, b"") or name), autograd)
+        for number, (native, autograd, name) in sorted(names.threads.items())
+    ]
+    assert list(trace.threads.itertuples(index=False, name=None)) == threads
+
+    integrity = trace.integrity
+    assert integrity.events == len(rows)
+    counted = [
+        *integrity.lost_by_cause.values(),
+        integrity.empty_allocations,
+        integrity.reentered,
+        integrity.unknown_stacks,
+    ]
+    assert tuple(counted) == oracle.counters
+    assert integrity.uncommitted == oracle.uncommitted and integrity.ended == (oracle.end is not None)
+    assert trace.header == oracle.header and trace.begin_ns == oracle.first.wall
+    assert trace.end_ns - trace.begin_ns == oracle.latest.monotonic - oracle.first.monotonic
+    return oracle, trace
+
+
+PROGRAM = """
+import sys, threading, torch, pytorch_alloctrace as alloctrace
+def work(width):
+    model = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(15):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 16)) ** 2).mean().backward()
+        optimizer.step()
+session = alloctrace.enable("t.alloctrace")
+threads = [threading.Thread(target=work, args=(32 + n,), name=f"wörker-{n}") for n in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+session.flush()
+with alloctrace.region("übung"):
+    held = [torch.empty(n) for n in range(20)]
+    alloctrace.mark("held")
+alloctrace.step(7); work(8); alloctrace.step(); work(9); alloctrace.step()
+deep = lambda n: deep(n - 1) if n else torch.empty(10)
+list(deep(n) for n in range(60))
+"""
+
+
+def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    run_program(PROGRAM + "alloctrace.disable()\n")
+    oracle, trace = assert_readers_agree(tmp_path / "t.alloctrace")
+    kinds = set(trace.kind_counts)
+    assert {"alloc", "free_completed", "step", "mark", "region_begin", "region_end"} <= kinds
+    assert len(trace.events()) > 3000 and len(oracle.names.frames) > 100 and len(trace.threads) >= 4
+    assert {"wörker-0", "wörker-1", "wörker-2"} <= set(trace.threads["name"])
+    assert oracle.end == {"reason": "disable"} and trace.integrity.state == "complete"
+    assert [block.type for block in oracle.blocks][-3:] == [1, DICTIONARY, END]
+    stacks = [[name for name, *_ in oracle.names.stack(stack)] for stack in oracle.names.frames]
+    assert max(stack.count(b"<lambda>") for stack in stacks) == 60
+
+
+@pytest.mark.parametrize("folder", [None, "elsewhere", "spööl 日本 😀 \\ \" 'q'"])
+def test_readers_agree_on_a_killed_program(run_program: Callable[..., Any], tmp_path: Path, folder: str | None) -> None:
+    """The trace and its spool, beside it or where the header says, whatever the folder is called."""
+    program = PROGRAM
+    if folder is not None:
+        (tmp_path / folder).mkdir()
+        program = program.replace('enable("t.alloctrace"', f'enable("t.alloctrace", spool_dir={folder!r}')
+    run_program(program + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n", check=False)
+    (spool,) = tmp_path.rglob("*.spool")
+    _, trace = assert_readers_agree(tmp_path / "t.alloctrace", spool=spool)
+    assert trace.integrity.recovered > 0 and trace.integrity.state == "complete" and not trace.integrity.ended
+    found = alloctrace.load(tmp_path / "t.alloctrace").integrity
+    assert found == trace.integrity, "the spool is not found without being told where it is"
+
+
+def any_events(count: int, seed: int) -> core_probe.Events:
+    """Every kind, fields within what probe's definitions explain, addresses that come again."""
+    random = np.random.default_rng(seed)
+    events = make_events(count)
+    events["kind"] = random.choice([1, 1, 1, 2, 3, 3, *range(24), 77, 255], count)
+    for name, limit in (
+        ("stack", 4),
+        ("location", 3),
+        ("node_type", 3),
+        ("thread", 3),
+        ("size", 9),
+        ("node_thread", 3),
+    ):
+        events[name] = random.integers(0, limit, count)
+    # A mark's size is the id of its name, and marks of the probe have one.
+    events["size"][np.isin(events["kind"], [11, 12, 13])] = 4
+    events["address"] = random.integers(0, 12, count) * 512
+    events["sequence"] = random.integers(0, 1 << 40, count)
+    events["node_sequence"] = random.integers(0, 5, count)
+    return events
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_agree_on_any_events(tmp_path: Path, seed: int) -> None:
+    path, random = tmp_path / "t.alloctrace", np.random.default_rng(seed)
+    with Recorder(path, ring_events=512) as recorder:
+        for count in random.integers(1, 400, 6):
+            events = any_events(int(count), seed)
+            events["time"] = TraceFile(path).latest.counter + np.sort(random.integers(0, 10_000_000, count))
+            assert recorder.push(events) == count and recorder.flush()
+    oracle, _ = assert_readers_agree(path)
+    assert sum(block.type == EVENTS for block in oracle.blocks) >= 6
+
+
+@pytest.mark.parametrize(("count", "ring"), [(150, 64), (64, 64), (5, 8), (0, 8), (1000, 256)])
+def test_readers_agree_on_a_spool(tmp_path: Path, count: int, ring: int) -> None:
+    """Rings that are full, that wrap, that are empty; a log of definitions that wraps; an event whose hook never
+    ended."""
+    path = tmp_path / "t.alloctrace"
+    spool = core_probe.killed(path, any_events(count, 1), ring_events=ring, definitions_bytes=256)
+    oracle, trace = assert_readers_agree(path)
+    assert len(oracle.events()) == count and trace.integrity.recovered == len(oracle.runs[-1].events) if count else True
+    if count:
+        data = bytearray(spool.read_bytes())
+        slot = 4096 + (count - 2) % ring * 64
+        data[slot : slot + 4] = struct.pack("<I", count - 1 - ring & 0xFFFFFFFF)  # as the lap before left it
+        spool.write_bytes(data)
+        oracle, trace = assert_readers_agree(path)
+        assert oracle.uncommitted == 1 and len(oracle.events()) == count - 1
+        assert trace.integrity.state == "complete" and trace.integrity.missing_events == 0
+
+
+def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
+    """Unknown block types and definition types, longer records, an eighth column: of a later writer of the same
+    version."""
+    path = tmp_path / "t.alloctrace"
+    with Recorder(path) as recorder:
+        recorder.push(any_events(100, 2))
+    before = alloctrace.load(path)
+    events, threads = before.events(), before.threads
+    data, blocks = path.read_bytes(), TraceFile(path).blocks
+    parts = [data[:32]]
+    for block in blocks:
+        payload = block.payload
+        if block.type == DEFINITIONS:
+            payload += bytes([3, 99, 1, 2]) + bytes([7, 1, 0x85, 1, 2]) + b"new" + bytes([1, 200])
+        if block.type == EVENTS:
+            payload += bytes([3, 1, 2, 3])
+        header = bytearray(data[block.offset : block.offset + BLOCK_HEADER])
+        parts.append(with_checksums(header, payload))
+        header[12] = 60
+        struct.pack_into("<QQ", header, 24, block.first + block.count, 0)
+        struct.pack_into("<3Q", header, 40, *vars(block.end).values())
+        parts.append(with_checksums(header, b"anything"))
+    path.write_bytes(b"".join(parts))
+    oracle, after = assert_readers_agree(path)
+    assert after.integrity.state == "complete" and oracle.names.strings[133] == b"ne"
+    assert after.events().equals(events) and after.threads.equals(threads)
+
+
+def with_checksums(header: bytearray, payload: bytes) -> bytes:
+    """A block of this header and payload, its sizes and checksums made right."""
+    made = bytearray(header)
+    struct.pack_into("<Q", made, 16, len(payload))
+    struct.pack_into("<I", made, 8, zlib.crc32(payload))
+    struct.pack_into("<I", made, 4, zlib.crc32(made[8:]))
+    return bytes(made) + payload
+
+
+def example(name: str) -> bytes:
+    """The bytes of one of the document's examples."""
+    found = re.search(rf"```hex {name}\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert found, name
+    return bytes.fromhex(found[1])
+
+
+def test_the_documents_example_is_right() -> None:
+    header = example("file header")
+    assert struct.unpack_from("<I", header, 12)[0] == zlib.crc32(header[:12] + bytes(4) + header[16:]) == 0x81571D0B
+    names = Names()
+    names.add(example("definitions"))
+    assert names.stack(1) == [(b"outer", b"/home/user/train.py", 10, None)]
+    assert names.locations == {1: (0, 0, 0, 0, 0)} and names.threads == {2: (4243, 2, b"pt_worker")}
+    header, payload = example("events header"), example("events payload")
+    assert len(header) == BLOCK_HEADER and struct.unpack_from("<IIHHQQQQ", header, 4) == (
+        zlib.crc32(header[8:]), zlib.crc32(payload), EVENTS, 0, len(payload), 0, 8, 0x000909BC0138A2,
+    )  # fmt: skip
+    begin = struct.unpack_from("<Q", header, 40)[0]
+    table = [
+        [int(cell, 0) for cell in row.split("|")[1:-1]]
+        for row in re.findall(r"^\| [0-7] \| \d+ \|.*0x.*$", DOCUMENT, re.M)
+    ]
+    assert len(table) == 8
+    events = decode_events(payload, 8, begin)
+    assert [[i, e.kind, e.time - begin, *list(vars(e).values())[2:]] for i, e in enumerate(events)] == table
+    ours = core_probe.decode(payload, 8, begin)
+    assert ours is not None
+    assert core_probe.fields_of(ours) == [tuple(getattr(e, name) for name in core_probe.FIELDS) for e in events]
+    assert core_probe.encode(ours, 3, begin) == payload
+
+
+def test_the_oracle_refuses_what_is_not_as_documented(tmp_path: Path) -> None:
+    """An oracle that read anything would agree with nothing that matters."""
+    path = tmp_path / "t.alloctrace"
+    with Recorder(path) as recorder:
+        recorder.push(any_events(50, 3))
+    data = path.read_bytes()
+    for at in range(0, len(data), 5):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(Damage):
+            TraceFile(path)

@@ -1,0 +1,399 @@
+"""CUDA programs that fail, hang about on locks, swap allocators or are killed: the program goes its way, the trace is
+true."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from format_reader import BLOCK_HEADER, END, FILE_HEADER, read_block
+from running import ROOT, has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = needs_cuda_build
+
+
+def end_record(path: Path) -> dict[str, str]:
+    """The JSON object of the last block."""
+    data, offset = path.read_bytes(), FILE_HEADER
+    while offset < len(data):
+        block = read_block(data, offset)
+        offset += BLOCK_HEADER + len(block.payload)
+    assert block.type == END
+    return json.loads(block.payload)
+
+
+def build(folder: Path, name: str, source: str, *libraries: str) -> None:
+    """A native library beside the program, built against torch's headers and CUDA's of pip."""
+    import torch
+
+    torch_folder = Path(torch.__file__).parent
+    toolkits = [os.environ.get("CUDA_HOME") or "/usr/local/cuda"]
+    cuda_headers = [
+        *sorted((torch_folder.parent / "nvidia").glob("*/include")),
+        *(f"{path}/include" for path in toolkits),
+    ]
+    # The last: pip's packages leave out two headers that say nothing to a host compiler; a toolkit has them.
+    cuda_headers.append(ROOT / "csrc" / "torch" / "cuda_crt")
+    (folder / f"{name}.cpp").write_text(source)
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", f"{name}.cpp", "-o", f"{name}.so"]
+    command += [f"-I{torch_folder}/include", f"-I{sysconfig.get_paths()['include']}", *(f"-I{h}" for h in cuda_headers)]
+    command += [f"-L{torch_folder}/lib", *libraries, f"-Wl,-rpath,{torch_folder}/lib"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_events_add_up(trace: alloctrace.Trace) -> None:
+    """Every block and segment of a recording from the start is made before it is freed, and freed once."""
+    live: dict[str, dict[int, bool]] = {}
+    segments: dict[str, set[int]] = {}
+    events = trace.events(columns=["seq", "kind", "device", "address"])
+    assert list(events["seq"]) == list(range(len(events)))
+    for kind, device, address in zip(events["kind"], events["device"], events["address"], strict=True):
+        if not str(device).startswith("cuda"):
+            continue
+        blocks = live.setdefault(device, {})
+        if kind == "alloc":
+            assert address not in blocks, "made where one is live"
+            blocks[address] = False  # not freed yet
+        elif kind == "free_requested":
+            assert blocks.get(address) is False, "freed, but not live"
+            blocks[address] = True
+        elif kind == "free_completed":
+            assert blocks.pop(address) is True, "completed, but not requested"
+        elif kind == "segment_alloc":
+            assert address not in segments.setdefault(device, set())
+            segments[device].add(address)
+        elif kind == "segment_free":
+            segments[device].remove(address)
+
+
+OOM_PROGRAM = """
+import json, re, sys, threading, time, torch
+traced = sys.argv[1] == "traced"
+if traced:
+    import pytorch_alloctrace as alloctrace
+    session = alloctrace.enable("t.alloctrace")
+told, in_trace = [], []
+
+def check(error, request):
+    # Here the program may write its last words and end: the event must be in the file by now.
+    text = re.sub(r"0x[0-9a-f]+", "ADDRESS", re.sub(r"[Pp]rocess \\d+", "process N", str(error)))
+    told.append([type(error).__module__, type(error).__qualname__, isinstance(error, RuntimeError), text])
+    if not traced: return
+    session.flush()
+    events = alloctrace.load("t.alloctrace").events()
+    ooms = events[events["kind"] == "oom"]
+    in_trace.append([len(ooms), int(ooms["size"].iloc[-1]), request, int(ooms["stack"].iloc[-1]) > 0])
+
+def attempt(request, make):
+    try: make(request)
+    except torch.OutOfMemoryError as error: check(error, request)
+    else: told.append("no error")
+
+def plain(request): return torch.empty(request, dtype=torch.uint8, device="cuda")
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, grad): return plain(1 << 42)
+def in_backward(request): Fails.apply(torch.ones(10, device="cuda", requires_grad=True)).sum().backward()
+
+held = [plain(100 << 20) for _ in range(3)]
+attempt(1 << 42, plain)
+del held
+torch.cuda.set_per_process_memory_fraction(0.0001)
+attempt(1 << 30, plain)
+torch.cuda.set_per_process_memory_fraction(1.0)
+thread = threading.Thread(target=attempt, args=(1 << 43, plain))
+thread.start(); thread.join()
+side = torch.cuda.Stream()
+graph = torch.cuda.CUDAGraph()
+def captured(request):
+    with torch.cuda.graph(graph): plain(request)
+attempt(1 << 42, captured)
+attempt(1 << 42, in_backward)  # last: its thread frees the tensors some time later
+after = plain(1000)
+told.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
+if traced: alloctrace.disable()
+print(json.dumps({"told": told, "in_trace": in_trace}))
+# autograd's thread that failed frees Python objects: while the interpreter ends, that aborts torch without us too.
+time.sleep(0.5)
+"""
+
+
+def test_out_of_memory_is_told_unchanged_and_is_in_the_trace_before_the_program_knows(
+    run_cuda_program, tmp_path: Path
+) -> None:
+    plain, traced = (
+        json.loads(run_cuda_program(OOM_PROGRAM, mode, memory="2GiB").stdout) for mode in ("plain", "traced")
+    )
+    if has_nvidia_gpu():  # what the driver has free at the moment: others may use the device
+        for told in (plain, traced):
+            told["told"] = json.loads(
+                re.sub(r"[\d.]+ [GM]iB (is free|memory in use)", r"SOME \1", json.dumps(told["told"]))
+            )
+    assert plain["told"] == traced["told"]
+    assert [error[:2] for error in plain["told"][:5]] == [["torch", "OutOfMemoryError"]] * 5
+    assert "Tried to allocate 4096.00 GiB" in plain["told"][0][3]
+    # One event each, with the request; known by its Python stack, that of backward too (a Python function ran there).
+    assert [row[0] for row in traced["in_trace"]] == [1, 2, 3, 4, 5]
+    assert all(size == request and stack for _, size, request, stack in traced["in_trace"]), traced["in_trace"]
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.kind_counts["oom"] == 5 and trace.integrity.state == "complete"
+    assert_events_add_up(trace)
+
+
+NATIVE_ALLOCATIONS = """
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <thread>
+#include <vector>
+extern "C" void allocate_in_threads(int threads, int blocks) {
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i) running.emplace_back([=] {
+    std::vector<void*> held;
+    for (int b = 0; b < blocks; ++b) {
+      held.push_back(c10::cuda::CUDACachingAllocator::raw_alloc(512 + 512 * (b % 50)));
+      if (held.size() > 20) { c10::cuda::CUDACachingAllocator::raw_delete(held.front()); held.erase(held.begin()); }
+    }
+    for (void* address : held) c10::cuda::CUDACachingAllocator::raw_delete(address);
+  });
+  for (auto& thread : running) thread.join();
+}
+"""
+
+
+def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, tmp_path: Path) -> None:
+    """The hook runs under the allocator's lock. Were it to take the GIL, it would wait for ever for a thread that holds
+    the GIL and waits for that lock, in memory_allocated() or in a native call."""
+    build(tmp_path, "native", NATIVE_ALLOCATIONS, "-lc10", "-lc10_cuda")
+    done = run_cuda_program(
+        """
+        import ctypes, faulthandler, threading, torch, pytorch_alloctrace as alloctrace
+        faulthandler.dump_traceback_later(100, exit=True)
+        native, native_with_gil = ctypes.CDLL("./native.so"), ctypes.PyDLL("./native.so")
+        class Doubled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return x * 2
+            @staticmethod
+            def backward(ctx, grad): return grad * 2 + torch.zeros_like(grad)
+        def train():
+            x = torch.ones(100, 100, device="cuda", requires_grad=True)
+            for _ in range(150):
+                y = Doubled.apply(Doubled.apply(x) @ x)
+                y.sum().backward()
+                x.grad = None
+        stop = threading.Event()
+        def watch():
+            while not stop.is_set():
+                torch.cuda.memory_allocated(); torch.cuda.memory_stats()
+        session = alloctrace.enable("t.alloctrace")
+        torch.ones(1, device="cuda")
+        watchers = [threading.Thread(target=watch) for _ in range(2)]
+        workers = [threading.Thread(target=train) for _ in range(3)]
+        workers.append(threading.Thread(target=native.allocate_in_threads, args=(2, 20_000)))
+        for thread in watchers + workers: thread.start()
+        # The GIL is held for the whole of this call, while other threads allocate and want it.
+        native_with_gil.allocate_in_threads(2, 10_000)
+        session.snapshot()
+        for thread in workers: thread.join()
+        stop.set()
+        for thread in watchers: thread.join()
+        alloctrace.disable()
+        print("done")
+        """,
+        timeout=150,
+    )
+    assert done.stdout.endswith("done\n"), done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.integrity.reentered == 0
+    assert_events_add_up(trace)
+    events = trace.events(columns=["kind", "device", "stack", "node_type"])
+    allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
+    assert (allocs["stack"] == 0).sum() >= 60_000  # of the native threads
+    in_backward = allocs[allocs["node_type"] == "DoubledBackward"]
+    assert len(in_backward) >= 3 * 150 * 2 * 2 and (in_backward["stack"] != 0).all()
+
+
+FOREIGN = """
+#include <cuda_runtime_api.h>
+static long calls = 0;
+extern "C" void* foreign_malloc(size_t size, int device, cudaStream_t) {
+  void* address = nullptr; ++calls;
+  return cudaMalloc(&address, size) == cudaSuccess ? address : nullptr;
+}
+extern "C" void foreign_free(void* address, size_t, int, cudaStream_t) { cudaFree(address); }
+extern "C" long foreign_calls() { return calls; }
+"""
+
+
+def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Path) -> None:
+    build(tmp_path, "foreign", FOREIGN)
+    program = """
+        import ctypes, sys, warnings, torch, pytorch_alloctrace as alloctrace
+        def register():
+            foreign = torch.cuda.memory.CUDAPluggableAllocator("./foreign.so", "foreign_malloc", "foreign_free")
+            torch.cuda.memory.change_current_allocator(foreign)
+        if sys.argv[1] == "before": register()
+        alloctrace.enable(f"{sys.argv[1]}.alloctrace")
+        if sys.argv[1] == "after": register()
+        held = [torch.empty(1000, device="cuda") for _ in range(10)]
+        del held[:4]
+        calls = ctypes.CDLL("./foreign.so").foreign_calls
+        assert calls() == 10, calls()
+        try: register()
+        except RuntimeError as error: print("refused:", "initialized" in str(error))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            alloctrace.disable()
+        print([(warning.category.__name__, str(warning.message)) for warning in told])
+        more = torch.empty(1000, device="cuda")
+        assert calls() == 11, calls()
+        del held, more
+        with alloctrace.enable(f"{sys.argv[1]}-again.alloctrace"): kept = torch.empty(500, device="cuda")
+        del kept
+    """
+    after = run_cuda_program(program, "after").stdout
+    assert "RuntimeWarning" in after and "another CUDA allocator" in after and "refused: True" in after
+    assert end_record(tmp_path / "after.alloctrace")["cuda_allocator_replaced_by"]
+    assert "cuda:0" not in alloctrace.load(tmp_path / "after.alloctrace").devices
+    before = run_cuda_program(program, "before").stdout
+    assert before == "refused: True\n[]\n"
+    assert end_record(tmp_path / "before.alloctrace") == {"reason": "disable"}
+    trace = alloctrace.load(tmp_path / "before.alloctrace")
+    assert trace.integrity.state == "complete"
+    assert trace.kind_counts["alloc"] == 10 and trace.kind_counts["free_completed"] == 4
+    assert len(trace.live(device="cuda:0")) == 6
+    for name in ("after", "before"):  # enabled when it is in place, it is recorded
+        again = alloctrace.load(tmp_path / f"{name}-again.alloctrace")
+        assert again.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
+
+
+def test_ten_recordings_in_one_process(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(
+        """
+        import gc, torch, pytorch_alloctrace as alloctrace
+        across, expected = [], []
+        for number in range(10):
+            alloctrace.enable(f"{number}.alloctrace")
+            try: alloctrace.enable("never.alloctrace")
+            except alloctrace.SessionError as error: assert "already recording" in str(error)
+            else: raise AssertionError("enabled twice")
+            across.append(torch.empty(1000 * (number + 1), device="cuda"))
+            gone = torch.empty(77, device="cuda")
+            if number % 2: across.pop(0)              # of an earlier recording
+            del gone
+            alloctrace.disable()
+            expected.append(sorted(tensor.data_ptr() for tensor in across))
+            between = torch.empty(5, device="cuda")
+            del between
+        assert all(tensor.device.type == "cuda" for tensor in across)
+        del across[1:]
+        gc.collect()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_allocated() == 512 * -(-across[0].nbytes // 512)
+        across.clear()
+        assert torch.cuda.memory_allocated() == 0
+        import json
+        json.dump(expected, open("expected.json", "w"))
+        """
+    )
+    assert not (tmp_path / "never.alloctrace").exists()
+    for number, expected in enumerate(json.loads((tmp_path / "expected.json").read_text())):
+        trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
+        assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
+        assert trace.kind_counts["alloc"] == 2 and trace.kind_counts["free_completed"] == 1 + number % 2
+        events = trace.events(columns=["seq", "kind", "address", "autograd_seq", "node_seq"])
+        # The state at the end has what lives in truth, across all recordings.
+        last = events[events["kind"] == "allocator_state"]["seq"].iloc[-1]
+        blocks = events[(events["seq"] > last) & (events["kind"] == "state_block") & (events["node_seq"] == 1)]
+        assert sorted(blocks["address"]) == expected, number
+
+
+@pytest.mark.parametrize("ending", ["", "alloctrace.disable()", "raise SystemExit(3)", "1 / 0", "os._exit(4)"])
+def test_exit_with_live_tensors(run_cuda_program, tmp_path: Path, ending: str) -> None:
+    done = run_cuda_program(
+        f"""
+        import os, threading, time, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(1000, device="cuda", requires_grad=True) for _ in range(50)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph): captured = held[0] * 2
+        class Late:
+            def __init__(self): self.tensor = torch.empty(10, device="cuda")
+            def __del__(self): self.other = torch.empty(10, device="cuda")
+        late = Late()
+        def fails():
+            kept = torch.empty(30, device="cuda")
+            raise ValueError("of a thread")
+        thread = threading.Thread(target=fails)
+        thread.start(); thread.join()
+        threading.Thread(target=lambda: [time.sleep(0.05), torch.empty(10, device="cuda")]).start()
+        {ending}
+        """,
+        check=False,
+    )
+    status = {"1 / 0": 1, "raise SystemExit(3)": 3, "os._exit(4)": 4}.get(ending, 0)
+    assert done.returncode == status, done.stderr
+    assert "ValueError: of a thread" in done.stderr and ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.ended == (ending != "os._exit(4)")
+    assert trace.missed_frees == 0 and (trace.live(device="cuda:0")["size"] == 4000).sum() >= 50
+    assert_events_add_up(trace)
+
+
+KILLED_PROGRAM = """
+import mmap, os, sys, threading, torch, pytorch_alloctrace as alloctrace
+witness = memoryview(mmap.mmap(os.open("witness", os.O_RDWR), 4096)).cast("Q")
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+alloctrace.enable("t.alloctrace")
+def count(slot):
+    n = 0
+    while True:
+        torch.empty(1001 + slot, dtype=torch.uint8, device="cuda")
+        n += 1
+        witness[slot] = n        # its alloc and free have returned: they must be in the trace
+threads = [threading.Thread(target=count, args=(slot,)) for slot in (1, 2)]
+for thread in threads: thread.start()
+while True:
+    model(torch.randn(16, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    witness[3] += 1
+"""
+
+
+@pytest.mark.parametrize("after_steps", [1, 60])
+def test_killed_while_training(run_cuda_program, tmp_path: Path, after_steps: int) -> None:
+    (tmp_path / "witness").write_bytes(bytes(4096))
+    killer = (
+        "import os, signal, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, 'victim.py'])\n"
+        "def steps(): return int.from_bytes(open('witness', 'rb').read(32)[24:], 'little')\n"
+        f"while steps() < {after_steps} and child.poll() is None: time.sleep(0.005)\n"
+        "child.send_signal(signal.SIGKILL)\n"
+        "print(child.wait())\n"
+    )
+    (tmp_path / "victim.py").write_text(KILLED_PROGRAM)
+    done = run_cuda_program(killer, timeout=200)
+    assert done.stdout.strip() == str(-signal.SIGKILL), done.stdout + done.stderr
+    witness = (tmp_path / "witness").read_bytes()
+    counted = [int.from_bytes(witness[8 * slot : 8 * slot + 8], "little") for slot in range(4)]
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    integrity = trace.integrity
+    assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, integrity
+    assert not integrity.ended and integrity.spool_read
+    events = trace.events(columns=["kind", "device", "size"])
+    for slot in (1, 2):
+        of_slot = events[(events["size"] == 1001 + slot) & (events["device"] == "cuda:0")]["kind"].value_counts()
+        assert counted[slot] <= of_slot["alloc"] <= counted[slot] + 1
+        assert counted[slot] <= of_slot["free_completed"] <= of_slot["alloc"]
+    assert counted[3] <= trace.kind_counts["step"] + 1 and counted[3] >= after_steps

@@ -1,0 +1,231 @@
+"""That the allocator in front forwards everything, and that a traced program sees what it sees without tracing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuda_virtual_methods import for_release, not_forwarded, release_of, virtual_methods
+from running import ROOT, has_nvidia_gpu, needs_cuda_build, run_python
+
+import pytorch_alloctrace as alloctrace
+
+HEADERS = (
+    "c10/core/Allocator.h",
+    "c10/core/CachingDeviceAllocator.h",
+    "c10/cuda/CUDACachingAllocator.h",
+    "ATen/core/CachingHostAllocator.h",
+)
+# torch's class, the source that has ours, ours, and how many methods the smallest of the supported releases has.
+FORWARDED = [
+    ("CUDAAllocator", "csrc/torch/cuda/cuda_allocator.cpp", "ForwardingAllocator", 40),
+    ("HostAllocator", "csrc/torch/cuda/cuda_pinned_allocator.cpp", "PinnedAllocator", 10),
+]
+
+
+def installed_headers() -> list[str]:
+    torch = importlib.util.find_spec("torch")
+    include = Path(str(torch.origin)).parent / "include"
+    return [(include / name).read_text() for name in HEADERS]
+
+
+def our_source(path: str) -> str:
+    """With the header that has what differs between releases, as the installed one makes it."""
+    release = release_of(importlib.metadata.version("torch"))
+    return for_release((ROOT / "csrc/torch/cuda/cuda_release.h").read_text(), release) + (ROOT / path).read_text()
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(("base", "source", "ours", "least"), FORWARDED)
+def test_every_virtual_method_of_torch_is_forwarded(base: str, source: str, ours: str, least: int) -> None:
+    wanted = virtual_methods(installed_headers(), base)
+    assert len(wanted) >= least, sorted(wanted)
+    wrong = not_forwarded(installed_headers(), base, our_source(source), ours)
+    assert not wrong, "\n".join(wrong)
+
+
+SMALL_BASE = """
+class Allocator { public: virtual ~Allocator() = default;
+  virtual DataPtr allocate(size_t n) = 0; virtual void copy_data(void* to, const void* from) const = 0; };"""
+SMALL_HEADER = """
+class CUDAAllocator : public c10::Allocator { public:
+  // virtual void not_this(int a);
+  virtual void emptyCache(MempoolId_t id = {0, 0}) = 0;
+  virtual int uses(c10::DeviceIndex /*device*/, std::function<bool(cudaStream_t)> f) { TORCH_CHECK(false, "{"); }
+};"""
+SMALL_SOURCE = """
+class ForwardingAllocator final : public native::CUDAAllocator { public:
+  c10::DataPtr allocate(std::size_t size) override { const TimedCall timed; return next().allocate(size); }
+  void copy_data(void* to, const void* from) const override { next().copy_data(to, from); }
+  void emptyCache(c10::MempoolId_t pool) override { next().emptyCache(pool); }
+  int uses(c10::DeviceIndex device, std::function<bool(cudaStream_t)> filter) override {
+    return next().uses(device, std::move(filter)); } };"""
+
+
+@pytest.mark.parametrize(
+    ("header", "source", "told"),
+    [
+        (
+            (" = 0;", " = 0; virtual void markCapture(DeviceIndex device, bool on = true) {}"),
+            (),
+            "markCapture(DeviceIndex",
+        ),
+        (("id = {0, 0})", "id = {0, 0}, bool traces = true)"), (), "emptyCache(MempoolId_t, bool)"),
+        (("id = {0, 0})", "id = {0, 0}) const"), (), "emptyCache(MempoolId_t) const"),
+        (("virtual int uses", "virtual int used"), (), "used(DeviceIndex, function<bool(cudaStream_t)>)"),
+        ((" = 0;", " = 0; virtual void emptyCache(int device) = 0;"), (), "emptyCache(int)"),
+        ((), ("next().uses(device", "next().uses(0"), "not passed on"),
+        ((), ("next().copy_data(to, from)", "next().copy_data(from, to)"), "not passed on"),
+        ((), ("{ next().emptyCache(pool); }", "{}"), "not passed on"),
+    ],
+)
+def test_the_comparison_finds_a_difference(header: tuple[str, ...], source: tuple[str, ...], told: str) -> None:
+    def changed(text: str, change: tuple[str, ...]) -> str:
+        if not change:
+            return text
+        assert change[0] in text
+        return text.replace(change[0], change[1], 1)
+
+    assert not_forwarded([SMALL_BASE, SMALL_HEADER], "CUDAAllocator", SMALL_SOURCE, "ForwardingAllocator") == []
+    headers = [SMALL_BASE, changed(SMALL_HEADER, header)]
+    wrong = not_forwarded(headers, "CUDAAllocator", changed(SMALL_SOURCE, source), "ForwardingAllocator")
+    assert any(told in line for line in wrong), wrong
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("name", ["raw_alloc_with_stream", "snapshot", "copy_data", "name"])
+def test_the_comparison_misses_a_method_that_is_taken_away(name: str) -> None:
+    """On the real texts: a method that our class loses is named."""
+    base, path, ours, _ = FORWARDED[0]
+    source = re.sub(rf"\b{name}\((?=[^;{{}}]*override)", f"{name}_no_more(", our_source(path), count=1)
+    wrong = not_forwarded(installed_headers(), base, source, ours)
+    assert any(line.startswith(f"{name}(") for line in wrong), wrong
+
+
+SETTINGS = {
+    "default": {},
+    "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    "other sizes": {
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.6"
+    },
+    "cudaMallocAsync": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
+    "without caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+}
+# Beside the run that is traced from its start, one that traces two stretches in its middle.
+ALSO_LATE = ("default", "expandable")
+
+
+def differences(plain: Any, traced: Any, where: str) -> Iterator[str]:
+    """Where two JSON values differ, a line each."""
+    if isinstance(plain, dict) and isinstance(traced, dict):
+        for name in sorted(plain.keys() | traced.keys()):
+            yield from differences(plain.get(name), traced.get(name), f"{where}.{name}")
+    elif isinstance(plain, list) and isinstance(traced, list) and len(plain) == len(traced):
+        for index, (one, other) in enumerate(zip(plain, traced, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]")
+    elif plain != traced:
+        yield f"{where}: plain {str(plain)[:500]}, traced {str(traced)[:500]}"
+
+
+def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
+    """What the program is told, by subject."""
+    device = [] if has_nvidia_gpu() else [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB", "--devices", "2"]
+    program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
+    done = run_python(directory, [*device, *program], True, 300, environment)
+    parted = [line.split("\t") for line in done.stdout.splitlines()]
+    return [(subject, json.loads(told)) for subject, told in parted]
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None:
+    modes = ("traced", "late") if name in ALSO_LATE else ("traced",)
+    # At once they are told of each other's memory, unless each has a device of its own, as simulated ones do.
+    with ThreadPoolExecutor(1 if has_nvidia_gpu() else 2) as runs:
+        plain, *others = runs.map(lambda mode: run_observed(tmp_path, mode, SETTINGS[name]), ("plain", *modes))
+    # Most subjects must have answered as a whole, else the comparison is one of error texts.
+    failed = [subject for subject, told in plain if isinstance(told, list) and str(told[:1]).endswith("Error']")]
+    assert len(plain) == 17 and len(failed) <= 5, failed
+    for mode, other in zip(modes, others, strict=True):
+        pairs = zip(plain, other, strict=True)
+        wrong = [line for (subject, one), (_, two) in pairs for line in differences(one, two, subject)]
+        assert not wrong, f"{mode}, {len(wrong)} differences\n" + "\n".join(wrong[:20])
+    traces = [alloctrace.load(path) for path in sorted(tmp_path.glob("*.alloctrace"))]
+    assert len(traces) == 1 + 2 * ("late" in modes)
+    for trace in traces:
+        assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+        assert trace.missed_frees == 0 and trace.kind_counts["alloc"] > 100
+    allocs = [trace.kind_counts["alloc"] for trace in traces]
+    print(f"{name}: {sum(len(str(told)) for _, told in plain):,} characters equal, allocs in the traces: {allocs}")
+
+
+def test_the_comparison_of_what_is_told_finds_a_difference() -> None:
+    told = {"stats": {"a": 1, "b": [1, {"c": 2}]}}
+    assert list(differences(told, json.loads(json.dumps(told)), "x")) == []
+    for other in ({"stats": {"a": 1, "b": [1, {"c": 3}]}}, {"stats": {"a": 1, "b": [1]}}, {"stats": {"a": 1}}, {}, []):
+        assert len(list(differences(told, other, "x"))) == 1
+
+
+def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:
+    """So a program may fork after enable(), and its children may use CUDA."""
+    done = run_cuda_program(
+        """
+        import os, sys, torch, pytorch_alloctrace as alloctrace
+        from torch.utils.data import DataLoader, TensorDataset
+        def untouched():
+            log = os.environ.get("SIMCUDA_LOG")
+            return (not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork()
+                    and not (log and os.path.exists(log) and open(log).read()))
+        def in_child(use):
+            process = os.fork()
+            if process == 0:
+                try:
+                    use()
+                    os._exit(0)
+                except RuntimeError as error:
+                    os._exit(7 if "Cannot re-initialize CUDA in forked subprocess" in str(error) else 8)
+            return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        def use_cuda():
+            assert torch.ones(1000, device="cuda").cpu().sum() >= 0 and not alloctrace.is_enabled()
+        def trace_own():
+            with alloctrace.enable("child.alloctrace"): use_cuda.__globals__["torch"].ones(1000, device="cuda")
+        assert untouched()
+        session = alloctrace.enable("t.alloctrace")
+        alloctrace.step(); alloctrace.mark("here"); session.flush(); torch.cuda.memory_stats()
+        assert session.snapshot() is False
+        import torch.distributed, torch.utils.checkpoint
+        assert untouched(), "enable() or what follows opened CUDA"
+        data = TensorDataset(torch.arange(64.0))
+        assert sum(batch[0].sum().item() for batch in DataLoader(data, batch_size=8, num_workers=2)) == 2016
+        assert untouched()
+        assert in_child(use_cuda) == 0 and in_child(trace_own) == 0
+        log = os.environ.get("SIMCUDA_LOG")
+        if log and os.path.exists(log): os.remove(log)  # that was the children's; a real GPU's driver keeps none
+        alloctrace.disable()
+        assert untouched(), "disable() opened CUDA"
+        session = alloctrace.enable("u.alloctrace")
+        assert untouched()
+        for batch in DataLoader(data, batch_size=8, num_workers=2): batch[0].cuda()
+        kept = torch.ones(5000, device="cuda")
+        assert torch.cuda.is_initialized() and session.snapshot()
+        for batch in DataLoader(data, batch_size=8, num_workers=2, pin_memory=True): batch[0].cuda()
+        # As without tracing, a child of a process that uses CUDA cannot use it; it ends without harm to the trace.
+        assert in_child(use_cuda) == 7 and in_child(lambda: kept.__class__) == 0
+        alloctrace.disable()
+        """,
+        SIMCUDA_LOG=str(tmp_path / "driver.log"),
+    )
+    assert "simcuda" not in done.stderr, done.stderr
+    first, second, child = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("t", "u", "child"))
+    assert not any(device.startswith("cuda") for device in first.devices)
+    assert {"cuda:0", "cpu"} <= set(second.devices) and "cuda:0" in child.devices
+    for trace in (first, second, child):
+        assert trace.integrity.state == "complete" and trace.missed_frees == 0

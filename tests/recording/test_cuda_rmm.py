@@ -1,0 +1,63 @@
+"""RAPIDS' memory manager as torch's allocator, recorded.
+
+Its wheels have the CUDA runtime inside, which asks the driver for tables of functions that NVIDIA does not document;
+the simulated device has none (tools/simcuda/README.md), so this runs on a real GPU only. An allocator of a library that
+is linked as usual is in test_cuda_faults.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(not importlib.util.find_spec("rmm"), reason="rmm is not installed"),
+    pytest.mark.skipif(not has_nvidia_gpu(), reason="rmm's wheels do not run on the simulated device"),
+]
+
+PROGRAM = """
+import json, sys, torch, rmm, pytorch_alloctrace as alloctrace
+from rmm.allocators.torch import rmm_torch_allocator
+resources = {
+    "device": lambda: rmm.mr.CudaMemoryResource(),
+    "pool": lambda: rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 28),
+    "async": lambda: rmm.mr.CudaAsyncMemoryResource(),
+}
+counted = rmm.mr.StatisticsResourceAdaptor(resources[sys.argv[1]]())
+rmm.mr.set_current_device_resource(counted)
+torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
+alloctrace.enable("t.alloctrace", devices=("cuda",))
+held = [torch.empty(1000 * (number + 1), device="cuda") for number in range(20)]
+del held[::2]
+x = torch.ones(100, 100, device="cuda", requires_grad=True)
+(x @ x).sum().backward()
+torch.cuda.synchronize()
+counts = counted.allocation_counts
+json.dump({name: getattr(counts, name) for name in ("current_bytes", "current_count", "total_bytes", "total_count")},
+          open("counts.json", "w"))
+alloctrace.disable()
+"""
+
+
+@pytest.mark.parametrize("resource", ["device", "pool", "async"])
+def test_what_rmm_gives_is_recorded(run_cuda_program: Callable[..., Any], tmp_path: Path, resource: str) -> None:
+    """Against RMM's own count of what it was asked for."""
+    run_cuda_program(PROGRAM, resource)
+    counted = json.loads((tmp_path / "counts.json").read_text())
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.missed_frees == 0
+    events = trace.events()
+    allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
+    assert len(allocs) == counted["total_count"] > 20
+    assert allocs["size"].sum() == counted["total_bytes"]
+    live = trace.live(device="cuda:0")
+    assert (len(live), live["size"].sum()) == (counted["current_count"], counted["current_bytes"])

@@ -1,0 +1,317 @@
+"""That the CUDA recorder has every event, once, in its place: against torch's own history, and the driver's log.
+
+    ALLOCTRACE_TEST_SCALE=full tools/test tests/recording/test_cuda_sequence.py -s
+
+compares more than 500,000 events; without the variable it is a tenth. Both print what they compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cuda_account import DriverCall, driver_differences, read_driver_log, segment_calls, states_and_replay
+from cuda_oracle import KINDS, compare_sequences, read_history, read_recorded, tracked_events
+from running import ROOT, gpu_count, has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = needs_cuda_build
+FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
+SCALE = 3.0 if FULL else 0.3
+WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+
+RECORD = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import cuda_oracle
+cuda_oracle.main(sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    programs: tuple[str, ...]
+    devices: int = 1
+    memory: str = "80GiB"
+    allocator: str = ""
+
+
+ALLOCATOR = ("memory_pools", "graphs", "empty_cache", "expandable_segments")
+SETTINGS = {
+    "default": Setting(("mlp", "transformer", "convnet", "gpt2", "streams", *ALLOCATOR, "threads")),
+    "two devices": Setting(("two_devices", "streams", "threads"), devices=2),
+    "expandable": Setting(
+        ("transformer", "streams", "two_devices", *ALLOCATOR, "threads"), 2, allocator="expandable_segments:True"
+    ),
+    "little memory": Setting(("out_of_memory", "collected_segments", "layout_settings", "mlp"), memory="3GiB"),
+    "little memory, expandable": Setting(("out_of_memory", "mlp"), memory="3GiB", allocator="expandable_segments:True"),
+    "layout": Setting(
+        ("mlp", "convnet", "memory_pools", "threads"),
+        allocator="max_split_size_mb:64,roundup_power2_divisions:8,garbage_collection_threshold:0.8",
+    ),
+}
+
+
+def available_devices(wanted: int) -> int:
+    """How many devices the program sees: those of the machine, or the simulated ones that were asked for."""
+    return gpu_count() if has_nvidia_gpu() else wanted
+
+
+@pytest.fixture(scope="module")
+def total() -> Iterator[dict[str, int]]:
+    """What was compared in this file; printed at its end."""
+    compared = {"events": 0, "differences": 0}
+    yield compared
+    print(f"\nin all: {compared['events']} events compared with torch's history, {compared['differences']} differences")
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_the_sequence_is_torchs_and_the_drivers(
+    run_cuda_program, tmp_path: Path, setting: Setting, total: dict[str, int]
+) -> None:
+    devices = available_devices(setting.devices)
+    lacking = {"two_devices"} if devices < 2 else set()
+    if not importlib.util.find_spec("transformers"):  # an extra of ours, which a machine with a GPU may not have
+        lacking.add("gpt2")
+    programs = [name for name in setting.programs if name not in lacking]
+    if setting is SETTINGS["two devices"] and devices < 2:
+        pytest.skip("needs two GPUs, this machine has one")
+    run_cuda_program(
+        RECORD,
+        *(".", str(SCALE), "0", *programs),
+        memory=setting.memory,
+        devices=setting.devices,
+        timeout=900 if FULL else 120,
+        PYTHONPATH=WITH_TESTS,
+        PYTORCH_ALLOC_CONF=setting.allocator,
+        SIMCUDA_LOG=str(tmp_path / "driver.log"),
+    )
+    recorded_calls: dict[int, list[DriverCall]] = {}
+    differences = []
+    for name in programs:
+        recorded = read_recorded(tmp_path, name, devices)
+        comparison = compare_sequences(name, recorded.ours, recorded.told)
+        print(f"\n{comparison}", end="")
+        assert comparison.events > 100 * SCALE
+        differences += comparison.differences
+        total["events"] += comparison.events
+        for device, calls in segment_calls(recorded.trace.events()).items():
+            recorded_calls.setdefault(device, []).extend(calls)
+        if name == "streams" and not has_nvidia_gpu():
+            assert frees_that_waited(recorded.ours) > len(recorded.ours) / 20
+        if name in ("out_of_memory", "collected_segments"):
+            assert comparison.kinds["oom"] > 0
+            assert comparison.kinds["segment_free"] + comparison.kinds["segment_unmap"] > 10
+    total["differences"] += len(differences)
+    assert not differences, "\n".join(differences[:20])
+    if not has_nvidia_gpu():
+        logged = read_driver_log(tmp_path / "driver.log")
+        count = sum(map(len, recorded_calls.values()))
+        against_driver = driver_differences(logged, recorded_calls)
+        print(f"\n{count} segment events compared with the driver's log, {len(against_driver)} differences")
+        assert count > 10 and not against_driver, "\n".join(against_driver[:20])
+
+
+def frees_that_waited(events: pd.DataFrame) -> int:
+    """Frees between whose request and completion something else happened."""
+    kind, address = events["kind"].to_numpy(), events["address"].to_numpy()
+    completed = np.flatnonzero(kind == KINDS.index("free_completed"))
+    at_once = (kind[completed - 1] == KINDS.index("free_requested")) & (address[completed - 1] == address[completed])
+    return int((~at_once).sum())
+
+
+MID_RUN = """
+import json, sys, threading, warnings
+import torch
+import pytorch_alloctrace as alloctrace
+from cuda_oracle import History
+from cuda_programs import threads
+warnings.simplefilter("ignore")
+step = int(sys.argv[1])  # allocations, between what happens here
+
+def allocations():
+    devices = range(torch.cuda.device_count())
+    return sum(torch.cuda.memory_stats(device)["allocation.all.allocated"] for device in devices)
+
+def wait_for_allocations(count):
+    target = allocations() + count
+    while working.is_alive() and allocations() < target:
+        pass
+
+long_lived = [torch.empty(1000 * n + 1, device=f"cuda:{n % torch.cuda.device_count()}") for n in range(50)]
+history = History(stacks=False)
+sys.setswitchinterval(1e-4)
+stop = threading.Event()
+working = threading.Thread(target=threads, args=(10**9,), kwargs={"stop": stop})
+working.start()
+wait_for_allocations(step)
+for name in ("first", "second"):
+    with alloctrace.enable(f"{name}.alloctrace", devices=("cuda",)) as session:
+        for _ in range(8):
+            wait_for_allocations(step)
+            assert session.snapshot()
+        del long_lived[::3]
+        if name == "first":
+            continue
+        stop.set()
+        working.join()
+        torch.cuda.synchronize()
+        blocks = [
+            (segment["device"], block["address"], block["requested_size"])
+            for segment in torch.cuda.memory_snapshot()
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        ]
+        json.dump(blocks, open("blocks.json", "w"))
+history.write("history.npz")
+"""
+
+
+@pytest.mark.parametrize("allocator", ["", "expandable_segments:True"], ids=["default", "expandable"])
+def test_recordings_that_begin_and_end_while_threads_allocate(
+    run_cuda_program, tmp_path: Path, allocator: str, total: dict[str, int]
+) -> None:
+    devices = available_devices(2 if not has_nvidia_gpu() else 1)
+    environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
+    step = round(200 * SCALE)
+    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=900 if FULL else 120, **environment)
+    told, _ = read_history(tmp_path / "history.npz")
+    snapshots = 0  # of torch's on each device, before this recording
+    for name in ("first", "second"):
+        trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
+        assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+        ours = tracked_events(trace, devices)
+        compared = []
+        for device in range(devices):
+            of_device = told[told["device"] == device].reset_index(drop=True)
+            # From the snapshot on by which the recording began; it ends somewhere before the next one begins.
+            begin = np.flatnonzero(of_device["kind"] == KINDS.index("snapshot"))[snapshots]
+            compared.append(of_device[begin : begin + (ours["device"] == device).sum()])
+        comparison = compare_sequences(f"{name} recording, begun in mid-run", ours, pd.concat(compared))
+        print(f"\n{comparison}")
+        assert not comparison.differences, "\n".join(comparison.differences[:20])
+        assert comparison.kinds["alloc"] >= 8 * step
+        total["events"] += comparison.events
+        snapshots += comparison.kinds["snapshot"] // devices
+
+        columns = ["seq", "kind", "device", "address", "size", "autograd_seq", "node_seq"]
+        *states, (_, live, _) = states_and_replay(trace.events(columns=columns))
+        assert len(states) == devices * 10  # at the start, eight asked for, at the end
+        for number, replayed, state in states:
+            assert replayed == state, f"the state of event {number} is not what the events make"
+        contents = {frozenset(state) for _, _, state in states}
+        assert len(contents) > len(states) // 2, "the threads were to change what is live between the states"
+    expected = {(device, address): size for device, address, size in json.loads((tmp_path / "blocks.json").read_text())}
+    assert live == expected
+    assert len(live) > 10
+
+
+def test_a_recording_from_before_cuda_is_initialised_has_all_that_torch_counts(
+    run_cuda_program, tmp_path: Path
+) -> None:
+    """Against torch's counters, which know nothing of its history."""
+    run_cuda_program(
+        """
+        import json, warnings, torch, pytorch_alloctrace as alloctrace
+        from cuda_programs import mlp, threads
+        warnings.simplefilter("ignore")
+        alloctrace.enable("t.alloctrace")
+        assert not torch.cuda.is_initialized()
+        mlp(20)
+        threads(200)
+        torch.cuda.empty_cache()
+        json.dump(torch.cuda.memory_stats(), open("counts.json", "w"))
+        alloctrace.disable()
+        """,
+        PYTHONPATH=WITH_TESTS,
+    )
+    events = alloctrace.load(tmp_path / "t.alloctrace").events()
+    events = events[events["device"].astype(str) == "cuda:0"]
+    counted = json.loads((tmp_path / "counts.json").read_text())
+    of_kind = {kind: events[events["kind"] == kind] for kind in KINDS}
+    assert len(of_kind["alloc"]) == counted["allocation.all.allocated"] > 500
+    assert len(of_kind["free_requested"]) == counted["allocation.all.freed"]
+    assert len(of_kind["segment_alloc"]) == counted["segment.all.allocated"] > 0
+    assert len(of_kind["segment_free"]) == counted["segment.all.freed"] > 0
+    assert of_kind["alloc"]["size"].sum() == counted["requested_bytes.all.allocated"]
+    assert of_kind["free_requested"]["size"].sum() == counted["requested_bytes.all.freed"]
+    assert of_kind["segment_alloc"]["size"].sum() == counted["reserved_bytes.all.allocated"]
+    assert of_kind["segment_free"]["size"].sum() == counted["reserved_bytes.all.freed"]
+
+
+def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
+    """The caching allocator asks the pair for segments: those are no blocks of the program's."""
+    run_cuda_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        from pathlib import Path
+        from cuda_oracle import record
+        def run():
+            library = alloctrace.pluggable_library()
+            pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
+            pool = torch.cuda.MemPool(pair.allocator())
+            with torch.cuda.use_mem_pool(pool):
+                held = [torch.empty(size, device="cuda") for size in (10, 500_000, 5_000_000)]
+            del held[1]
+        record(Path("."), "pool", run, stacks=False)
+        """,
+        PYTHONPATH=WITH_TESTS,
+    )
+    recorded = read_recorded(tmp_path, "pool", device_count=1)
+    comparison = compare_sequences("pool", recorded.ours, recorded.told)
+    assert not comparison.differences, "\n".join(comparison.differences)
+    assert comparison.kinds["segment_alloc"] > 0 and recorded.trace.missed_frees == 0
+
+
+def test_the_comparisons_see_every_kind_of_difference() -> None:
+    kinds = [KINDS.index(kind) for kind in ("segment_alloc", "alloc", "free_requested", "free_completed")]
+    told = pd.DataFrame({"device": 0, "kind": kinds, "address": 4096, "size": [8192, 100, 100, 100], "stream": 0})
+    told[["pool_first", "pool_second"]] = (0, 1)
+    assert not compare_sequences("the same", told, told).differences
+    wrong = {
+        "one is missing": told.drop(index=1),
+        "one is twice": told.iloc[[0, 1, 1, 2, 3]],
+        "the last is missing": told[:-1],
+        "two are swapped": told.iloc[[0, 1, 3, 2]],
+        "on another device": told.assign(device=[0, 1, 0, 0]),
+        **{f"another {name}": told.assign(**{name: [*told[name][:3], 77]}) for name in told.columns[1:]},
+    }
+    for name, ours in wrong.items():
+        assert compare_sequences(name, ours, told).differences, name
+
+    logged = {0: [("malloc", 4096, 8192), ("map", 0, 64), ("map", 64, 64), ("free", 4096, 8192)]}
+    calls = [("malloc", 4096, 8192), ("map", 0, 128), ("free", 4096, 8192)]
+    assert not driver_differences(logged, {0: calls})
+    for wrong_calls in (calls[1:], calls[::-1], [*calls, calls[2]], [calls[0], ("map", 0, 192), calls[2]], []):
+        assert driver_differences(logged, {0: wrong_calls})
+    assert driver_differences(logged, {0: calls, 1: calls})
+
+
+def test_the_replay_of_live_blocks_sees_contradictions() -> None:
+    names = ["seq", "kind", "device", "address", "size", "autograd_seq", "node_seq"]
+
+    def final(*rows: tuple[object, ...]) -> list[tuple[int, dict, dict]]:
+        events = [(seq, row[0], "cuda:0", *row[1:], *(0, 0)[: 5 - len(row)]) for seq, row in enumerate(rows)]
+        return [*states_and_replay(pd.DataFrame(events, columns=names))]
+
+    state = [("allocator_state", 0, 2, 0, 0), ("state_segment", 64, 512, 0, 0), ("state_block", 64, 512, 100, 1)]
+    assert final(*state, ("free_requested", 64, 100, 0, 0))[-1][1] == {}
+    assert final(*state, ("free_requested", 64, 100, 0, 0), *state)[1][1:] == ({}, {(0, 64): 100})
+    for contradiction in (
+        [*state, ("alloc", 64, 10, 0, 0)],
+        [*state, ("free_requested", 64, 99, 0, 0)],
+        [*state, ("free_requested", 65, 100, 0, 0)],
+        [*state[:2], ("alloc", 70, 1, 0, 0), state[2]],
+        state[:2],
+        [("alloc", 70, 1, 0, 0), *state],
+    ):
+        with pytest.raises(AssertionError):
+            final(*contradiction)

@@ -1,0 +1,124 @@
+"""That the stack of every CUDA event is the Python stack that torch itself finds for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cuda_oracle import KINDS, Recorded, compare_sequences, compare_stacks, read_recorded
+from running import ROOT, has_nvidia_gpu, needs_cuda_build
+
+pytestmark = needs_cuda_build
+WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+
+RECORD = """
+import sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+from cuda_oracle import record
+from cuda_stack_programs import STACK_PROGRAMS
+for name in sys.argv[1:]:
+    run, steps = STACK_PROGRAMS[name]
+    record(Path("."), name, lambda: run(steps), stacks=True)
+"""
+ALL = (
+    *("python_constructs", "frees", "waiting_frees", "autograd", "coroutines", "deep", "lines_of_one_statement"),
+    *("streams", "threads", "transformer", "out_of_memory", "graphs", "empty_cache", "memory_pools"),
+    "expandable_segments",
+)
+EXPANDABLE = ("frees", "waiting_frees", "autograd", "threads", "out_of_memory", "empty_cache")
+
+
+@pytest.mark.parametrize(
+    ("programs", "allocator"),
+    [(ALL, ""), (EXPANDABLE, "expandable_segments:True")],
+    ids=["default", "expandable"],
+)
+def test_stacks_are_those_that_torch_finds(
+    run_cuda_program, tmp_path: Path, programs: tuple[str, ...], allocator: str
+) -> None:
+    environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
+    run_cuda_program(RECORD, *programs, timeout=300, **environment)
+    differences, compared = [], 0
+    for name in programs:
+        recorded = read_recorded(tmp_path, name, device_count=1)
+        sequence = compare_sequences(name, recorded.ours, recorded.told)
+        assert not sequence.differences, "\n".join(sequence.differences[:20])
+        stacks = compare_stacks(name, recorded.ours, recorded.trace, recorded.told, recorded.stacks)
+        print(f"\n{stacks}; {len(recorded.stacks)} stacks", end="")
+        differences += stacks.differences
+        compared += stacks.events
+        check_that_it_happened(name, recorded)
+    print(f"\nin all: {compared} stacks compared, {len(differences)} differences")
+    assert not differences, "\n".join(differences[:10])
+
+
+def test_a_waiting_free_completed_by_a_call_that_goes_around_the_recorder(run_cuda_program, tmp_path: Path) -> None:
+    """A storage from before the recording asks the allocator that it was made by when it is resized."""
+    run_cuda_program(
+        """
+        import torch
+        from pathlib import Path
+        from cuda_oracle import record
+        from cuda_programs import work_pending_on
+        old = [torch.empty(10, device="cuda") for _ in range(20)]
+        side = torch.cuda.Stream()
+        def give_up():
+            block = torch.empty(5000, device="cuda")
+            side.wait_stream(torch.cuda.current_stream())
+            block.record_stream(side)
+        def run():
+            for tensor in old:
+                with work_pending_on(side):
+                    give_up()
+                tensor.resize_(100_000)
+        record(Path("."), "resized", run, stacks=True)
+        """,
+        PYTHONPATH=WITH_TESTS,
+    )
+    recorded = read_recorded(tmp_path, "resized", device_count=1)
+    assert not compare_sequences("resized", recorded.ours, recorded.told).differences
+    stacks = compare_stacks("resized", recorded.ours, recorded.trace, recorded.told, recorded.stacks)
+    assert not stacks.differences, "\n".join(stacks.differences[:5])
+
+
+def check_that_it_happened(name: str, recorded: Recorded) -> None:
+    """That the programs do what they are there for, by torch's account."""
+    kinds, stacks = recorded.told["kind"], recorded.told["stack"]
+    innermost = {stack[0][0] for stack in recorded.stacks if stack}
+    assert stacks.nunique() > 3
+    if name == "autograd":
+        assert (stacks == 0).any(), "events of backward's thread, which has no Python frames"
+        outermost = {stack[-1][0] for stack in recorded.stacks if stack}
+        assert {"<module>", "apply", "<lambda>"} <= outermost, (
+            "Python that backward's thread runs, and the program's own"
+        )
+    if name == "out_of_memory":
+        assert (kinds == KINDS.index("oom")).sum() > 5
+    if name == "frees":
+        assert {"__del__", "left_behind", "clear", "run"} & innermost
+    if name == "waiting_frees" and not has_nvidia_gpu():
+        completed = recorded.told[kinds == KINDS.index("free_completed")]
+        assert (kinds.shift()[completed.index] != KINDS.index("free_requested")).sum() > 10
+    if name == "deep":
+        assert max(map(len, recorded.stacks)) > 380
+
+
+def test_the_comparison_sees_wrong_stacks() -> None:
+    class Frame:
+        def __init__(self, function: str, line: int) -> None:
+            self.function, self.filename, self.line = function, "a.py", line
+
+    class Frames:
+        def frames(self, stack: int) -> list[Frame]:
+            return [Frame("inner", 3), Frame("outer", 7)][:stack]
+
+    told_stacks = [(), (("inner", "a.py", 3),), (("inner", "a.py", 3), ("outer", "a.py", 7))]
+    events = pd.DataFrame({"device": 0, "kind": 1, "seq": range(3), "stack": [0, 1, 2]})
+    assert not compare_stacks("", events, Frames(), events, told_stacks).differences
+    for wrong in ([1, 1, 2], [0, 2, 2], [0, 1, 1], [0, 0, 2]):
+        assert len(compare_stacks("", events.assign(stack=wrong), Frames(), events, told_stacks).differences) == 1
+    another_line = [(), (("inner", "a.py", 4),), (("inner", "a.py", 3), ("another", "a.py", 7))]
+    assert len(compare_stacks("", events, Frames(), events, another_line).differences) == 2

@@ -1,0 +1,90 @@
+"""CUDA allocators that tell nothing of what they do (cudaMallocAsync, caching switched off, functions of a library):
+what is recorded in front of them is what reaches the simulated driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from running import ROOT, has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="compares with the log of the simulated driver, a real one keeps none"),
+]
+WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+CALLS = {"malloc": "alloc", "malloc_async": "alloc", "free": "free_completed", "free_async": "free_completed"}
+
+PROGRAM = """
+import gc, sys, warnings
+import torch
+import pytorch_alloctrace as alloctrace
+from cuda_programs import PROGRAMS
+warnings.simplefilter("ignore")
+pluggable, *names = sys.argv[1:]
+if pluggable == "pluggable":
+    library = alloctrace.pluggable_library()
+    pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
+    torch.cuda.memory.change_current_allocator(pair)
+alloctrace.enable("t.alloctrace", devices=("cuda",))
+for name in names:
+    PROGRAMS[name].run(PROGRAMS[name].steps // 4)
+    gc.collect()
+torch.cuda.synchronize()
+alloctrace.disable()
+"""
+# A pluggable allocator has no empty_cache and no record_stream.
+PROGRAMS = ("mlp", "transformer", "convnet", "two_devices", "threads")
+ALLOCATORS = {
+    "cudaMallocAsync": ({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, (*PROGRAMS, "streams", "empty_cache")),
+    "no caching": ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, (*PROGRAMS, "streams", "empty_cache")),
+    "pluggable": ({}, PROGRAMS),
+}
+
+Calls = list[tuple[str, int, int, int]]  # alloc or free_completed, device, address, size
+
+
+def driver_calls(path: Path) -> Calls:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return [(CALLS[line[0]], int(line[1]), int(line[2], 16), int(line[3])) for line in lines if line[0] in CALLS]
+
+
+def by_address(calls: Calls) -> dict[int, Calls]:
+    """Between threads the order of the calls is not defined, at one address it is."""
+    table: dict[int, Calls] = {}
+    for call in calls:
+        table.setdefault(call[2], []).append(call)
+    return table
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path: Path, name: str) -> None:
+    environment, programs = ALLOCATORS[name]
+    log = tmp_path / "driver.log"
+    arguments = ("pluggable" if name == "pluggable" else "as torch has it", *programs)
+    run_cuda_program(PROGRAM, *arguments, devices=2, PYTHONPATH=WITH_TESTS, SIMCUDA_LOG=str(log), **environment)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    assert trace.unmatched_frees == 0 and trace.missed_frees == 0
+    events: pd.DataFrame = trace.events()
+    chosen = events[events["kind"].isin(["alloc", "free_completed"]) & events["device"].str.startswith("cuda")]
+    columns = (
+        chosen["kind"],
+        chosen["device"].str.removeprefix("cuda:").astype(int),
+        chosen["address"],
+        chosen["size"],
+    )
+    recorded: Calls = [
+        (kind, device, int(address), int(size)) for kind, device, address, size in zip(*columns, strict=True)
+    ]
+    logged = driver_calls(log)
+    ours, theirs = by_address(recorded), by_address(logged)
+    different = [address for address in {*ours, *theirs} if ours.get(address) != theirs.get(address)]
+    print(
+        f"\n{name}: {len(recorded)} calls compared with the driver's {len(logged)}, {len(different)} addresses differ"
+    )
+    assert len(recorded) > 3000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]

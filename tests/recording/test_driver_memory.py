@@ -1,0 +1,99 @@
+"""What the driver says of memory, beside what torch reserves: the account of memory outside PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from running import has_nvidia_gpu
+
+import pytorch_alloctrace as alloctrace
+
+MIB, GIB = 2**20, 2**30
+
+PROGRAM = """
+import os, time, torch, pytorch_alloctrace as alloctrace
+extra = os.environ["SIMCUDA_NVML_EXTRA"]
+alloctrace.enable("t.alloctrace", devices=("cuda",))
+blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
+time.sleep(0.5)
+alloctrace.mark("another process grows")
+open(extra, "w").write(str(300 << 20))
+time.sleep(0.5)
+alloctrace.mark("torch grows")
+blocks.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
+pinned = torch.empty(1000).pin_memory()
+time.sleep(0.5)
+alloctrace.disable()
+"""
+
+
+def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
+    if has_nvidia_gpu():
+        pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
+    extra = tmp_path / "extra"
+    extra.write_text("0")
+    run_cuda_program(
+        PROGRAM,
+        SIMCUDA_CONTEXT="600MiB",
+        SIMCUDA_OTHER_PROCESSES="99:1GiB",
+        SIMCUDA_NVML_EXTRA=str(extra),
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    table = trace.driver_memory("cuda:0")
+    assert (table["total"] == 80 * GIB).all() and list(trace.hardware["bytes"]) == [80 * GIB]
+    marks = trace.marks().set_index("name")["seq"]
+
+    def last_before(seq: int) -> pd.Series[Any]:
+        return table[table["seq"] < seq].iloc[-1]
+
+    alone, grown, end = (last_before(seq) for seq in (*marks, 1 << 63))
+    assert alone["outside"] == 600 * MIB + GIB, "the context, and the other process"
+    assert grown["outside"] == end["outside"] == 900 * MIB + GIB, "whatever torch reserves meanwhile"
+    assert [row["reserved"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
+    assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
+    assert alone["by_others"] == GIB
+    assert (table["seq"] < marks.iloc[0]).any()
+    resident = trace.driver_memory("cpu")
+    assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
+    assert list(trace.events().query("device == 'pinned'")["size"])[:1] == [4000]
+
+
+OTHER_PROCESS = """
+import torch
+held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print("ready", flush=True)
+input()
+"""
+BESIDE_ANOTHER = """
+import subprocess, sys, time, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace", devices=("cuda",))
+held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+time.sleep(1)
+alloctrace.mark("alone")
+other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+assert other.stdout.readline() == "ready\\n"
+time.sleep(1)
+alloctrace.mark("beside another")
+other.communicate("\\n")
+time.sleep(1)
+alloctrace.mark("alone again")
+alloctrace.disable()
+"""
+
+
+def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
+    if not has_nvidia_gpu():
+        pytest.skip("simulated devices are of one process each")
+    (tmp_path / "other.py").write_text(OTHER_PROCESS)
+    run_cuda_program(BESIDE_ANOTHER)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    table = trace.driver_memory("cuda:0")
+    marks = trace.marks().set_index("name")["seq"]
+    alone, beside, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
+    assert {row["reserved"] // MIB for row in (alone, beside, again)} == {100}
+    assert GIB <= beside["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
+    assert abs(again["outside"] - alone["outside"]) < 256 * MIB

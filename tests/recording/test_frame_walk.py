@@ -1,0 +1,210 @@
+"""The stack walker alone, without torch: under every Python at hand its stacks are those of the traceback module."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frame_walk_checker import Checker, Probe
+from frame_walk_constructs import CONSTRUCTS
+from frame_walk_programs import SCENARIOS, Program, check_program
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests/support"
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+CORE_SOURCES = ("recording/definition_log", "format/definitions", "format/line_table", "recording/stack_table")
+WALKER_SOURCES = ("code_registry", "frame_walk", "layout_check", "public_walk")
+
+# All of them in the mode that programs get; in the others what differs there.
+CASES = [
+    *((scenario, "as checked") for scenario in SCENARIOS),
+    *((scenario, "no watcher left") for scenario in ("reused_addresses", "threads", "deaths", "fork")),
+    *((scenario, "public API") for scenario in ("each_construct", "random_programs", "reused_addresses", "threads")),
+]
+
+Interpreter = tuple[str, str, str]  # executable, folder of Python.h, suffix of extension modules
+
+
+def describe_interpreter(executable: str, version: str) -> Interpreter | None:
+    """None when it does not start (a pyenv shim of a version that is not installed), is another version than its name
+    says, is free-threaded, or has no headers."""
+    program = (
+        "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2]); print(s.get_path('include')); "
+        "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
+    )
+    try:
+        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=30)
+    except OSError:
+        return None
+    answer = asked.stdout.split("\n")
+    if asked.returncode != 0 or answer[0] != version or answer[3] != "0" or not Path(answer[1], "Python.h").exists():
+        return None
+    return executable, answer[1], answer[2]
+
+
+def find_interpreter(version: str) -> Interpreter | None:
+    candidates = [sys.executable] if version == RUNNING else []
+    on_path = shutil.which(f"python{version}")
+    candidates += [on_path] if on_path else []
+    candidates += map(str, sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"), reverse=True))
+    return next(filter(None, (describe_interpreter(candidate, version) for candidate in candidates)), None)
+
+
+def compile_once(name: str, sources: list[Path], headers: list[Path], *flags: str) -> Path:
+    """The file made of these sources, kept in build/ while none of them changes."""
+    # Not -O0: what the compiler does with the walk is part of what is tested.
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    command += ["-DNDEBUG", "-Wall", "-Wextra", "-Werror", *flags]
+    digest = hashlib.sha256(repr(command).encode())
+    for file in [*sources, *headers]:
+        digest.update(file.name.encode() + file.read_bytes())
+    output = ROOT / "build/frame_walk" / digest.hexdigest()[:16] / name
+    if not output.exists():
+        output.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = output.with_name(f"unfinished-{os.getpid()}")
+        done = subprocess.run([*command, *map(str, sources), "-o", str(unfinished)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        unfinished.rename(output)
+    return output
+
+
+def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
+    """Folder with the probe for this interpreter, built of the sources under root."""
+    _, include, suffix = interpreter
+    headers = sorted((root / "csrc/core").rglob("*.h"))
+    core = compile_once("core.o", [root / "csrc/core" / f"{name}.cpp" for name in CORE_SOURCES], headers, "-r")
+    headers += sorted((root / "csrc/python/recording").glob("*.h"))
+    sources = [root / "csrc/python/recording" / f"{name}.cpp" for name in WALKER_SOURCES]
+    sources += [root / "tests/support/frame_walk_probe.cpp", core]
+    return compile_once(f"frame_walk_probe{suffix}", sources, headers, "-isystem", include, "-shared").parent
+
+
+@pytest.fixture(scope="session")
+def built() -> dict[str, tuple[Interpreter, Path]]:
+    return {}
+
+
+def interpreter_and_probe(built: dict[str, tuple[Interpreter, Path]], version: str) -> tuple[Interpreter, Path]:
+    if version not in built:
+        interpreter = find_interpreter(version)
+        if interpreter is None and version != RUNNING:
+            pytest.skip(f"Python {version} with its headers is not installed")
+        assert interpreter is not None, f"no headers (Python.h) for the running Python {version}"
+        built[version] = interpreter, build_probe(interpreter)
+    return built[version]
+
+
+def run_python(interpreter: Interpreter, *arguments: str) -> Any:
+    """What the program printed last, as JSON."""
+    done = subprocess.run([interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=300, cwd=SUPPORT)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("scenario", "mode"), CASES)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stacks_equal_traceback(
+    built: dict[str, tuple[Interpreter, Path]], version: str, scenario: str, mode: str
+) -> None:
+    interpreter, folder = interpreter_and_probe(built, version)
+    seed = str(int.from_bytes(hashlib.sha256(f"{version} {scenario}".encode()).digest()[:2], "big"))
+    result = run_python(interpreter, str(SUPPORT / "frame_walk_programs.py"), str(folder), scenario, mode, seed)
+    assert result["differences"] == []
+    assert result["compared"] > (scenario == "walk_at_exit")  # the second is printed by the dying interpreter
+
+
+@pytest.fixture(scope="module")
+def probe(built: dict[str, tuple[Interpreter, Path]]) -> Probe:
+    """The probe in this process."""
+    interpreter, folder = interpreter_and_probe(built, RUNNING)
+    spec = importlib.util.spec_from_file_location("frame_walk_probe", folder / f"frame_walk_probe{interpreter[2]}")
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def checker(probe: Probe) -> Checker:
+    return Checker(probe, "as checked")
+
+
+def test_layout_of_the_running_interpreter_is_known(probe: Probe) -> None:
+    assert probe.check_layout() == ""
+
+
+programs = st.lists(st.tuples(st.sampled_from(sorted(CONSTRUCTS)), st.integers(0, 1 << 16)), max_size=9)
+
+
+@given(program=programs)
+@settings(max_examples=200, deadline=None)
+def test_any_program(checker: Checker, program: Program) -> None:
+    checker.differences.clear()
+    check_program(checker, program)
+    assert checker.differences == []
+
+
+def test_wrong_layout_is_noticed(built: dict[str, tuple[Interpreter, Path]], tmp_path: Path) -> None:
+    """A walker that reads instructions at the wrong place says so at import, and falls back to the public API."""
+    interpreter, _ = interpreter_and_probe(built, RUNNING)
+    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
+    (tmp_path / "tests/support").mkdir(parents=True)
+    shutil.copy(SUPPORT / "frame_walk_probe.cpp", tmp_path / "tests/support")
+    layout = tmp_path / "csrc/python/recording/cpython_layout.h"
+    right = layout.read_text()
+    wrong = right.replace("frame->instruction - code->", "frame->instruction + 2 - code->").replace(
+        "frame->f_lasti * 2", "frame->f_lasti * 2 + 2"
+    )
+    assert wrong != right
+    layout.write_text(wrong)
+    program = f"""
+import json, sys, traceback
+sys.path.insert(0, {str(build_probe(interpreter, tmp_path))!r})
+import frame_walk_probe as probe
+problem = probe.check_layout()
+try:
+    probe.start("as checked")
+except RuntimeError as error:
+    raised = str(error)
+probe.start("public API")
+def stacks():
+    return probe.current_stack_with_gil(), probe.current_stack(), traceback.extract_stack()
+with_gil, without_gil, expected = stacks()
+found = [(name, filename, line) for name, _, filename, line in probe.frames(with_gil)]
+same = found == [(frame.name, frame.filename, frame.lineno) for frame in expected]
+print(json.dumps([problem, raised, same, without_gil]))
+"""
+    problem, raised, same, without_gil = run_python(interpreter, "-c", program)
+    assert "the instruction of a frame" in problem and "only on threads that hold the GIL" in problem
+    assert raised == problem
+    assert same
+    assert without_gil == 0
+
+
+def test_the_check_can_fail(checker: Checker) -> None:
+    """The comparison itself: a stack that is not the caller's is a difference."""
+
+    def elsewhere() -> int:
+        return checker.walk()
+
+    right = checker.walk
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, checker, "walk", right)
+        stack.callback(checker.differences.clear)
+        other = elsewhere()
+        checker.walk = lambda: other
+        checker.budget = 1
+        checker.check()
+        assert checker.differences

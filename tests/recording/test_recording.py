@@ -1,0 +1,437 @@
+"""That the trace holds what happened: all of it, in order, whatever threads do."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from running import ROOT
+
+import pytorch_alloctrace as alloctrace
+
+
+def assert_every_free_matches(events) -> None:
+    """Replays alloc and free by address: no alloc at a live address, no free of a dead one."""
+    live: dict[int, int] = {}
+    for kind, address, size in zip(events["kind"], events["address"], events["size"], strict=True):
+        if kind == "alloc":
+            assert address not in live, "an alloc at an address that is live"
+            live[address] = size
+        elif kind == "free_completed":
+            assert live.pop(address) == size
+
+
+def events_of(trace: alloctrace.Trace) -> pd.DataFrame:
+    """What the program did; what the system says of memory is sampled beside it, ten times a second."""
+    events = trace.events()
+    return events[events["kind"] != "memory"]
+
+
+def counts(trace: alloctrace.Trace) -> dict[str, int]:
+    return {kind: count for kind, count in trace.kind_counts.items() if kind != "memory"}
+
+
+def test_five_million_events_from_four_threads(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import threading, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        def work(seed):
+            # Lists of tensors handed on between the threads: freed on another thread than they were made on.
+            held = shared[seed]
+            for i in range(625_000):
+                held.append(torch.empty(1 + (i * 7919 + seed) % 3000, dtype=torch.uint8))
+                if len(held) > 20:
+                    shared[(seed + 1) % 4].append(held.pop(0))
+                    while len(held) > 20:
+                        held.pop(0)
+        shared = [[] for _ in range(4)]
+        threads = [threading.Thread(target=work, args=(seed,), name=f"worker-{seed}") for seed in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        shared.clear()
+        alloctrace.disable()
+        """,
+        timeout=400,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    assert counts(trace) == {"alloc": 2_500_000, "free_completed": 2_500_000}
+    assert trace.unmatched_frees == 0 and trace.missed_frees == 0
+    assert len(trace.live()) == 0
+    read = 0
+    per_thread: Counter[int] = Counter()
+    for events in trace.iter_events(500_000, columns=["seq", "kind", "thread"]):
+        assert (np.diff(events["seq"].to_numpy()) == 1).all() and events["seq"].iloc[0] == read
+        read += len(events)
+        per_thread.update(events["thread"][events["kind"] == "alloc"])
+    assert read - trace.kind_counts["memory"] == 5_000_000
+    names = trace.threads.set_index("thread")["name"]
+    assert {names[thread]: count for thread, count in per_thread.items()} == {f"worker-{n}": 625_000 for n in range(4)}
+
+
+def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
+    """Oracle: torch.profiler's own memory events of the same run, from another hook (the allocator's reporting)."""
+    run_program(
+        """
+        import json, torch, pytorch_alloctrace as alloctrace
+        from torch.profiler import profile, ProfilerActivity
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128),
+        torch.nn.Linear(128, 8))
+        optimizer = torch.optim.AdamW(model.parameters())
+        def train(steps):
+            for _ in range(steps):
+                loss = model(torch.randn(32, 64)).square().mean()
+                loss.backward(); optimizer.step(); optimizer.zero_grad()
+        train(1)
+        alloctrace.enable("t.alloctrace")
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            alloctrace.mark("begin")
+            train(30)
+            alloctrace.mark("end")
+        alloctrace.disable()
+        def memory(tree):
+            for event in tree:
+                if event.tag.name == "Allocation":
+                    fields = event.extra_fields
+                    yield event.start_time_ns, fields.ptr, fields.alloc_size
+                yield from memory(event.children)
+        told = sorted(memory(profiler.profiler.kineto_results.experimental_event_tree()))
+        json.dump([(pointer, size) for _, pointer, size in told], open("oracle.json", "w"))
+        """
+    )
+    import json
+
+    told = json.loads((tmp_path / "oracle.json").read_text())
+    oracle = [(pointer, size) for pointer, size in told if pointer]  # without empty allocations, which are no events
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(since="mark:begin", until="mark:end")
+    events = events[events["kind"].isin(["alloc", "free_completed"])]
+    ours = [
+        (address, size if kind == "alloc" else -size)
+        for kind, address, size in zip(events["kind"], events["address"], events["size"], strict=True)
+    ]
+    assert len(ours) > 1000
+    # The profiler sees a little more around the marks (its own context is wider): ours is one run inside its sequence.
+    start = oracle.index(ours[0])
+    assert oracle[start : start + len(ours)] == ours
+    assert len(oracle) - len(ours) < 5
+
+
+def test_blocks_from_before_and_after(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        before = torch.empty(1000)
+        alloctrace.enable("one.alloctrace")
+        del before                        # was alive before: not ours, not an error
+        during = torch.empty(2000)
+        alloctrace.disable()
+        between = torch.empty(10)
+        alloctrace.enable("two.alloctrace")
+        del during                        # made in the first recording, freed in the second
+        torch.empty(0)
+        after = torch.empty(3000)
+        alloctrace.disable()
+        del after
+        torch.empty(5)
+        """
+    )
+    one, two = (alloctrace.load(tmp_path / name) for name in ("one.alloctrace", "two.alloctrace"))
+    assert list(events_of(one)["kind"]) == ["alloc"] and one.unmatched_frees == 0
+    assert list(events_of(two)["kind"]) == ["free_completed", "alloc"]
+    assert two.unmatched_frees == 1 and two.missed_frees == 0
+    assert two.integrity.empty_allocations == 1 and two.integrity.state == "complete"
+
+
+@pytest.mark.parametrize("ending", ["", "alloctrace.disable()", "sys.exit(3)", "raise SystemExit(3)", "1 / 0"])
+def test_interpreter_exit_with_live_tensors(run_program, tmp_path: Path, ending: str) -> None:
+    done = run_program(
+        f"""
+        import sys, threading, time, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(100) for _ in range(50)]
+        class Late:
+            def __init__(self): self.tensor = torch.empty(10)
+            def __del__(self): torch.empty(10)
+        late = Late()
+        threading.Thread(target=lambda: [time.sleep(0.05), torch.empty(10)]).start()
+        {ending}
+        """,
+        check=False,
+    )
+    assert done.returncode == {"1 / 0": 1, "": 0, "alloctrace.disable()": 0}.get(ending, 3), done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
+    assert (trace.live()["size"] == 400).sum() == 50
+
+
+def test_exit_called_from_c_is_no_crash(run_program, tmp_path: Path) -> None:
+    """No atexit of Python runs then, but the destructors of all libraries do, with the session on."""
+    done = run_program(
+        """
+        import ctypes, threading, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(10) for _ in range(10)]
+        ctypes.CDLL(None).exit(3)
+        """,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert len(trace.live()) == 10 and trace.integrity.state == "complete" and not trace.integrity.ended
+
+
+def test_code_that_names_a_pipe_as_its_file(run_program, tmp_path: Path) -> None:
+    """The writer looks for source lines in files only: opening a pipe would stop it for ever."""
+    run_program(
+        """
+        import os, torch, pytorch_alloctrace as alloctrace
+        os.mkfifo("pipe")
+        names = {"torch": torch}
+        exec(compile("def make(): return torch.empty(10)", os.path.abspath("pipe"), "exec"), names)
+        with alloctrace.enable("t.alloctrace"):
+            kept = names["make"]()
+        """,
+        timeout=60,
+    )
+    assert alloctrace.load(tmp_path / "t.alloctrace").sites()["source"].iloc[0] is None
+
+
+def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path) -> None:
+    """Native threads that call torch's allocator directly, and free in thread-local destructors at their very end."""
+    import torch
+
+    source = tmp_path / "native.cpp"
+    source.write_text(
+        """
+        #include <c10/core/Allocator.h>
+        #include <thread>
+        #include <vector>
+        struct Keeper { std::vector<c10::DataPtr> blocks; ~Keeper() { blocks.clear(); } };
+        thread_local Keeper keeper;
+        extern "C" void allocate_in_threads(int threads, int blocks) {
+          for (int round = 0; round < 5; ++round) {
+            std::vector<std::thread> running;
+            for (int i = 0; i < threads; ++i) running.emplace_back([=] {
+              for (int b = 0; b < blocks; ++b) keeper.blocks.push_back(c10::GetAllocator(c10::kCPU)->allocate(64 + b));
+            });
+            for (auto& thread : running) thread.join();
+          }
+        }
+        """
+    )
+    folder = Path(torch.__file__).parent
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(source),
+            "-o",
+            str(tmp_path / "native.so"),
+            f"-I{folder}/include",
+            f"-I{sysconfig.get_paths()['include']}",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
+        check=True,
+    )
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.CDLL("./native.so")
+        alloctrace.enable("t.alloctrace")
+        native.allocate_in_threads(8, 1000)
+        alloctrace.disable()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert counts(trace) == {"alloc": 40_000, "free_completed": 40_000}
+    events = events_of(trace)
+    assert_every_free_matches(events)
+    assert (events["stack"] == 0).all()
+    assert trace.integrity.state == "complete" and events["thread"].nunique() == 40
+
+
+def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, tmp_path: Path) -> None:
+    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. An allocator
+    hook
+    that took the GIL would hang for ever: the program's time limit is the watchdog."""
+    import torch
+
+    folder = Path(torch.__file__).parent
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(ROOT / "tools/bench/native_threads.cpp"),
+            "-o",
+            str(tmp_path / "native.so"),
+            f"-I{folder}/include",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
+        check=True,
+    )
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.PyDLL("./native.so")      # PyDLL: the GIL stays held during the call
+        native.allocate_in_threads.restype = ctypes.c_double
+        alloctrace.enable("t.alloctrace")
+        native.allocate_in_threads(4, 100_000, ctypes.byref(ctypes.c_double()))
+        alloctrace.disable()
+        """,
+        timeout=60,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert counts(trace) == {"alloc": 400_000, "free_completed": 400_000} and trace.integrity.lost == 0
+
+
+def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return x * 2
+            @staticmethod
+            def backward(ctx, grad): return grad * 2
+        weight = torch.randn(64, 64, requires_grad=True)
+        alloctrace.enable("t.alloctrace")
+        with alloctrace.region("forward"):
+            product = torch.randn(64, 64) @ weight
+            doubled = Twice.apply(product)
+            loss = doubled.sum()
+        loss.backward()
+        alloctrace.disable()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(
+        columns=["seq", "kind", "size", "stack", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"]
+    )
+    backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")]
+    types = set(backward["node_type"])
+    assert {"torch::autograd::generated::MmBackward0", "TwiceBackward"} <= types
+    # The allocation of backward carries the number of its node; the op of forward that made that node allocated with
+    # the
+    # next number on the thread that the node names.
+    threads = trace.threads.set_index("autograd_id")["thread"]
+    row = backward[backward["node_type"].str.contains("MmBackward0")].iloc[0]
+    made = events[
+        (events["kind"] == "alloc")
+        & (events["node_type"] == "")
+        & (events["autograd_seq"] == row["node_seq"] + 1)
+        & (events["thread"] == threads[row["node_thread"]])
+    ].iloc[0]
+    frame = next(frame for frame in trace.frames(made["stack"]) if frame.filename.endswith("program.py"))
+    assert frame.source is not None and "@ weight" in frame.source
+
+
+def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        def plain(): return torch.empty(10)
+        with alloctrace.enable("none.alloctrace", stacks="none"): plain()
+        with alloctrace.enable("quiet.alloctrace", sources=False): plain()
+        with alloctrace.enable("full.alloctrace"): plain()
+        exec(compile("def cell():\\n    return torch.empty(20)  # in a cell", "<cell 1>", "exec"))
+        import linecache
+        linecache.cache["<cell 1>"] = (1, None, ["def cell():\\n", "    return torch.empty(20)  # in a cell\\n"],
+        "<cell 1>")
+        with alloctrace.enable("cell.alloctrace"): cell()
+        """
+    )
+    none, quiet, full, cell = (
+        alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("none", "quiet", "full", "cell")
+    )
+    assert (none.events()["stack"] == 0).all()
+    frame = quiet.frames(events_of(quiet)["stack"].iloc[0])[0]
+    assert (frame.function, frame.source) == ("plain", None)
+    frame = full.frames(events_of(full)["stack"].iloc[0])[0]
+    assert frame.source == "def plain(): return torch.empty(10)" and frame.line == 3
+    frame = cell.frames(events_of(cell)["stack"].iloc[0])[0]
+    assert frame.filename == "<cell 1>" and frame.source == "    return torch.empty(20)  # in a cell"
+    assert cell.sites()["user"].iloc[0]
+
+
+def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, tmp_path: Path) -> None:
+    """Asked of torch itself: which deleter a new block gets tells whether ours is in front."""
+    import torch
+
+    source = tmp_path / "foreign.cpp"
+    source.write_text(
+        """
+        #include <c10/core/Allocator.h>
+        #include <c10/core/CPUAllocator.h>
+        struct Foreign final : c10::Allocator {
+          c10::Allocator* upstream; long calls = 0;
+          c10::DataPtr allocate(size_t n) override { ++calls; return upstream->allocate(n); }
+          c10::DeleterFnPtr raw_deleter() const override { return upstream->raw_deleter(); }
+          void copy_data(void* d, const void* s, size_t n) const override { upstream->copy_data(d, s, n); }
+        };
+        static Foreign foreign;
+        extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
+        extern "C" void put_in_front() { foreign.upstream = c10::GetAllocator(c10::kCPU);
+        c10::SetCPUAllocator(&foreign, 255); }
+        extern "C" long calls() { return foreign.calls; }
+        """
+    )
+    folder = Path(torch.__file__).parent
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            str(source),
+            "-o",
+            str(tmp_path / "foreign.so"),
+            f"-I{folder}/include",
+            f"-L{folder}/lib",
+            "-lc10",
+            f"-Wl,-rpath,{folder}/lib",
+        ],
+        check=True,
+    )
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        foreign = ctypes.CDLL("./foreign.so")
+        foreign.current.restype = ctypes.c_void_p
+        first = foreign.current()
+        with alloctrace.enable("one.alloctrace"):
+            assert foreign.current() != first
+            torch.empty(10)
+        assert foreign.current() == first
+        with alloctrace.enable("two.alloctrace"):
+            foreign.put_in_front()
+            theirs = foreign.current()
+            torch.empty(10)
+        assert foreign.current() == theirs, "another's allocator was removed"
+        held = torch.empty(10)
+        with alloctrace.enable("three.alloctrace"):
+            assert foreign.current() == theirs
+            torch.empty(10)
+            held = None
+        """
+    )
+    for name in ("one", "two", "three"):
+        trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
+        assert trace.kind_counts["alloc"] == 1, name

@@ -1,0 +1,354 @@
+"""`python -m pytorch_alloctrace run`: a program behaves as under plain python, and is recorded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipapp
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import pytorch_alloctrace as alloctrace
+
+ROOT = Path(__file__).resolve().parents[2]
+CLOSING_LINE = "pytorch_alloctrace: the trace is "
+
+# Prints what a program can see of the way it was started.
+MIRROR = """
+import json, sys
+main = sys.modules["__main__"]
+seen = {
+    "names": sorted(vars(main)),
+    "is_main": vars(main) is globals(),
+    "name": __name__,
+    "file": __file__,
+    "cached": vars(main).get("__cached__"),
+    "package": __package__,
+    "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent],
+    "loader": type(__loader__).__name__,
+    "builtins": type(__builtins__).__name__,
+    "code": (lambda: 0).__code__.co_filename,
+    "argv": sys.argv,
+    "path": sys.path,
+    "flags": str(sys.flags),
+}
+print(json.dumps(seen, indent=1))
+"""
+
+
+def python(arguments: Sequence[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def recorded(
+    arguments: Sequence[str], folder: Path, options: Sequence[str] = (), flags: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [*flags, "-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", *options, *arguments]
+    return python(command, folder, **environment)
+
+
+def without_closing_line(stderr: str) -> str:
+    lines = stderr.splitlines(keepends=True)
+    closing = [line for line in lines if line.startswith(CLOSING_LINE)]
+    assert len(closing) == 1, stderr
+    assert lines[-1] == closing[0], "the closing line comes last"
+    assert "python" in closing[0] and "-m pytorch_alloctrace.analyze run.alloctrace" in closing[0]
+    return "".join(lines[:-1])
+
+
+def traces(folder: Path, pattern: str = "run-*.alloctrace") -> list[alloctrace.Trace]:
+    return [alloctrace.load(path) for path in sorted(folder.glob(pattern))]
+
+
+def functions_that_allocated(trace: alloctrace.Trace) -> set[str]:
+    stacks = trace.events(columns=["kind", "stack"]).query("kind == 'alloc'")["stack"].unique()
+    return {frame.function for stack in stacks for frame in trace.frames(int(stack))}
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["scripts/../scripts/mirror.py", "--out", "-m", "x"],
+        ["link.py"],
+        ["scripts"],
+        ["archive.pyz", "-h"],
+        ["-m", "package", "--follow"],
+        ["-m", "scripts.mirror"],
+    ],
+    ids=lambda command: " ".join(command),
+)
+def test_the_program_finds_what_it_finds_under_plain_python(command: list[str], tmp_path: Path) -> None:
+    write(tmp_path, "scripts/mirror.py", MIRROR)
+    write(tmp_path, "scripts/__main__.py", MIRROR)
+    write(tmp_path, "package/__init__.py", "")
+    write(tmp_path, "package/__main__.py", "from . import __name__ as name\n" + MIRROR)
+    (tmp_path / "link.py").symlink_to("scripts/mirror.py")
+    zipapp.create_archive(tmp_path / "scripts", tmp_path / "archive.pyz")
+    plain = python(command, tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    ours = recorded(command, tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    assert without_closing_line(ours.stderr) == plain.stderr == ""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="python -P is new in 3.11")
+def test_a_safe_path_stays_safe(tmp_path: Path) -> None:
+    write(tmp_path, "scripts/mirror.py", MIRROR)
+    plain = python(["-P", "scripts/mirror.py"], tmp_path)
+    ours = recorded(["scripts/mirror.py"], tmp_path, flags=["-P"])
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout) == (0, plain.stdout)
+
+
+ENDINGS = {
+    "returns": "print('done')",
+    "exit code": "import sys; sys.exit(3)",
+    "exit text": "raise SystemExit('a reason')",
+    "exit none": "import sys; sys.exit()",
+    "error in a function": "def outer():\n    inner()\n\ndef inner():\n    1 / 0\n\nouter()",
+    "error chain": "try:\n    {}['key']\nexcept KeyError as error:\n    raise ValueError('outer') from error",
+    "own excepthook": (
+        "import sys, traceback\n"
+        "def hook(kind, value, tb):\n    print('hook', kind.__name__, [f.name for f in traceback.extract_tb(tb)])\n"
+        "sys.excepthook = hook\n"
+        "def fail():\n    raise RuntimeError\nfail()"
+    ),
+    "own error class": "class OwnError(Exception): pass\nraise OwnError('text')",
+    "our own error class": "import pytorch_alloctrace\nraise pytorch_alloctrace.SessionError('text')",
+    "syntax error": "x = (1,\n",
+    "not utf-8": "# coding: ascii\nx = 'é'\n",
+    # With a handler of its own: what a shell runs in the background begins with the signal ignored.
+    "keyboard interrupt": "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
+    "exit handler": "import atexit\natexit.register(print, 'at exit')\nraise LookupError",
+    "thread": "import threading\nthreading.Thread(target=lambda: print('thread')).start()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ENDINGS[ending], encoding="utf-8")
+    plain = python(["program.py"], tmp_path)
+    ours = recorded(["program.py"], tmp_path)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
+    if ending in ("syntax error", "not utf-8"):
+        # Python words a wrong encoding differently when it reads a file and when it compiles its bytes.
+        same = ours.stderr == plain.stderr if ending == "syntax error" else "SyntaxError" in ours.stderr
+        assert same and "recording/run.py" not in ours.stderr, ours.stderr
+        assert not (tmp_path / "run.alloctrace").exists(), "nothing ran, so nothing was recorded"
+    else:
+        assert without_closing_line(ours.stderr) == plain.stderr
+        assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
+    if ending == "keyboard interrupt":
+        assert ours.returncode == -signal.SIGINT, "the shell must see an interrupt, to stop a loop around the program"
+
+
+def test_errors_of_a_module_begin_with_its_own_frames(tmp_path: Path) -> None:
+    write(tmp_path, "package/__init__.py", "")
+    write(tmp_path, "package/__main__.py", "def fail():\n    raise ValueError('text')\nfail()")
+    write(tmp_path, "broken/__init__.py", "import a_module_that_is_not_there")
+    write(tmp_path, "broken/__main__.py", "")
+    for name in ("package", "broken"):
+        plain = python(["-m", name], tmp_path)
+        ours = recorded(["-m", name], tmp_path, ["--overwrite"])
+        assert ours.returncode == plain.returncode == 1
+        frames = [line for line in ours.stderr.splitlines() if line.startswith("  File ")]
+        assert frames and str(tmp_path) in frames[0], ours.stderr
+        if name == "package":
+            # Plain python shows two frames of runpy, which for us do not exist.
+            wanted = [line for line in plain.stderr.splitlines() if line.startswith("  File ") and "runpy" not in line]
+            assert frames == wanted
+        assert "recording/run.py" not in ours.stderr
+
+
+PROCESSES = """
+import multiprocessing, os, pickle, sys
+import torch
+
+class Item:
+    def __init__(self, count): self.count = count
+
+def allocate_in_child(item):
+    kept = torch.ones(item.count)
+    return type(item).__module__, float(kept.sum())
+
+if __name__ == "__main__":
+    assert type(pickle.loads(pickle.dumps(Item(1)))) is Item
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(pool.map(allocate_in_child, [Item(10), Item(20)]))
+        pool.close()
+        pool.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_children_of_multiprocessing(method: str, tmp_path: Path) -> None:
+    write(tmp_path, "program.py", PROCESSES)
+    plain = python(["program.py", method], tmp_path)
+    ours = recorded(["program.py", method], tmp_path)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout) and plain.returncode == 0, ours.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.alloctrace*")) == ["run.alloctrace"], "children need --follow"
+
+    followed = recorded(["program.py", method], tmp_path, ["--follow", "--overwrite"])
+    assert (followed.returncode, followed.stdout) == (0, plain.stdout), followed.stderr
+    assert "run-{pid}.alloctrace" in followed.stderr
+    (child,) = [trace for trace in traces(tmp_path) if "allocate_in_child" in functions_that_allocated(trace)]
+    assert str(child.integrity).startswith("complete"), "multiprocessing ends its children by os._exit"
+    assert "allocate_in_child" not in functions_that_allocated(alloctrace.load(tmp_path / "run.alloctrace"))
+
+
+def test_tensors_alive_at_the_exit_are_alive_in_the_trace(tmp_path: Path) -> None:
+    write(tmp_path, "program.py", "import torch\nkept = [torch.ones(12345) for _ in range(7)]\n")
+    ours = recorded(["program.py"], tmp_path)
+    assert ours.returncode == 0, ours.stderr
+    live = alloctrace.load(tmp_path / "run.alloctrace").live("end")
+    assert list(live["size"]).count(4 * 12345) == 7
+
+
+def test_options_reach_the_recorder(tmp_path: Path) -> None:
+    write(tmp_path, "program.py", "import torch\ntorch.ones(10)\n")
+    (tmp_path / "spools").mkdir()
+    options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--spool-dir", "spools"]
+    assert recorded(["program.py"], tmp_path, options).returncode == 0
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    assert functions_that_allocated(trace) == set()
+    assert len(trace.events()) > 0
+    assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
+
+
+REFUSED = {
+    "no verb": ([], 2, "usage:"),
+    "unknown verb": (["record"], 2, "usage:"),
+    "no program": (["run"], 2, "name a script"),
+    "no module name": (["run", "-m"], 2, "-m needs"),
+    "unknown option": (["run", "--frames", "x.py"], 2, "usage:"),
+    "unknown stacks": (["run", "--stacks", "c", "x.py"], 2, "--stacks"),
+    "missing script": (["run", "missing.py", "x"], 2, "no such file: missing.py\n"),
+    "missing module": (["run", "-m", "missing.sub"], 2, "no module named 'missing'\n"),
+    "folder without main": (["run", "empty"], 2, "no __main__.py in empty\n"),
+    "unknown device": (["run", "--devices", "tpu", "program.py"], 2, "'tpu'"),
+    "no folder": (["run", "--out", "no/such/folder/x", "program.py"], 2, "no/such/folder"),
+    "file exists": (["run", "--out", "program.py", "program.py"], 2, "--overwrite"),
+    "missing submodule": (["run", "--out", "a", "-m", "json.missing"], 2, "no module named 'json.missing'\n"),
+    "package without main": (["run", "--out", "a", "-m", "json"], 2, "no module named 'json.__main__'\n"),
+    "help": (["--help"], 0, ""),
+    "help of run": (["run", "--help"], 0, ""),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_run_is_refused_before_it_runs(case: str, tmp_path: Path) -> None:
+    arguments, status, message = REFUSED[case]
+    write(tmp_path, "program.py", "print('the program ran')")
+    (tmp_path / "empty").mkdir()
+    ours = python(["-m", "pytorch_alloctrace", *arguments], tmp_path)
+    assert ours.returncode == status, ours.stderr
+    assert "the program ran" not in ours.stdout
+    assert message in ours.stderr and "Traceback" not in ours.stderr
+    if message.endswith("\n") or case in ("unknown device", "no folder", "file exists"):
+        assert ours.stderr.startswith("pytorch_alloctrace: ") and ours.stderr.count("\n") == 1, "one line"
+    if status == 0:
+        assert "usage:" in ours.stdout and ours.stderr == ""
+    assert not list(tmp_path.glob("*alloctrace*")) and not (tmp_path / "a").exists(), "nothing was recorded"
+
+
+def test_children_find_the_environment_of_their_parent(tmp_path: Path) -> None:
+    write(
+        tmp_path, "program.py", "import os, subprocess\nprint(dict(os.environ), flush=True)\nsubprocess.run(['env'])\n"
+    )
+    plain, ours = python(["program.py"], tmp_path), recorded(["program.py"], tmp_path)
+    # torch sets some of its own when it is imported, which plain python has not done here.
+    lines = {line for line in ours.stdout.splitlines() if "ALLOCTRACE" in line or line.startswith("PYTHON")}
+    assert {line for line in plain.stdout.splitlines() if line.startswith("PYTHON")} == lines
+
+
+SUBPROCESSES = """
+import subprocess, sys
+plain = "import sys; m = sys.modules; print('torch' in m, 'pytorch_alloctrace' in m, sys.path, m['sitecustomize'])"
+with_torch = "import torch\\ndef allocate_in_child(): return torch.ones(10)\\nkept = allocate_in_child()"
+records_itself = "import pytorch_alloctrace as a; a.enable('own.alloctrace')"
+for code in (plain, with_torch, records_itself):
+    subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=lambda: None)
+subprocess.run([sys.executable, "-c", with_torch], check=True, cwd="elsewhere")
+nested = ["-m", "pytorch_alloctrace", "run", "--out", "nested.alloctrace", "child.py"]
+subprocess.run([sys.executable, *nested], check=True)
+"""
+
+
+def test_follow_records_only_processes_that_import_torch(tmp_path: Path) -> None:
+    write(tmp_path, "program.py", SUBPROCESSES)
+    write(tmp_path, "child.py", "import torch\nkept = torch.ones(5)\n")
+    write(tmp_path, "site/sitecustomize.py", "import sys\nprint('shadowed', file=sys.stderr)\n")
+    (tmp_path / "elsewhere").mkdir()
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
+    ours = recorded(["program.py"], tmp_path, ["--follow"], PYTHONPATH=path)
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stderr.count("shadowed") == 6, "the sitecustomize behind ours runs in each process"
+    assert "not recorded" not in ours.stderr
+    first = ours.stdout.splitlines()[0]
+    assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first, (
+        "a child without torch finds nothing changed"
+    )
+    assert "site/sitecustomize.py" in first
+    followed = traces(tmp_path)
+    assert len(followed) == 2, "the two children that import torch and do not record by themselves"
+    for trace in followed:
+        assert "allocate_in_child" in functions_that_allocated(trace)
+        assert str(trace.integrity).startswith("complete")
+    assert (tmp_path / "own.alloctrace").exists() and (tmp_path / "nested.alloctrace").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+FORKS = """
+import os, sys
+import torch
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.ones(100) * index
+
+def allocate_in_child():
+    return torch.ones(10)
+
+print(sum(float(batch.sum()) for batch in torch.utils.data.DataLoader(Numbers(), num_workers=2)), flush=True)
+child = os.fork()
+if child == 0:
+    kept = allocate_in_child()
+    sys.exit(7)  # runs the exit handlers that the child has inherited
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forked_children(tmp_path: Path) -> None:
+    write(tmp_path, "program.py", FORKS)
+    ours = recorded(["program.py"], tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, "2800.0\n7\n"), ours.stderr
+    without_closing_line(ours.stderr)
+    assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
+
+    followed = recorded(["program.py"], tmp_path, ["--follow", "--overwrite"])
+    assert (followed.returncode, followed.stdout) == (0, "2800.0\n7\n"), followed.stderr
+    children = traces(tmp_path)
+    assert len(children) == 3, "two workers and one os.fork"
+    assert all(str(trace.integrity).startswith("complete") for trace in children)
+    assert sum("__getitem__" in functions_that_allocated(trace) for trace in children) == 2
+    assert sum("allocate_in_child" in functions_that_allocated(trace) for trace in children) == 1

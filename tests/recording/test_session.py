@@ -1,0 +1,311 @@
+"""enable(), disable() and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import program
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_recording():
+    yield
+    if alloctrace.is_enabled():
+        alloctrace.disable()
+
+
+def test_records_between_enable_and_disable(tmp_path: Path) -> None:
+    session = alloctrace.enable(tmp_path / "a.alloctrace")
+    assert alloctrace.is_enabled() and session.is_recording
+    kept = torch.empty(1234, dtype=torch.uint8)
+    assert alloctrace.disable() == tmp_path / "a.alloctrace"
+    assert not alloctrace.is_enabled() and not session.is_recording
+    trace = alloctrace.load(session.path)
+    events = trace.events()
+    events = events[events["kind"] != "memory"]  # sampled beside what the program does
+    assert list(events["kind"]) == ["alloc"]
+    assert list(events["size"]) == [1234]
+    assert list(events["address"]) == [kept.data_ptr()]
+    assert list(events["device"]) == ["cpu"]
+    assert trace.integrity.state == "complete" and trace.integrity.ended
+    assert not session.path.with_name("a.alloctrace.spool").exists()
+
+
+def test_context_manager_ends_the_session_even_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), alloctrace.enable(tmp_path / "a.alloctrace") as session:
+        raise KeyError
+    assert not alloctrace.is_enabled()
+    assert session.load().integrity.state == "complete"
+    # An inner disable() is fine, and leaving the block then does not end somebody else's session.
+    with alloctrace.enable(tmp_path / "b.alloctrace"):
+        alloctrace.disable()
+        other = alloctrace.enable(tmp_path / "c.alloctrace")
+    assert other.is_recording
+
+
+def test_default_path_and_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    assert alloctrace.enable().path == tmp_path / f"alloctrace-0-{os.getpid()}.alloctrace"
+    alloctrace.disable()
+    monkeypatch.setenv("RANK", "7")
+    path = alloctrace.enable("x-{rank}-{host}-{pid}.t").path
+    assert path.name.startswith("x-7-") and path.name.endswith(f"-{os.getpid()}.t") and "{" not in path.name
+
+
+def test_enable_twice_names_the_running_file(tmp_path: Path) -> None:
+    alloctrace.enable(tmp_path / "first.alloctrace")
+    with pytest.raises(alloctrace.SessionError, match=r"first\.alloctrace"):
+        alloctrace.enable(tmp_path / "second.alloctrace")
+    assert not (tmp_path / "second.alloctrace").exists()
+
+
+def test_disable_without_enable_says_so() -> None:
+    with pytest.raises(alloctrace.SessionError, match="enable"):
+        alloctrace.disable()
+
+
+def test_existing_file_is_refused_and_untouched_unless_overwrite(tmp_path: Path) -> None:
+    path = tmp_path / "a.alloctrace"
+    path.write_text("precious")
+    with pytest.raises(alloctrace.SessionError, match="overwrite"):
+        alloctrace.enable(path)
+    assert path.read_text() == "precious" and os.listdir(tmp_path) == ["a.alloctrace"]
+    alloctrace.enable(path, overwrite=True)
+    alloctrace.disable()
+    assert alloctrace.load(path).integrity.state == "complete"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"devices": ("tpu",)}, {"devices": ()}, {"stacks": "all"}, {"on_full": "block"}],
+)
+def test_unknown_options_are_refused_before_anything_is_made(tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(alloctrace.SessionError):
+        alloctrace.enable(tmp_path / "a.alloctrace", **options)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == [] and not alloctrace.is_enabled()
+
+
+def test_unusable_paths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(alloctrace.SessionError, match="nowhere"):
+        alloctrace.enable(tmp_path / "nowhere" / "a.alloctrace")
+    with pytest.raises(alloctrace.SessionError, match="missing"):
+        alloctrace.enable(tmp_path / "a.alloctrace", spool_dir=tmp_path / "missing")
+    with pytest.raises(alloctrace.SessionError):
+        alloctrace.enable(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_room_for_the_spool_leaves_an_existing_trace_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.alloctrace"
+    path.write_text("precious")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        with pytest.raises(alloctrace.SessionError, match="spool"):
+            alloctrace.enable(path, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+    assert path.read_text() == "precious" and os.listdir(tmp_path) == ["a.alloctrace"]
+    assert not alloctrace.is_enabled()
+
+
+def test_spool_elsewhere_is_used_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "spools"
+    folder.mkdir()
+    alloctrace.enable(tmp_path / "a.alloctrace", spool_dir=folder)
+    assert len(os.listdir(folder)) == 1
+    assert not (tmp_path / "a.alloctrace.spool").exists()
+    alloctrace.disable()
+    assert os.listdir(folder) == []
+
+
+def test_flush_and_load_while_recording(tmp_path: Path) -> None:
+    session = alloctrace.enable(tmp_path / "a.alloctrace")
+    kept = [torch.empty(100) for _ in range(10)]
+    trace = session.load()
+    assert trace.integrity.state == "complete" and not trace.integrity.ended
+    assert set(trace.live()["address"]) == {tensor.data_ptr() for tensor in kept}
+    alloctrace.disable()
+    with pytest.raises(alloctrace.SessionError, match="ended"):
+        session.flush()
+    assert session.load().integrity.ended
+
+
+def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
+    session = alloctrace.enable(tmp_path / "a.alloctrace")
+    zero = torch.empty(10)
+    alloctrace.step()
+    one = torch.empty(20)
+    alloctrace.mark("half way")
+    alloctrace.step()
+    with alloctrace.region("evaluation"):
+        two = torch.empty(30)
+    alloctrace.step(41)
+    late = torch.empty(40)
+    alloctrace.disable()
+    trace = session.load()
+    assert list(trace.steps()["step"]) == [0, 1, 41]
+    marks = trace.marks()
+    assert list(marks["name"]) == ["half way", "evaluation", "evaluation"]
+    assert list(marks["kind"]) == ["mark", "region_begin", "region_end"]
+    live = trace.live().set_index("address")["step"]
+    assert [live[tensor.data_ptr()] for tensor in (zero, one, two, late)] == [0, 1, 41, 42]
+    assert list(trace.live(at="step:1")["address"]) == [zero.data_ptr(), one.data_ptr()]
+    assert list(trace.live(at="mark:half way")["address"]) == [zero.data_ptr(), one.data_ptr()]
+    assert list(
+        trace.events(since="step:1", until="step:1", columns=["kind", "size"]).query("kind == 'alloc'")["size"]
+    ) == [80]
+    events = trace.events(since="step:42")
+    assert list(events["size"][events["kind"] != "memory"]) == [160]
+    for wrong in ("step:7", "mark:none", "soon"):
+        with pytest.raises(alloctrace.PositionError):
+            trace.live(at=wrong)
+
+
+def test_positions_without_a_session_do_nothing() -> None:
+    alloctrace.step()
+    alloctrace.mark("x")
+    with alloctrace.region("y"):
+        pass
+    with pytest.raises(ValueError, match="0"):
+        alloctrace.step(-1)
+
+
+def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            path = tmp_path / f"{number}.alloctrace"
+            alloctrace.enable(path)
+            kept = torch.empty(number + 1, dtype=torch.uint8)
+            alloctrace.disable()
+            assert list(alloctrace.load(path).live()["size"]) == [kept.numel()]
+        except BaseException as error:
+            failures.append(error)
+
+    for number in range(20):
+        thread = threading.Thread(target=one, args=(number,))
+        thread.start()
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [("TORCH_VERSION", "2.4.0", "2.4.0"), ("CUDA_VERSION", "11.8", "11.8"), ("PYTHON_ABI", "cpython-39", "cpython-39")],
+)
+def test_a_build_for_another_torch_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, named: str
+) -> None:
+    from pytorch_alloctrace import _build_info
+
+    monkeypatch.setattr(_build_info, name, value)
+    with pytest.raises(alloctrace.RecorderUnavailableError, match=named) as refusal:
+        alloctrace.enable(tmp_path / "a.alloctrace")
+    assert "--no-build-isolation" in str(refusal.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_reading_build_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytorch_alloctrace import _build_info
+
+    monkeypatch.setattr(_build_info, "RECORDER", False)
+    with pytest.raises(alloctrace.RecorderUnavailableError, match="--no-build-isolation"):
+        alloctrace.enable(tmp_path / "a.alloctrace")
+
+
+def test_header_has_the_program_but_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with alloctrace.enable(tmp_path / "a.alloctrace") as session:
+        pass
+    header = session.load().header
+    assert header["torch"] == torch.__version__ and header["process"] == os.getpid()
+    assert header["environment"]["OMP_NUM_THREADS"] == "2"
+    assert set(header["environment"]) <= set(program.ENVIRONMENT_ALLOWED)
+    assert b"hunter2" not in session.path.read_bytes()
+
+
+def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import pytorch_alloctrace, torch
+        kept = torch.empty(777, dtype=torch.uint8)
+        """,
+        ALLOCTRACE=str(tmp_path / "e-{pid}.alloctrace"),
+    )
+    (path,) = tmp_path.glob("e-*.alloctrace")
+    assert list(alloctrace.load(path).live()["size"]) == [777]
+
+
+def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:
+    done = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
+    assert done.stdout == "ran\n" and "not recording" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(alloctrace.SessionError, match="not a file"):
+        alloctrace.enable(pipe, overwrite=True)
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
+    folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    os.mkdir(folder)
+    run_program(
+        """
+        import os, sys, torch, pytorch_alloctrace as alloctrace
+        os.chdir(os.fsencode(sys.argv[1]) + b"/caf\\xe9")
+        with alloctrace.enable("t.alloctrace") as session:
+            kept = torch.empty(10)
+        assert len(session.load().live()) == 1
+        """,
+        str(tmp_path),
+    )
+
+
+def test_our_own_commands_are_not_recorded_by_the_environment(run_program, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from conftest import program_environment
+
+    with alloctrace.enable(tmp_path / "t.alloctrace"):
+        pass
+    environment = program_environment(ALLOCTRACE=str(tmp_path / "stray-{pid}"))
+    (tmp_path / "program.py").write_text("import torch; kept = torch.empty(10)")
+    for command in (
+        ["pytorch_alloctrace.analyze", "t.alloctrace"],
+        ["pytorch_alloctrace", "run", "--out", "o", "program.py"],
+    ):
+        subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert not list(tmp_path.glob("stray-*")) and (tmp_path / "o").exists()
+
+
+def test_an_error_on_the_way_out_still_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = alloctrace.enable(tmp_path / "a.alloctrace")
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        alloctrace.disable()
+    assert alloctrace.load(session.path).integrity.ended
+    with alloctrace.enable(tmp_path / "b.alloctrace"):
+        pass

@@ -1,0 +1,411 @@
+"""That replay goes on after a loss, counts what does not fit, and is exact again from the next allocator state on; and
+that traces of allocators without segments have none."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from format_reader import BLOCK_HEADER, EVENTS, TraceFile
+from replay_oracle import Checkpoint, Comparison, read_expected
+from running import ROOT, has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
+]
+WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+MIB = 2**20
+BLOCK_ALLOCATED = 1  # node_seq of a state_block
+
+RUN = """
+import gc, json, sys
+from pathlib import Path
+import replay_programs
+gc.disable()
+replay_programs.run_program(Path("t"), Path("expected"), json.loads(sys.argv[1]))
+"""
+
+
+def some_operations(seed: int) -> list[list[Any]]:
+    """A stretch of a program: in its midst and at its end, it checks."""
+    dice = random.Random(seed)
+    made: list[list[Any]] = []
+    for number in range(60):
+        size = dice.choice([dice.randrange(1, 4096), dice.randrange(1, MIB), dice.randrange(MIB, 40 * MIB)])
+        made.append(["allocate", size, dice.randrange(2), dice.randrange(2)])
+        if number % 5 > 1:
+            made.append(["free", dice.randrange(1000)])
+        if number % 20 == 9:
+            made += [["free_while_used", dice.randrange(1000), 2], ["release", dice.randrange(2), 2], ["empty_cache"]]
+        if number == 30:
+            made.append(["check"])
+    return [*made, ["check"]]
+
+
+OPERATIONS = [
+    *[*some_operations(1), ["flush"], *some_operations(2), ["flush"], *some_operations(3), ["snapshot"], ["flush"]],
+    *[*some_operations(4), ["flush"], *some_operations(5), ["snapshot"], ["flush"], *some_operations(6)],
+]
+
+
+@dataclass(frozen=True)
+class Sample:
+    path: Path
+    data: bytes
+    checkpoints: list[Checkpoint]
+    mark_of: dict[str, int]
+    """Event number of each checkpoint but the last, which is the end."""
+    states: list[tuple[str, int, int]]
+    """Device, first and last event of the allocator's states."""
+
+    def next_states(self, event: int) -> int:
+        """The last event of the first states, of all devices, that begin after an event."""
+        ends = {}
+        for device, first, last in self.states:
+            if first > event:
+                ends.setdefault(device, last)
+        return max(ends.values())
+
+
+def read_sample(folder: Path) -> Sample:
+    trace = alloctrace.load(folder / "t.0")
+    marks = trace.marks()
+    states = trace.events(columns=["seq", "kind", "device", "size"])
+    states = states[states["kind"] == "allocator_state"]
+    told = zip(states["device"].astype(str), states["seq"], states["size"], strict=True)
+    return Sample(
+        folder / "t.0",
+        (folder / "t.0").read_bytes(),
+        read_expected(folder / "expected"),
+        {f"mark:{name}": int(seq) for name, seq in zip(marks["name"], marks["seq"], strict=True)},
+        [(device, int(seq), int(seq + count)) for device, seq, count in told],
+    )
+
+
+@pytest.fixture
+def sample(run_cuda_program: Callable[..., Any], tmp_path: Path) -> Sample:
+    for allocator in ("expandable_segments:False",):
+        run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, PYTHONPATH=WITH_TESTS, PYTORCH_ALLOC_CONF=allocator)
+    return read_sample(tmp_path)
+
+
+def differences(trace: alloctrace.Trace, checkpoint: Checkpoint) -> list[str]:
+    comparison = Comparison()
+    comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
+    return comparison.differences
+
+
+def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first: int, last: int) -> tuple[int, int]:
+    """Events `first` to `last` are missing. How many checkpoints were exact, and how many between the gap and the next
+    states were not."""
+    again = sample.next_states(last)
+    exact = wrong = 0
+    for checkpoint in sample.checkpoints:
+        mark = sample.mark_of.get(checkpoint.at)
+        if mark is not None and first <= mark <= last:
+            continue  # it is missing itself
+        found = differences(trace, checkpoint)
+        if mark is None or mark < first or mark > again:
+            assert not found, (checkpoint.at, first, last, found[:5])
+            exact += 1
+        else:
+            wrong += bool(found)
+    verified = trace.verify()
+    assert not verified.ok and verified.lost == last + 1 - first
+    # What a loss explains is no contradiction of the trace with itself.
+    assert verified.contradictions == 0 and not verified.contradiction_list and not verified.differences
+    return exact, wrong
+
+
+def test_blocks_cut_out_of_the_middle(sample: Sample, tmp_path: Path) -> None:
+    """Each block of events alone: of what comes before it, nothing changes; after the next states, all is exact."""
+    cut = tmp_path / "cut.alloctrace"
+    whole = alloctrace.load(sample.path)
+    assert whole.verify().ok and len(sample.states) >= 6
+    exact = wrong = unfitting = 0
+    blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
+    assert len(blocks) >= 6
+    for block in blocks[:-1]:
+        if any(first <= block.first + block.count and last >= block.first for _, first, last in sample.states):
+            continue  # states are tests of their own, below
+        cut.write_bytes(sample.data[: block.offset] + sample.data[block.offset + BLOCK_HEADER + len(block.payload) :])
+        trace = alloctrace.load(cut)
+        assert trace.integrity.state == "gaps" and trace.integrity.missing_events == block.count
+        found = assert_exact_but_for_the_gap(trace, sample, block.first, block.first + block.count - 1)
+        exact, wrong = exact + found[0], wrong + found[1]
+        unfitting += trace.verify().after_loss
+        assert trace.verify().resumed >= 1
+    assert exact >= 20, "most checkpoints lie outside the gaps"
+    assert wrong >= 1 and unfitting >= 10, "a gap must show"
+
+
+def test_a_state_that_is_cut_through_is_void(sample: Sample, tmp_path: Path) -> None:
+    """The block of events with a state's end is missing: what is left of the state is not taken for all of it."""
+    cut = tmp_path / "cut.alloctrace"
+    blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
+    hit = 0
+    for block in blocks[1:-1]:
+        end = block.first + block.count
+        inside = [state for state in sample.states if state[1] < end and state[2] >= block.first]
+        if not inside:
+            continue
+        hit += 1
+        cut.write_bytes(sample.data[: block.offset] + sample.data[block.offset + BLOCK_HEADER + len(block.payload) :])
+        trace = alloctrace.load(cut)
+        assert trace.verify().states == len(sample.states) - len(inside)
+        assert_exact_but_for_the_gap(trace, sample, block.first, end - 1)
+    assert hit >= 1
+
+
+def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_path: Path) -> None:
+    """The segment of a block is lost, and later the free of both: the state knows nothing of the block, and all else
+    agrees."""
+    stretches: list[list[list[Any]]] = [
+        [["allocate", 700, 0, 0]],
+        [["allocate", 3 * MIB, 0, 0]],
+        [["allocate", 4 * MIB, 0, 0]],
+        [["free", 1], ["free", 1], ["empty_cache"]],
+        [["snapshot"]],
+    ]
+    operations = [part for stretch in stretches for part in (["check"], ["flush"], *stretch, ["flush"])]
+    run_cuda_program(RUN, json.dumps(operations), devices=2, PYTHONPATH=WITH_TESTS)
+    sample = read_sample(tmp_path)
+    marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(stretches))]
+    data = sample.data
+    for block in reversed(TraceFile(sample.path).blocks):
+        is_lost = any(marks[n] < block.first and block.first + block.count <= marks[n + 1] for n in (1, 3))
+        if block.type == EVENTS and is_lost:
+            data = data[: block.offset] + data[block.offset + BLOCK_HEADER + len(block.payload) :]
+    (tmp_path / "cut").write_bytes(data)
+    trace = alloctrace.load(tmp_path / "cut")
+    kinds = trace.kind_counts
+    assert kinds["alloc"] == 2 and kinds["segment_alloc"] == 1 and "segment_free" not in kinds
+    assert trace.verify().after_loss == 1
+    for checkpoint in sample.checkpoints[-2:]:
+        found = differences(trace, checkpoint)
+        assert not found, found
+
+
+DROPPING = """
+import gc, json
+from pathlib import Path
+import torch
+import pytorch_alloctrace.recording.session
+from cuda_programs import MIB
+from replay_programs import Recording
+gc.disable()
+pytorch_alloctrace.recording.session.RING_EVENTS = 128  # the smallest that holds an allocator's state
+recording = Recording(Path("t.0"), Path("expected"), on_full="drop", stacks="none")
+def work():
+    return [torch.empty(1000 * n % (3 * MIB) + 1, dtype=torch.uint8, device="cuda") for n in range(3000)]
+held = work()
+recording.session.flush()
+recording.check()
+del held
+torch.cuda.empty_cache()
+for round in range(6):
+    held = [torch.empty(5_000_000 * n + 300, dtype=torch.uint8, device="cuda") for n in range(round + 1)]
+    recording.session.flush()
+    assert recording.session.snapshot()
+    recording.session.flush()
+    recording.check()
+    held.pop()
+    recording.session.flush()
+    recording.check()
+    recording.session.flush()
+    if round % 2 == 0:
+        held += work()
+        recording.session.flush()
+        recording.check()
+        # A state with blocks in it whose allocs were dropped, and few enough for the ring.
+        held = held[::250]
+        torch.cuda.empty_cache()
+        recording.session.flush()
+        assert recording.session.snapshot()
+        recording.session.flush()
+        recording.check()
+    held.clear()
+    torch.cuda.empty_cache()
+recording.end()
+"""
+
+
+def states_that_differ(events: pd.DataFrame) -> int:
+    """How many allocator states tell other live blocks than the allocs and frees before them leave."""
+    live: set[int] = set()
+    told: set[int] | None = None
+    found = left = 0
+    for kind, address, size, is_live in zip(
+        events["kind"], events["address"], events["size"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
+    ):
+        if kind == "alloc":
+            live.add(address)
+        elif kind == "free_requested":
+            live.discard(address)
+        elif kind == "segment_free":  # it takes along the blocks whose frees were dropped
+            live = {block for block in live if not address <= block < address + size}
+        elif kind == "allocator_state":
+            told, left = set(), size
+        elif told is not None and kind in ("state_segment", "state_block"):
+            left -= 1
+            if kind == "state_block" and is_live:
+                told.add(address)
+        if told is not None and left == 0:
+            found += told != live
+            live, told = told, None
+    return found
+
+
+def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(DROPPING, PYTHONPATH=WITH_TESTS)
+    trace = alloctrace.load(tmp_path / "t.0")
+    assert trace.integrity.lost > 100 and trace.integrity.state == "gaps"
+    events = trace.events(columns=["seq", "kind", "address", "size", "node_seq"])
+    lost_at = events["seq"][events["kind"] == "lost"].to_numpy()
+    states = events[events["kind"] == "allocator_state"]
+    state_ends = (states["seq"] + states["size"]).to_numpy()
+    marks = trace.marks().set_index("name")["seq"]
+    known = 0
+    for checkpoint in read_expected(tmp_path / "expected"):
+        mark = marks.get(checkpoint.at.removeprefix("mark:"))
+        if mark is None:
+            continue
+        last_loss = max((seq for seq in lost_at if seq < mark), default=-1)
+        if any(last_loss < end < mark for end in state_ends):
+            found = differences(trace, checkpoint)
+            assert not found, found[:5]
+            known += 1
+    assert known >= 10
+    verified = trace.verify()
+    assert verified.lost == trace.integrity.lost and not verified.ok
+    assert verified.resumed >= states_that_differ(events)
+    assert verified.states == verified.agreeing + verified.resumed
+    assert verified.contradictions == 0
+
+
+AMONG_OTHERS = """
+import threading, time, warnings, torch
+import pytorch_alloctrace as alloctrace
+warnings.simplefilter("ignore")
+@torch.jit.script
+def work(count: int) -> int:  # without the GIL, which a snapshot holds
+    total = 0
+    for n in range(count):
+        total += torch.empty([n % 7 + 100]).numel()
+    return total
+work(100)
+session = alloctrace.enable("t.alloctrace", stacks="none")
+held = [torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda") for n in range(2000)]
+stop = threading.Event()
+rounds = 0
+def work_on():
+    global rounds
+    while not stop.is_set():
+        work(1000)
+        rounds += 1
+other = threading.Thread(target=work_on)
+other.start()
+for n in range(20):
+    held.pop()
+    while rounds < n // 5:  # a busy machine
+        time.sleep(0.001)
+    assert session.snapshot()
+stop.set()
+other.join()
+alloctrace.disable()
+"""
+
+
+def test_states_hold_while_other_threads_write_events(run_cuda_program, tmp_path: Path) -> None:
+    """Allocations of the CPU, samples of the driver's memory: they do not change the allocator, and wait for nobody."""
+    run_cuda_program(AMONG_OTHERS)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.lost == 0 and trace.kind_counts["alloc"] > 4000
+    verified = trace.verify()
+    assert verified.ok and verified.states == verified.agreeing == 21, (verified.states, verified.void_states)
+
+
+CPU_ONLY = """
+import json, sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace", devices=("cpu",))
+held, told = [], []
+for number in range(60):
+    held.append(torch.empty(1000 * number + 1, dtype=torch.uint8))
+    if number % 3 == 2:
+        del held[number % 5]
+    if number % 10 == 9:
+        alloctrace.mark(f"check-{number}")
+        told.append([f"mark:check-{number}", [[one.data_ptr(), one.numel()] for one in held]])
+print(json.dumps(told))
+alloctrace.disable()
+"""
+CUDA_ASYNC = CPU_ONLY.replace('"cpu"', '"cuda"').replace("dtype=torch.uint8", 'dtype=torch.uint8, device="cuda"')
+
+
+@pytest.mark.parametrize("allocator", ["cpu", "cudaMallocAsync"])
+def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, allocator: str) -> None:
+    """Its blocks are the live allocations, each as large as was asked for."""
+    if allocator == "cpu":
+        done = run_cuda_program(CPU_ONLY)
+    else:
+        done = run_cuda_program(CUDA_ASYNC, PYTORCH_ALLOC_CONF="backend:cudaMallocAsync")
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    device = "cpu" if allocator == "cpu" else "cuda:0"
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told) == 6
+    for at, tensors in told:
+        assert len(trace.segments(at=at)) == 0
+        blocks = trace.blocks(at=at)
+        assert sorted(zip(blocks["address"].tolist(), blocks["requested_size"].tolist(), strict=True)) == sorted(
+            map(tuple, tensors)
+        )
+        assert set(blocks["device"]) == {device} and set(blocks["state"]) == {"active_allocated"}
+        assert (blocks["size"] == blocks["requested_size"]).all() and (blocks["segment"] == 0).all()
+        ends = trace.timeline(points=1, device=device) if at == told[-1][0] else None
+        if ends is not None:
+            assert ends["reserved"].isna().all() and ends["largest_free"].isna().all()
+            assert ends["allocated_max"].iloc[0] == ends["requested_max"].iloc[0] > 0
+    verified = trace.verify()
+    assert verified.ok and verified.states == 0 and verified.contradictions == 0
+
+
+CPU_MANY_CHUNKS = """
+import torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("t.alloctrace", devices=("cpu",))
+held = []
+for number in range(400):
+    held.append(torch.empty(1000 + number))
+    if number % 3 == 2:
+        del held[number % 5]
+    if number % 40 == 39:
+        session.flush()  # ends a block of the file
+alloctrace.disable()
+"""
+
+
+def test_a_file_that_shrinks_while_it_is_read(run_cuda_program, tmp_path: Path) -> None:
+    """Every way to ask says so, as one type of error; when the file is whole again, so are the answers."""
+    run_cuda_program(CPU_MANY_CHUNKS)
+    path = tmp_path / "t.alloctrace"
+    whole, trace = path.read_bytes(), alloctrace.load(path)
+    seq = trace.integrity.events - 20
+    pd.testing.assert_frame_equal(trace.blocks(at=50), alloctrace.load(path).blocks(at=50))
+    with open(path, "r+b") as file:
+        file.truncate(len(whole) * 2 // 3)
+    asked = [trace.blocks, trace.segments, trace.live, trace.time_ns, trace.stack_totals]
+    for ask in [*asked, lambda at: trace.events(until=at)]:
+        with pytest.raises(alloctrace.TraceError, match=r"t\.alloctrace"):
+            ask(at=seq)
+    path.write_bytes(whole)
+    pd.testing.assert_frame_equal(trace.blocks(at=seq), alloctrace.load(path).blocks(at=seq))
+    assert trace.time_ns(seq) == alloctrace.load(path).time_ns(seq)

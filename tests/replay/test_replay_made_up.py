@@ -1,0 +1,128 @@
+"""Traces made up event by event: what recorders of torch's allocators write only after a loss, or never yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import numpy as np
+import pytest
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.kinds import KINDS
+
+MIB = 2**20
+BEGIN = 0x7F0000000000
+CUDA = 2
+"""The place of a CUDA device, as the probe defines them."""
+
+Row = tuple[str, dict[str, Any]]
+
+
+def event(kind: str, **fields: int) -> Row:
+    return kind, fields
+
+
+def freed(address: int, size: int) -> list[Row]:
+    return [event(kind, address=address, size=size) for kind in ("free_requested", "free_completed")]
+
+
+def load(folder: Path, rows: list[Row]) -> alloctrace.Trace:
+    path = folder / "t.alloctrace"
+    with core_probe.Recorder(path) as recorder:
+        recorder.push(
+            core_probe.make_events(
+                [
+                    {"kind": KINDS.index(kind), "time": 1000 * number, "location": CUDA, "thread": 1, **fields}
+                    for number, (kind, fields) in enumerate(rows)
+                ]
+            )
+        )
+    return alloctrace.load(path)
+
+
+def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> None:
+    """The alloc before it was lost, so it seemed to stand alone; then the segment is cut where it begins."""
+    rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("lost", size=1)]
+    rows += [event("alloc", address=BEGIN + 4 * MIB, size=4 * MIB, stack=1), *freed(BEGIN, 4 * MIB)]
+    rows += [event("alloc", address=BEGIN, size=4 * MIB, stack=2)]
+    rows += [*freed(BEGIN + 4 * MIB, 4 * MIB), *freed(BEGIN, 4 * MIB)]
+    trace = load(tmp_path, rows)
+    assert trace.live().empty and trace.missed_frees == 1
+    [block] = trace.blocks().to_dict("records")
+    assert (block["address"], block["size"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
+    assert trace.timeline(points=1)["allocated"].tolist() == [0]
+
+
+def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
+    rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("alloc", address=BEGIN, size=4 * MIB)]
+    trace = load(tmp_path, [*rows, event("lost", size=3), event("allocator_state", size=0)])
+    assert len(trace.devices) == 1 and trace.peak_bytes() == 4 * MIB
+    assert trace.live().empty and trace.diagnose() and trace.verify().resumed == 1
+
+
+def test_a_refused_request_is_no_allocation_of_forward(tmp_path: Path) -> None:
+    """The line of a block of backward is the same at every moment that is asked for."""
+    of_node = {"node_type": 1, "node_sequence": 7, "node_thread": 1}
+    rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("oom", size=5 * MIB, stack=1, sequence=8)]
+    rows += [event("alloc", address=BEGIN, size=MIB, stack=2, sequence=8)]
+    rows += [event("alloc", address=BEGIN + MIB, size=MIB, **of_node), event("step", size=1)]
+    trace = load(tmp_path, rows)
+    for moment in ("end", 3):
+        assert trace.live(moment)["stack"].tolist() == [2, 2]
+    assert trace.events(columns=["forward_stack"], kinds=("alloc",))["forward_stack"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        freed(BEGIN, 4),
+        [event("free_completed", address=BEGIN, size=4)],
+        [event("segment_alloc", address=BEGIN + MIB, size=MIB), event("lost", size=2), *freed(BEGIN, 4)],
+        [event("segment_alloc", address=BEGIN + MIB, size=MIB), event("lost", size=2), freed(BEGIN, 4)[1]],
+    ],
+)
+def test_a_free_of_an_unknown_block_counts_once(tmp_path: Path, rows: list[Row]) -> None:
+    assert load(tmp_path, rows).unmatched_frees == 1
+
+
+def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
+    """What died between two moments is found by them."""
+    rows = [event("allocator_state", size=3), event("state_segment", address=BEGIN, size=2 * MIB)]
+    rows += [
+        event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB, node_sequence=1) for part in (0, 1)
+    ]
+    trace = load(tmp_path, [*rows, *freed(BEGIN, MIB)])
+    before, after = trace.live(at=3), trace.live()
+    assert before["birth_seq"].is_unique and len(before) == 2
+    assert set(before["birth_seq"]) - set(after["birth_seq"]) == {before["birth_seq"].min()}
+    assert trace.stack_totals()["allocations"].sum() == 0 and trace.stack_totals()["live_blocks"].sum() == 1
+
+
+def test_check_points_know_what_forward_caused(tmp_path: Path) -> None:
+    """Of each moment, on whatever way it is reached: as the events tell it from the trace's start."""
+    count = 1_700_000  # some check points
+    number = np.arange(count // 2)
+    events = core_probe.make_events(count)
+    events["time"], events["location"] = np.arange(count), CUDA
+    # Every other allocation is of backward; each lives until 500 others have been made.
+    made, ended = events[0::2], events[1::2]
+    made["kind"], ended["kind"] = KINDS.index("alloc"), KINDS.index("free_completed")
+    made["address"], ended["address"] = 64 * (number % 1000), 64 * ((number + 500) % 1000)
+    made["size"] = ended["size"] = 64
+    is_backward = number % 2 == 1
+    node, thread = number // 2 % 300_000, 1 + number // 4 % 3
+    made["thread"] = np.where(is_backward, 4, thread)
+    made["stack"], made["sequence"] = np.where(is_backward, 0, 1 + number % 3), np.where(is_backward, 0, node + 1)
+    made["node_type"], made["node_thread"] = is_backward, np.where(is_backward, thread, 0)
+    made["node_sequence"] = np.where(is_backward, node, 0)
+    with core_probe.Recorder(tmp_path / "t.alloctrace", ring_events=1 << 16, wait_ns=10**10) as recorder:
+        assert recorder.push(events) == count
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    told = trace.events(columns=["seq", "stack", "forward_stack"], kinds=("alloc",)).set_index("seq")
+    for moment in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
+        live = trace.live(at=moment)
+        own, forward = (told.loc[live["birth_seq"], name].to_numpy() for name in ("stack", "forward_stack"))
+        assert live["stack"].tolist() == np.maximum(own, forward).tolist()
+        assert live["backward"].tolist() == (forward != 0).tolist() and live["backward"].any()

@@ -1,0 +1,274 @@
+"""That replay rebuilds torch's allocator exactly: random programs and training loops, with torch's own snapshot beside
+the trace at many moments of each.
+
+    ALLOCTRACE_TEST_SCALE=full tools/test tests/replay/test_replay_random.py -s
+
+compares at more than 2,000 checkpoints; without the variable it is a tenth. Both print what they compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from replay_oracle import (
+    Checkpoint,
+    Comparison,
+    compare_states,
+    contradictions,
+    event_differences,
+    frees_memory_in_use,
+    peak_differences,
+    read_expected,
+)
+from replay_strategies import Runner, programs
+from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
+]
+FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
+EXAMPLES = 600 if FULL else 60
+HAS_REPLAY = hasattr(alloctrace.Trace, "segments")
+RANDOM = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,  # the same programs on every machine
+    deadline=None,
+    database=None,
+    print_blob=False,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def total() -> Iterator[Comparison]:
+    """What was compared in this file; printed at its end."""
+    compared = Comparison()
+    yield compared
+    print(f"\nin all: {compared}, {'replayed' if HAS_REPLAY else 'not replayed'}")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    build_simulated_device()
+    folder = tmp_path_factory.mktemp("runner")
+    simulated = [str(ROOT / "tools/simcuda/run"), "--memory", "6GiB", "--devices", "2"]
+    started = Runner(simulated, folder, program_environment())
+    yield started
+    started.stop()
+
+
+def compare_program(folder: Path, checkpoints: list[Checkpoint]) -> Comparison:
+    """All checkpoints of all traces that a program has left in the folder."""
+    comparison = Comparison()
+    for name, group in itertools.groupby(checkpoints, key=lambda checkpoint: checkpoint.trace):
+        of_trace = list(group)
+        trace = alloctrace.load(folder / name)
+        assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+        for checkpoint in of_trace:
+            comparison.count(checkpoint)
+            comparison.differences += contradictions(checkpoint)
+        comparison.differences += event_differences(trace, of_trace)
+        if HAS_REPLAY:
+            comparison += compare_states(trace, of_trace)
+            comparison.differences += peak_differences(trace, of_trace[-1].peaks)
+    return comparison
+
+
+@RANDOM
+@given(operations=programs())
+def test_random_programs(
+    runner: Runner, tmp_path_factory: pytest.TempPathFactory, total: Comparison, operations: list[Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "random"
+    error = runner.run(folder, operations)
+    traces = [path for path in folder.glob("t.*") if path.suffix[1:].isdigit()]
+    sets_limit = "max_split_size_mb" in repr(operations)  # without, a segment that goes too early is ours
+    if (sets_limit and any(frees_memory_in_use(alloctrace.load(path)) for path in traces)) or (
+        error and runner.fails_without_recording(folder, operations)
+    ):
+        total.failures_of_torch += 1
+        runner.stop()
+        return
+    assert error is None, error
+    comparison = compare_program(folder, read_expected(folder / "expected"))
+    assert not comparison.differences, "\n".join(comparison.differences[:10])
+    total += comparison
+
+
+MIB, GIB = 2**20, 2**30
+FULL_DEVICE = [["allocate", size, 0, 0] for size in (2 * GIB, 2 * GIB, GIB, GIB // 2, *[31 * MIB] * 40)]
+ALMOST_30_MIB = ["allocate", 30 * MIB - MIB // 2, 0, 0]
+RULES: dict[str, list[Any]] = {
+    "Devices are listed in their order, not in that of their first use": [
+        ["allocate", 5000, 1, 0],
+        ["allocate", 5000, 0, 0],
+    ],
+    "A pool set back to a checkpoint takes no notice of how sizes are rounded now": [
+        ["checkpoint_pool", 0, [5000, 300, 3 * MIB, -1, 300], [1000], "roundup_power2_divisions:2"],
+    ],
+    "nor of what is split now": [
+        ["allocate", 1, 0, 0],
+        ["checkpoint_pool", 0, [100 * MIB, 0, 30 * MIB, 40 * MIB, -1], [1000], "max_split_size_mb:25"],
+    ],
+    "nor whether expandable segments are on now": [
+        ["checkpoint_pool", 0, [12 * MIB, 300, 3 * MIB, 0, 5 * MIB, 1000], [11 * MIB], "expandable_segments:True"],
+    ],
+    "and the other way round": [
+        ["settings", "expandable_segments:True"],
+        ["checkpoint_pool", 0, [12 * MIB, 300, 3 * MIB, 0, 5 * MIB, 1000], [11 * MIB], "expandable_segments:False"],
+    ],
+    "A pool for the last resort is split as if there were no expandable segments": [
+        ["make_pool", "use_on_oom", 0],
+        ["allocate_in_pool", 30 * MIB, 0, 0],
+        ["free", 0],
+        ["settings", "expandable_segments:True"],
+        *FULL_DEVICE,
+        ["check"],
+        ALMOST_30_MIB,
+        ["check"],
+    ],
+    "but not where the program asks for that pool": [
+        ["make_pool", "use_on_oom", 0],
+        ["allocate_in_pool", 30 * MIB, 0, 0],
+        ["free", 0],
+        ["settings", "expandable_segments:True"],
+        ["allocate_in_pool", 30 * MIB - MIB // 2, 0, 0],
+    ],
+    "A pool with an allocator of its own has no expandable segments, also when it is older than the setting": [
+        ["make_pool", "own", 0],
+        ["allocate_in_pool", 30 * MIB, 0, 0],
+        ["free", 0],
+        ["settings", "expandable_segments:True"],
+        ["allocate_in_pool", 30 * MIB - MIB // 2, 0, 0],
+    ],
+    "A segment from before expandable segments is split as an expandable one": [
+        ["allocate", 30 * MIB, 0, 0],
+        ["free", 0],
+        ["settings", "expandable_segments:True"],
+        ALMOST_30_MIB,
+    ],
+    "An expandable one is not when they are off: it is not used": [
+        ["settings", "expandable_segments:True"],
+        ["allocate", 30 * MIB, 0, 0],
+        ["free", 0],
+        ["settings", "expandable_segments:False"],
+        ALMOST_30_MIB,
+    ],
+    "A pool that does not split keeps to it in expandable segments": [
+        ["settings", "expandable_segments:True"],
+        ["make_pool", "no_split", 0],
+        ["allocate_in_pool", 30 * MIB, 0, 0],
+        ["allocate_in_pool", 3000, 0, 0],
+        ["free_every", 0],
+        ["allocate_in_pool", 20 * MIB, 0, 0],
+        ["allocate_in_pool", 100, 0, 0],
+    ],
+    "What a free block remembers goes its way through unmapped memory": [
+        ["settings", "expandable_segments:True"],
+        *[["allocate", size, 0, 0] for size in (50 * MIB, 7 * MIB, 30 * MIB, 9 * MIB, 45 * MIB)],
+        ["free", 0],
+        ["free", 1],
+        ["check"],
+        ["empty_cache"],
+        ["check"],
+        ["allocate", 11 * MIB, 0, 0],
+        ["check"],
+        ["allocate", 33 * MIB, 0, 0],
+        ["free", 0],
+        ["empty_cache"],
+        ["check"],
+        ["allocate", 90 * MIB, 0, 0],
+    ],
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_that_are_seldom_met(runner: Runner, tmp_path: Path, total: Comparison, rule: str) -> None:
+    folder = tmp_path / "rule"
+    error = runner.run(folder, RULES[rule])
+    assert error is None, error
+    comparison = compare_program(folder, read_expected(folder / "expected"))
+    assert not comparison.differences, "\n".join(comparison.differences[:10])
+    total += comparison
+
+
+def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
+    """A checkpoint by its event number and its time, the peaks by torch's own counters."""
+    sizes = (3 * MIB, 700, 40 * MIB, 90 * MIB, 5000, MIB, 30 * MIB)
+    operations: list[Any] = [[["allocate", size, 0, 0], ["check"]] for size in sizes]
+    operations += [[["free", number], ["check"], ["empty_cache"], ["check"]] for number in (2, 0, 1, 3)]
+    operations += [[["allocate", size // 3, 0, 0], ["check"]] for size in sizes]
+    folder = tmp_path / "moments"
+    error = runner.run(folder, [*itertools.chain.from_iterable(operations)])
+    assert error is None, error
+    checkpoints = read_expected(folder / "expected")
+    trace = alloctrace.load(folder / "t.0")
+    marks = trace.marks().set_index("name")
+    comparison = Comparison()
+    for checkpoint in checkpoints[:-1]:
+        mark = marks.loc[checkpoint.at.removeprefix("mark:")]
+        comparison.add(trace.segments(at=int(mark["seq"])), trace.blocks(at=int(mark["seq"])), checkpoint)
+        moment = pd.Timestamp(int(mark["time_ns"]), tz="UTC")
+        comparison.add(trace.segments(at=moment), trace.blocks(at=moment), checkpoint)
+        since_begin = f"{(int(mark['time_ns']) - trace.begin_ns) / 1e9:.9f}s"
+        comparison.add(trace.segments(at=since_begin), trace.blocks(at=since_begin), checkpoint)
+    assert not comparison.differences, "\n".join(comparison.differences[:10])
+    peaks = checkpoints[-1].peaks["cuda:0"]
+    assert trace.segments(at="peak")["allocated_size"].sum() == peaks["allocated"] == trace.peak_bytes("cuda:0")
+    assert trace.segments(at="peak:reserved")["total_size"].sum() == peaks["reserved"]
+    assert peaks["reserved"] > checkpoints[-1].segments[0][2] > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Loops:
+    programs: tuple[str, ...]
+    devices: int = 1
+    memory: str = "80GiB"
+    allocator: str = ""
+
+
+MODELS = ("mlp", "transformer", "convnet", "gpt2")
+ALLOCATOR = ("streams", "memory_pools", "graphs", "empty_cache", "expandable_segments", "layout_settings")
+LOOPS = {
+    "models": Loops((*MODELS, "two_devices"), devices=2),
+    "allocator": Loops(
+        ALLOCATOR, devices=2, allocator="max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:8]"
+    ),
+    "little memory": Loops(("out_of_memory", "collected_segments", "mlp"), memory="3GiB"),
+}
+EXPANDABLE = {
+    f"{name}, expandable": dataclasses.replace(loops, allocator="expandable_segments:True")
+    for name, loops in LOOPS.items()
+}
+CHOSEN = {**LOOPS, **EXPANDABLE} if FULL else {"models": LOOPS["models"], **dict([*EXPANDABLE.items()][1:])}
+
+
+@pytest.mark.parametrize("loops", CHOSEN.values(), ids=CHOSEN)
+def test_training_loops(run_cuda_program, tmp_path: Path, loops: Loops, total: Comparison) -> None:
+    """Checkpoints lie between any two operators, of forward, backward and optimizer."""
+    run_cuda_program(
+        "import sys, replay_training\nreplay_training.main(sys.argv[1:])",
+        *(".", "1" if FULL else "0.2", "1.02" if FULL else "1.1", *loops.programs),
+        memory=loops.memory,
+        devices=loops.devices,
+        timeout=900 if FULL else 120,
+        PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")]),
+        PYTORCH_ALLOC_CONF=loops.allocator,
+    )
+    for name in loops.programs:
+        comparison = compare_program(tmp_path, read_expected(tmp_path / f"{name}.expected"))
+        assert comparison.checkpoints >= (20 if FULL else 6)
+        assert not comparison.differences, "\n".join(comparison.differences[:10])
+        total += comparison

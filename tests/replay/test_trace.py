@@ -1,0 +1,158 @@
+"""The reading API, on one recorded program whose every allocation is known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from running import program_environment
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+
+def small():
+    return torch.empty(10, dtype=torch.uint8)
+
+def large():
+    return torch.empty(1000, dtype=torch.uint8)
+
+def through_a_library():
+    return torch.nn.Linear(2, 3, bias=False, device="cpu")
+
+alloctrace.enable("t.alloctrace")
+kept = []
+for step in range(4):
+    kept.append(small())
+    large()
+    large()
+    alloctrace.step()
+layer = through_a_library()
+alloctrace.mark("after the layer")
+peak = torch.empty(5000, dtype=torch.uint8)
+del peak
+alloctrace.disable()
+"""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "train.py").write_text(textwrap.dedent(PROGRAM))
+    subprocess.run([sys.executable, "train.py"], cwd=folder, env=program_environment(), check=True)
+    return alloctrace.load(folder / "t.alloctrace")
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(textwrap.dedent(PROGRAM).splitlines(), 1) if line.strip() == text)
+
+
+def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
+    events = trace.events()
+    assert tuple(events.columns) == alloctrace.trace.EVENT_COLUMNS
+    assert list(events["seq"]) == list(range(len(events)))
+    of_the_program = events[events["kind"] != "memory"]  # sampled on a thread of its own
+    assert of_the_program["time_ns"].is_monotonic_increasing
+    assert trace.begin_ns <= events["time_ns"].iloc[0] <= events["time_ns"].iloc[-1] <= trace.end_ns
+    assert set(events["kind"]) == {"alloc", "free_completed", "step", "mark", "memory"}
+    allocs = events[events["kind"].isin(["alloc", "free_completed"])]
+    assert set(allocs["device"]) == {"cpu"} and set(allocs["pool"]) == {(0, 0)}
+    assert (allocs["size"] > 0).all(), "a free carries the size of its alloc"
+    assert list(trace.events(columns=["size", "seq"]).columns) == ["size", "seq"]
+    with pytest.raises(ValueError, match="colour"):
+        trace.events(columns=["colour"])
+
+
+def test_events_in_chunks_are_all_events(trace: alloctrace.Trace) -> None:
+    whole = trace.events()
+    pd.testing.assert_frame_equal(pd.concat(trace.iter_events(1), ignore_index=True), whole)
+    pd.testing.assert_frame_equal(trace.events(since=5, until=9), whole[5:9].reset_index(drop=True))
+    assert len(trace.events(since=10**9)) == 0
+
+
+def test_sites_by_line(trace: alloctrace.Trace) -> None:
+    sites = trace.sites().set_index("line")
+    small = sites.loc[line_of("return torch.empty(10, dtype=torch.uint8)")]
+    assert (small["allocations"], small["bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
+    assert small["function"] == "small" and small["source"] == "    return torch.empty(10, dtype=torch.uint8)"
+    large = sites.loc[line_of("return torch.empty(1000, dtype=torch.uint8)")]
+    assert (large["allocations"], large["bytes"], large["live_bytes"], large["largest"]) == (8, 8000, 0, 1000)
+    # What torch.nn allocates belongs to the user's line that called it.
+    layer = sites.loc[line_of('return torch.nn.Linear(2, 3, bias=False, device="cpu")')]
+    assert layer["live_bytes"] == 24 and layer["user"]
+    frames = trace.frames(layer["stack"])
+    assert "linear.py" in frames[0].filename + frames[1].filename and frames[-1].function == "<module>"
+
+
+def test_sites_by_everything_else(trace: alloctrace.Trace) -> None:
+    total = trace.sites()["bytes"].sum()
+    for by in ("stack", "function", "file"):
+        assert trace.sites(by=by)["bytes"].sum() == total
+    assert len(trace.sites(by="file")) == 1
+    functions = trace.sites(by="function").set_index("function")
+    assert functions.loc["large", "allocations"] == 8
+    # large() is called from two lines: two stacks, one line.
+    stacks = trace.sites(by="stack")
+    assert (stacks["function"] == "large").sum() == 2
+    with pytest.raises(ValueError, match="colour"):
+        trace.sites(by="colour")
+
+
+def test_live_and_peak(trace: alloctrace.Trace) -> None:
+    assert sorted(trace.live()["size"]) == [10, 10, 10, 10, 24]
+    assert sorted(trace.live(at="step:1")["size"]) == [10, 10]
+    assert list(trace.live(at="step:1")["step"]) == [0, 1]
+    assert trace.live(at="peak")["size"].max() == 5000
+    assert trace.peak_bytes() == 5064 == trace.live(at="peak")["size"].sum()
+    assert trace.live(at=trace.peak_seq() - 1)["size"].sum() == 64
+    assert trace.live(at="mark:after the layer")["size"].sum() == 64
+    assert trace.sites(at="peak")["live_bytes"].sum() == 5064
+    assert trace.live(device="cuda:0").empty
+
+
+def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> None:
+    for points in (1, 2, 7, 2000):
+        timeline = trace.timeline(points)
+        assert len(timeline) == points
+        assert timeline["requested_max"].max() == 5064
+        assert timeline["requested"].iloc[-1] == 64
+        assert (timeline["requested_min"] <= timeline["requested"]).all()
+        assert (timeline["requested"] <= timeline["requested_max"]).all()
+    assert trace.timeline(1)["seq"].iloc[0] == trace.peak_seq()
+    with pytest.raises(ValueError, match="0"):
+        trace.timeline(0)
+
+
+def test_steps_tell_what_was_live(trace: alloctrace.Trace) -> None:
+    assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
+    assert list(trace.marks()["name"]) == ["after the layer"]
+
+
+def test_user_paths_turn_a_library_into_user_code(trace: alloctrace.Trace) -> None:
+    import torch
+
+    folder = str(Path(torch.__file__).parent)
+    own = alloctrace.load(trace.path, user_paths=[folder])
+    assert any(filename.startswith(folder) for filename in own.sites()["filename"])
+
+
+def test_unknown_stacks_are_refused_and_zero_is_empty(trace: alloctrace.Trace) -> None:
+    assert trace.frames(0) == []
+    with pytest.raises(IndexError):
+        trace.frames(10**6)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x00" * 500, b"PK\x03\x04" + b"x" * 300])
+def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(alloctrace.TraceError, match="not an alloctrace trace"):
+        alloctrace.load(tmp_path / "x")
+    with pytest.raises(alloctrace.TraceError, match="cannot open"):
+        alloctrace.load(tmp_path / "absent")
+    with pytest.raises(alloctrace.TraceError):
+        alloctrace.load(tmp_path)

@@ -1,0 +1,118 @@
+"""--all-frames: under each row the whole stack, frames of libraries too; and `frames` in JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = """
+import sys, torch, pytorch_alloctrace as alloctrace
+
+kept = []
+
+def keep(layer):
+    kept.append(layer(torch.ones(1000, 1000, device="cuda")))
+
+def train(layer):
+    for number in range(25):
+        keep(layer)
+        alloctrace.step()
+
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+layer = torch.nn.Linear(1000, int(sys.argv[2]), device="cuda")
+train(layer)
+try:
+    layer(torch.empty(40_000_000, 1000, device="cuda"))
+except torch.OutOfMemoryError:
+    pass
+alloctrace.disable()
+"""
+WHOLE = ("linear.py", "in _call_impl", "in _wrapped_call_impl", "program.py:7 in keep", "program.py:11 in train")
+VERBS = ("leaks", "peak", "sites", "blocks", "oom", "fragmentation")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("all_frames")
+    (made / "program.py").write_text(PROGRAM)
+    for name, size in (("run", "2000"), ("after", "3000")):
+        command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", size])
+        run_python(made, command, check=True, timeout=120, environment={})
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def with_stack(data: Any) -> Iterator[dict[str, Any]]:
+    """All objects in the data that have a stack."""
+    if isinstance(data, dict):
+        if "stack" in data:
+            yield data
+        data = list(data.values())
+    for item in data if isinstance(data, list) else ():
+        yield from with_stack(item)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("verb", ["", "leaks", "peak", "sites", "blocks", "oom"])
+def test_text_has_every_frame_innermost_first(verb: str, folder: Path) -> None:
+    words = [*filter(None, [verb]), "run.alloctrace"]
+    shown = " ".join(run_analyze(folder, *words, "--all-frames").split())
+    places = [shown.find(frame) for frame in WHOLE[:3]]
+    assert -1 not in places and places == sorted(places)
+    assert all(frame in shown for frame in WHOLE)
+    assert "_wrapped_call_impl" not in run_analyze(folder, *words)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_json_has_the_frames_of_whatever_has_a_stack(verb: str, folder: Path, trace: alloctrace.Trace) -> None:
+    words = [*filter(None, [verb]), "run.alloctrace", "--json"]
+    data = json.loads(run_analyze(folder, *words, "--all-frames"))
+    rows = list(with_stack(data))
+    assert verb == "fragmentation" or any(row["frames"] for row in rows)
+    for row in rows:
+        expected = [(frame.function, frame.line) for frame in trace.frames(row["stack"])]
+        assert [(frame["function"], frame["line"]) for frame in row["frames"]] == expected
+    # Without the option all is as it was.
+    plain = json.loads(run_analyze(folder, *words))
+    assert not any("frames" in row for row in with_stack(plain))
+
+
+@needs_cuda_build
+def test_of_a_comparison(folder: Path) -> None:
+    [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))
+    grown = found["changes"][0]
+    assert [frame["function"] for frame in grown["frames"]][-3:] == ["keep", "train", "<module>"]
+    [gone] = json.loads(
+        run_analyze(folder, "diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
+    )
+    assert gone["change"] < 0 and all(row["frames"] for row in gone["changes"])
+    moments = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
+    assert "in _wrapped_call_impl" in run_analyze(folder, *moments)
+    assert json.loads(run_analyze(folder, *moments, "--json"))[0]["changes"][0]["frames"]
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("peak", "run.alloctrace", "--all-frames", "--by", "age"), "not --by age"),
+        (("peak", "run.alloctrace", "--all-frames", "--csv"), "use --json"),
+        (("segments", "run.alloctrace", "--all-frames"), "--all-frames belongs to the verdict, leaks"),
+    ],
+)
+def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
+    assert part in run_analyze(folder, *arguments, status=2).splitlines()[-1]

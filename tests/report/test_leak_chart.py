@@ -1,0 +1,70 @@
+"""The chart of a leak: what its lines held over the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from marked_programs import run_analyze
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.leak import GROWING, SURVIVORS
+from pytorch_alloctrace.analysis.leaks.verdict import find_leaks
+
+PROGRAM = """
+import sys, time, torch, pytorch_alloctrace as alloctrace
+
+kept, buffer = [], torch.empty(0)
+with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+    for number in range(30):
+        kept.append(torch.empty(1000 * (1 + number % 3)))
+        buffer = torch.cat([buffer, torch.ones(500)])
+        if sys.argv[1] == "steps":
+            alloctrace.step()
+        else:
+            time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def trace(run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> alloctrace.Trace:
+    run_program(PROGRAM, "steps")
+    return alloctrace.load(tmp_path / "run.alloctrace")
+
+
+def held(trace: alloctrace.Trace, line: int, at: str) -> int:
+    sites = trace.sites(device="cpu", at=at)
+    return int(sites.loc[sites["line"] == line, "live_bytes"].sum())
+
+
+def test_levels_are_what_the_lines_held(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    leaks = {leak.kind: leak for leak in find_leaks(trace, "cpu").leaks}
+    survivors, growing = leaks[SURVIVORS], leaks[GROWING]
+    assert survivors.live == tuple(held(trace, survivors.line.line, f"step:{step}") for step in range(30))
+    levels = [held(trace, growing.line.line, f"step:{step}") for step in range(30)]
+    assert list(growing.live) == sorted(set(growing.live)) and set(growing.live) <= set(levels)
+    assert growing.live[-1] == levels[-1] and len(growing.live) > 20
+
+    shown = run_analyze(tmp_path, "leaks", "run.alloctrace")
+    assert shown.count(" live: ▁") == 2 and "█  3.91 KiB → 234 KiB" in shown
+    plain = run_analyze(tmp_path, "run.alloctrace", PYTHONIOENCODING="ascii", NO_COLOR="1")
+    assert plain.isascii() and "3.91 KiB to 234 KiB" in plain
+    narrow = run_analyze(tmp_path, "leaks", "run.alloctrace", "--width", "50")
+    assert max(map(len, (line for line in narrow.splitlines() if "live:" in line))) <= 50
+    findings = json.loads(run_analyze(tmp_path, "run.alloctrace", "--json"))["findings"]
+    assert [finding["live_bytes_over_run"] for finding in findings if finding["leak_kind"] == SURVIVORS] == [
+        list(survivors.live)
+    ]
+
+
+def test_without_steps_by_time(run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    run_program(PROGRAM, "time")
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    [leak] = [leak for leak in find_leaks(trace, "cpu").leaks if leak.kind == SURVIVORS]
+    assert len(leak.live) == 200 and list(leak.live) == sorted(leak.live)
+    assert leak.live[-1] == held(trace, leak.line.line, "end") == 240_000
+    # Made evenly over the run: half of it is there in the middle, give or take what starting up took.
+    assert leak.live[40] < 120_000 < leak.live[160]

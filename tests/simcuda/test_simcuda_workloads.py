@@ -1,0 +1,475 @@
+"""tools/simcuda: what ordinary programs do with PyTorch runs on it, with the libraries beside the runtime (cuBLAS,
+cuFFT, NCCL, NVML), and what is not simulated names itself.
+
+Every program runs in a process of its own, through tools/simcuda/run, without this project's recorder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from running import program_environment
+from simcuda_runs import RUN, run_simulated
+
+PRELUDE = """
+import ctypes, os, sys, warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+warnings.simplefilter("ignore")
+
+def random(*shape, **options):
+    return torch.randn(*shape, device="cuda", **options)
+
+def train(module, *inputs, optimizer=None, steps=2):
+    '''Forward, backward, step. Every parameter gets a gradient of its own shape, on its own device.'''
+    optimizer = optimizer or torch.optim.AdamW(module.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = module(*inputs)
+        output = output[0] if isinstance(output, tuple) else output
+        output.float().sum().backward()
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None and parameter.grad.device == parameter.device, name
+            assert parameter.grad.shape == parameter.shape, name
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+    return output
+"""
+
+
+def run(
+    folder: Path, source: str, *options: str, unknown: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the program, which must succeed, and call what is not simulated only where that is what it is about."""
+    done = run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, **environment)
+    assert ("is not simulated" in done.stderr) == unknown, done.stderr
+    return done
+
+
+def test_training(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+        def perceptron():
+            return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
+
+        for options in ({"foreach": True}, {"fused": True}, {"foreach": False}, {"capturable": True}):
+            model = perceptron()
+            optimizer = torch.optim.AdamW(model.parameters(), **options)
+            before = torch.cuda.memory_allocated()
+            assert train(model, random(32, 64), optimizer=optimizer).shape == (32, 10)
+            kept = torch.cuda.memory_allocated() - before
+            parameters = sum(p.numel() * 4 for p in model.parameters())
+            assert kept >= 3 * parameters          # gradients and two moments, whatever their values
+            assert len(optimizer.state) == 6
+        for kind in (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adafactor):
+            model = perceptron()
+            train(model, random(32, 64), optimizer=kind(model.parameters(), lr=0.1))
+
+        for kind in (torch.float16, torch.bfloat16):
+            model = perceptron()
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            scaler = torch.amp.GradScaler("cuda", enabled=kind == torch.float16)
+            for _ in range(2):
+                with torch.autocast("cuda", dtype=kind):
+                    output = model(random(32, 64))
+                    assert output.dtype == kind
+                    loss = F.cross_entropy(output, torch.randint(0, 10, (32,), device="cuda"))
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            assert loss.item() == 0                # what README says of values
+
+        x, y, z = random(8, 5, requires_grad=True), torch.randint(0, 5, (8,), device="cuda"), random(8, 5).abs()
+        losses = [F.cross_entropy(x, y), F.nll_loss(F.log_softmax(x, 1), y), F.mse_loss(x, z), F.l1_loss(x, z),
+                  F.smooth_l1_loss(x, z), F.huber_loss(x, z), F.binary_cross_entropy_with_logits(x, z),
+                  F.kl_div(F.log_softmax(x, 1), z), F.multi_margin_loss(x, y), F.triplet_margin_loss(x, z, z),
+                  F.cosine_embedding_loss(x, z, torch.ones(8, device="cuda")), F.poisson_nll_loss(x, z)]
+        for loss in losses:
+            assert loss.shape == ()
+            x.grad = None
+            loss.backward()
+            assert x.grad.shape == x.shape
+        logits = random(20, 4, 10).log_softmax(2).detach().requires_grad_()
+        F.ctc_loss(logits, torch.randint(1, 10, (4, 5), device="cuda"), torch.full((4,), 20), torch.full((4,), 5)
+                   ).backward()
+        assert logits.grad.shape == logits.shape
+
+        tensors = [random(5) for _ in range(10)]
+        torch._foreach_add_(tensors, 1.0)
+        assert len(torch._foreach_norm(tensors)) == len(torch._foreach_mul(tensors, tensors)) == 10
+
+        from torch.utils.checkpoint import checkpoint
+        model, x = nn.Sequential(*[nn.Linear(1000, 1000) for _ in range(4)]).cuda(), random(1000, 1000)
+        peaks = []
+        for forward in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
+            torch.cuda.reset_peak_memory_stats()
+            y = forward(x)
+            peaks.append(torch.cuda.max_memory_allocated())
+            y.sum().backward()
+            model.zero_grad()
+            del y
+        assert peaks[1] < peaks[0]                 # what checkpointing is for
+        """,
+    )
+
+
+def test_layers(tmp_path: Path) -> None:
+    """Torch's own kernels stand in for cuDNN's."""
+    done = run(
+        tmp_path,
+        """
+        assert not torch.backends.cudnn.enabled and not torch.backends.cuda.cudnn_sdp_enabled()
+        network = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=8),
+            nn.GroupNorm(2, 8), nn.ConvTranspose2d(8, 4, 2, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(4, 2)).cuda()
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = random(4, 3, 32, 32).to(memory_format=layout)
+            network = network.to(memory_format=layout)
+            assert train(network, x).shape == (4, 2)
+            with torch.autocast("cuda"):
+                assert train(network, x).dtype == torch.float16
+            network.eval()
+            assert network(x).shape == (4, 2)
+            network.train()
+        assert train(nn.Conv1d(3, 4, 3).cuda(), random(2, 3, 9)).shape == (2, 4, 7)
+        assert train(nn.Conv3d(3, 4, 3).cuda(), random(2, 3, 9, 9, 9)).shape == (2, 4, 7, 7, 7)
+        assert train(nn.Conv2d(3, 4, 3, dilation=2).cuda(), random(2, 3, 9, 9)).shape == (2, 4, 5, 5)
+        x = random(1, 3, 8, 8)
+        for mode in ("nearest", "bilinear", "bicubic"):
+            assert F.interpolate(x, scale_factor=2, mode=mode).shape == (1, 3, 16, 16)
+        assert F.grid_sample(x, random(1, 4, 4, 2), align_corners=False).shape == (1, 3, 4, 4)
+
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            layer = kind(8, 16, num_layers=2, bidirectional=True, batch_first=True, dropout=0.1).cuda()
+            assert train(layer, random(4, 7, 8)).shape == (4, 7, 32)
+        packed = nn.utils.rnn.pack_padded_sequence(random(4, 7, 8), torch.tensor([7, 5, 3, 2]), batch_first=True)
+        assert nn.LSTM(8, 16).cuda()(packed)[0].data.shape == (17, 16)
+
+        words = torch.randint(0, 100, (4, 7), device="cuda")
+        assert train(nn.Embedding(100, 16, padding_idx=0).cuda(), words).shape == (4, 7, 16)
+        assert train(nn.EmbeddingBag(100, 16).cuda(), words).shape == (4, 16)
+
+        x = random(2, 16, 32)
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).cuda()
+        assert train(encoder, x).shape == x.shape
+        encoder.eval()
+        with torch.no_grad():
+            assert encoder(x, src_key_padding_mask=torch.zeros(2, 16, dtype=torch.bool, device="cuda")).shape == x.shape
+        assert train(nn.Transformer(32, 4, 1, 1, 64, batch_first=True).cuda(), x, x).shape == x.shape
+
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        names = set()
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, None):
+            q, k, v = (random(2, 4, 64, 32, dtype=torch.float16, requires_grad=True) for _ in range(3))
+            with sdpa_kernel(backend or list(SDPBackend.__members__.values())[1:4]):
+                for options in ({"is_causal": True}, {"dropout_p": 0.1}, {}):
+                    y = F.scaled_dot_product_attention(q, k, v, **options)
+                    names.add(y.grad_fn.name())
+                    y.sum().backward()
+                    assert q.grad.shape == k.grad.shape == v.grad.shape == y.shape
+        print(*sorted(names))
+        """,
+    )
+    assert "ScaledDotProductFlashAttentionBackward0" in done.stdout
+    assert "ScaledDotProductEfficientAttentionBackward0" in done.stdout
+
+
+def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
+    """A program that insists on cuDNN keeps its setting, and learns why that does not work."""
+    done = run(
+        tmp_path,
+        """
+        torch.backends.cudnn.enabled = True
+        torch.cuda.init()
+        assert torch.backends.cudnn.enabled
+        for layer, x in ((nn.Conv2d(3, 4, 3), random(2, 3, 9, 9)), (nn.LSTM(3, 4), random(2, 3, 3))):
+            try:
+                layer.cuda()(x)
+            except RuntimeError as error:
+                print(str(error).splitlines()[0])
+        """,
+        unknown=True,
+    )
+    assert done.stdout.count("CUDNN_STATUS_NOT_SUPPORTED") == 2
+    assert done.stderr.count("simcuda: cudnnCreate is not simulated\n") == 1
+
+
+def test_gpt2(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+        from transformers import GPT2Config, GPT2LMHeadModel
+        words = torch.randint(0, 100, (2, 16), device="cuda")
+        for attention in ("sdpa", "eager"):
+            config = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=64, vocab_size=100, bos_token_id=1,
+                                eos_token_id=2, attn_implementation=attention)
+            model = GPT2LMHeadModel(config).cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for kind in (torch.float32, torch.bfloat16):
+                with torch.autocast("cuda", dtype=kind, enabled=kind != torch.float32):
+                    output = model(input_ids=words, labels=words)
+                assert output.logits.shape == (2, 16, 100)
+                output.loss.backward()
+                assert all(parameter.grad is not None for parameter in model.parameters())
+                optimizer.step()
+                optimizer.zero_grad()
+            model.eval()
+            with torch.no_grad():
+                cache = model(words, use_cache=True).past_key_values
+                assert model(words[:, :1], past_key_values=cache).logits.shape == (2, 1, 100)
+        """,
+        HF_HUB_OFFLINE="1",
+    )
+
+
+def test_tensor_functions(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+        x = random(8, 8)
+        assert (x @ x).shape == torch.einsum("ij,kj->ik", x, x).shape == torch.addmm(x, x, x).shape == (8, 8)
+        assert torch.bmm(x[None], x[None]).shape == torch.baddbmm(x[None], x[None], x[None]).shape == (1, 8, 8)
+        assert (x @ x[0]).shape == torch.outer(x[0], x[0])[0].shape == (8,)
+        assert torch.dot(x[0], x[1]).item() == 0.0
+        assert torch.linalg.norm(x).shape == torch.linalg.multi_dot([x[0], x, x[0]]).shape == ()
+        z = torch.randn(8, 8, dtype=torch.cfloat, device="cuda")
+        assert (z @ z.conj()).dtype == torch.cfloat and torch.vdot(z[0], z[1]).shape == ()
+        small = torch.zeros(32, 32, dtype=torch.int8, device="cuda")
+        assert torch._int_mm(small, small).dtype == torch.int32
+        one, f8 = torch.ones((), device="cuda"), random(32, 32).to(torch.float8_e4m3fn)
+        assert torch._scaled_mm(f8, f8.t(), one, one, out_dtype=torch.bfloat16).shape == (32, 32)
+        linear = nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16)      # cuBLASLt, with the bias in the product
+        assert F.gelu(linear(random(8, 64, dtype=torch.bfloat16)), approximate="tanh").shape == (8, 64)
+
+        assert torch.fft.rfft(x).shape == (8, 5) and torch.fft.ifft2(torch.fft.fft2(x)).shape == (8, 8)
+        window = torch.hann_window(64, device="cuda")
+        assert torch.stft(random(1000), 64, window=window, return_complex=True).shape[0] == 33
+
+        generator = torch.Generator(device="cuda").manual_seed(7)
+        assert torch.randn(5, generator=generator, device="cuda").shape == (5,)
+        assert generator.initial_seed() == 7
+        torch.cuda.manual_seed_all(3)
+        state = torch.cuda.get_rng_state()
+        F.dropout(x)
+        assert not torch.equal(torch.cuda.get_rng_state(), state)            # the generator goes on, on the host
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+        for draw in (torch.rand(3, device="cuda"), torch.bernoulli(x), torch.normal(x, 1.0), x.clone().exponential_(),
+                     torch.randint(0, 5, (3,), device="cuda"), torch.multinomial(x[0].abs(), 2)):
+            assert draw.is_cuda
+        assert torch.randperm(10, device="cuda").shape == (10,)
+
+        v = random(100)
+        assert v.sort().values.shape == v.cumsum(0).shape == (100,) and v.topk(5).indices.shape == (5,)
+        for result in (v.nonzero(), v[v > 0], v.unique(), torch.histc(v), v.median(), v.kthvalue(3).values, v.mode()[0],
+                       torch.bincount(torch.randint(0, 5, (10,), device="cuda")), torch.searchsorted(v, v),
+                       torch.special.bessel_j0(v)):
+            assert result.is_cuda
+        assert "device='cuda:0'" in repr(x) and "device='cuda:0'" in repr(random(5000))
+        torch.save(linear.state_dict(), "weights")
+        assert torch.load("weights", map_location="cuda")["bias"].is_cuda
+
+        try:
+            torch.sparse.mm(torch.eye(5).to_sparse().cuda(), x[:5])
+        except RuntimeError as error:
+            assert "cusparseCreate" in str(error), error
+        else:
+            raise SystemExit("an operation of a library that is not simulated did not fail")
+        """,
+        unknown=True,
+    )
+
+
+def test_several_devices(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        first, second = nn.Linear(8, 8).to("cuda:0"), nn.Linear(8, 8).to("cuda:1")
+        second(first(random(2, 8)).to("cuda:1")).sum().backward()
+        assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
+        copies = torch.nn.parallel.comm.broadcast(torch.ones(1000, device="cuda"), [0, 1])
+        assert [copy.device.index for copy in copies] == [0, 1]
+        model = nn.DataParallel(nn.Linear(8, 8).cuda(), [0, 1])
+        assert train(model, random(4, 8)).shape == (4, 8)
+        """,
+        "--devices=2",
+    )
+    assert done.returncode == 0
+
+
+def test_distributed(tmp_path: Path) -> None:
+    """Two processes, each with a device of its own."""
+    run(
+        tmp_path,
+        """
+        import torch.distributed as dist
+        import torch.multiprocessing as mp
+
+        def work(rank, where):
+            torch.cuda.set_device(rank)
+            dist.init_process_group("nccl", init_method=f"file://{where}", rank=rank, world_size=2,
+                                    device_id=torch.device("cuda", rank))
+            x = random(1000)
+            dist.all_reduce(x)
+            known = torch.arange(4.0).cuda()
+            parts = [torch.empty_like(known) for _ in range(2)]
+            dist.all_gather(parts, known)
+            assert [part.tolist() for part in parts] == [[0, 1, 2, 3]] * 2   # the other sent what this one sends
+            dist.broadcast(x, 0)
+            dist.barrier()
+            model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda())
+            train(model, random(4, 8))
+            torch.cuda.synchronize()
+            dist.destroy_process_group()
+
+        if __name__ == "__main__":
+            mp.spawn(work, (os.path.abspath("store"),), nprocs=2)
+        """,
+        "--devices=2",
+    )
+
+
+NVML = """
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        class Memory(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+        class Process(ctypes.Structure):
+            _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("instances", ctypes.c_uint * 2)]
+        def device(index):
+            handle = ctypes.c_void_p()
+            assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+            return handle
+        def memory(handle):
+            found = Memory()
+            assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(found)) == 0
+            assert found.total == found.free + found.used
+            return found
+        def processes(handle):
+            count = ctypes.c_uint(0)
+            error = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), None)
+            if count.value == 0:
+                return {}
+            assert error == 7                      # no room
+            entries = (Process * count.value)()
+            assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), entries) == 0
+            return {entry.pid: entry.used for entry in entries}
+"""
+
+
+def test_nvml(tmp_path: Path) -> None:
+    extra = tmp_path / "extra"
+    extra.write_text("")
+    run(
+        tmp_path,
+        NVML
+        + """
+        MIB, GIB = 2**20, 2**30
+        count, handle = ctypes.c_uint(), ctypes.c_void_p()
+        assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 1           # not initialised
+        assert nvml.nvmlInit_v2() == 0
+        assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value == 3
+        assert nvml.nvmlDeviceGetHandleByIndex_v2(3, ctypes.byref(handle)) == 2
+        nvml.nvmlErrorString.restype = ctypes.c_char_p
+        assert b"not large enough" in nvml.nvmlErrorString(7)
+
+        # Other processes are there before this one is.
+        assert [memory(device(i)).used for i in range(3)] == [3 * GIB, 1 * GIB, 1 * GIB]
+        assert processes(device(0)) == {4711: 1 * GIB, 4712: 2 * GIB} and processes(device(1)) == {4711: 1 * GIB}
+
+        # The runtime's first device is NVML's second: CUDA_VISIBLE_DEVICES.
+        assert torch.cuda.device_count() == 1
+        x = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        own = 600 * MIB
+        free, total = torch.cuda.mem_get_info()
+        assert total == 80 * GIB and total - free == 1 * GIB + own
+        assert memory(device(1)).used == 1 * GIB + own and memory(device(0)).used == 3 * GIB
+        assert processes(device(1)) == {4711: 1 * GIB, os.getpid(): own}
+        with open("extra", "w") as file:
+            file.write("5GiB@1 100MiB")
+        assert memory(device(1)).used == 6 * GIB + own + 100 * MIB and memory(device(2)).used == 1 * GIB + 100 * MIB
+        with open("extra", "w") as file:
+            file.write("79GiB")
+        assert memory(device(1)).free == 0 == torch.cuda.mem_get_info()[0]
+        try:
+            torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as error:
+            assert "of which 0 bytes is free" in str(error), error
+        else:
+            raise SystemExit("memory that other processes have was given out")
+
+        # The same device, found by what the runtime says of it.
+        uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
+        assert nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0
+        assert handle.value == device(1).value
+        bus = ctypes.create_string_buffer(32)
+        assert torch.cuda.cudart() and ctypes.CDLL(None).cudaDeviceGetPCIBusId(bus, 32, 0) == 0
+        assert nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)) == 0
+        assert handle.value == device(1).value
+        assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:77:00.0", ctypes.byref(handle)) == 6
+        assert nvml.nvmlShutdown() == 0
+        """,
+        "--devices=3",
+        CUDA_VISIBLE_DEVICES="1",
+        SIMCUDA_OTHER_PROCESSES="4711:1GiB,4712:2GiB@0",
+        SIMCUDA_NVML_EXTRA=str(extra),
+    )
+
+
+@pytest.mark.parametrize("value", ["4711", "4711:much", "x:1GiB", "4711:1GiB@x"])
+def test_other_processes_that_make_no_sense(tmp_path: Path, value: str) -> None:
+    program = "import ctypes; n = ctypes.c_size_t(); ctypes.CDLL(None).cudaMemGetInfo(ctypes.byref(n), ctypes.byref(n))"
+    done = subprocess.run(
+        [RUN, sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**program_environment(), "SIMCUDA_OTHER_PROCESSES": value},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 2
+    assert "SIMCUDA_OTHER_PROCESSES" in done.stderr
+
+
+def test_numbers_of_cublas_in_host_memory(tmp_path: Path) -> None:
+    """A C program's way: a handle, and results that cuBLAS writes to the host."""
+    run(
+        tmp_path,
+        """
+        cublas = ctypes.CDLL(None)
+        handle, mode = ctypes.c_void_p(), ctypes.c_int()
+        assert cublas.cublasSetPointerMode_v2(None, 1) == 1                  # no handle
+        assert cublas.cublasCreate_v2(ctypes.byref(handle)) == 0
+        x, number, place = random(100), ctypes.c_float(7), ctypes.c_int(7)
+        at = ctypes.c_void_p(x.data_ptr())
+        assert cublas.cublasSdot_v2(handle, 100, at, 1, at, 1, ctypes.byref(number)) == 0 and number.value == 0
+        assert cublas.cublasIsamax_v2(handle, 100, at, 1, ctypes.byref(place)) == 0 and place.value == 1
+        values = (ctypes.c_float * 3)(1, 2, 3)
+        assert cublas.cublasSetVector(3, 4, values, 1, at, 2) == 0           # every second element
+        assert x[:5].cpu().tolist()[::2] == [1, 2, 3]
+        assert cublas.cublasSetPointerMode_v2(handle, 1) == 0
+        assert cublas.cublasGetPointerMode_v2(handle, ctypes.byref(mode)) == 0 and mode.value == 1
+
+        # Products are work on the handle's stream.
+        stream = torch.cuda.Stream()
+        on = ctypes.c_void_p(stream.cuda_stream)
+        assert cublas.cublasSetStream_v2(handle, on) == 0
+        cublas.simcuda_hold_stream(on)
+        factor = at
+        assert cublas.cublasSgemm_v2(handle, 0, 0, 2, 2, 2, factor, at, 2, at, 2, factor, at, 2) == 0
+        assert not stream.query()
+        cublas.simcuda_release_stream(on)
+        assert stream.query()
+        assert cublas.cublasSrotg_v2(handle, at, at, at, at) == 15
+        assert cublas.cublasDestroy_v2(handle) == 0
+        """,
+        unknown=True,
+    )

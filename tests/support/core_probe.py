@@ -1,0 +1,204 @@
+"""Builds core_probe.cpp and fuzz_reader.cpp, and drives csrc/core through the first."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import secrets
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "csrc" / "core"
+BUILT = ROOT / "build" / "probes"
+SHARED = ("base", "format")
+READING = (*SHARED, "reading", "replay")
+"""The folders of csrc/core that read a trace."""
+RECORDING = (*SHARED, "recording")
+"""Those that write one."""
+
+EVENT = np.dtype(
+    [
+        ("commit", "<u4"),
+        ("stack", "<u4"),
+        ("time", "<u8"),
+        ("address", "<u8"),
+        ("size", "<u8"),
+        ("thread", "<u4"),
+        ("location", "<u4"),
+        ("sequence", "<u8"),
+        ("node_sequence", "<u8"),
+        ("node_thread", "<u4"),
+        ("node_type", "<u2"),
+        ("kind", "u1"),
+        ("reserved", "u1"),
+    ]
+)
+"""csrc/core/event.h's Event."""
+FIELDS = [name for name in EVENT.names or () if name not in ("commit", "reserved")]
+"""Its fields that reach the trace."""
+
+Events = npt.NDArray[np.void]
+
+
+def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
+    """Compiles tests/support/`probe` with these folders of csrc/core; what was made is kept under build/ until its
+    sources change."""
+    headers = "".join(path.read_text() for path in sorted(CORE.rglob("*.h")))
+
+    def compile_one(source: Path) -> Path:
+        command = ["-std=c++20", "-Wall", "-Wextra", "-Werror", *options, "-c", str(source)]
+        return _made(source.stem, headers + source.read_text(), command)
+
+    sources = [
+        *(path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))),
+        ROOT / "tests/support" / probe,
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    return _made(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
+
+
+def _made(name: str, sources: str, arguments: list[str]) -> Path:
+    """The file that the compiler makes with these arguments, made anew if they or the sources are not those of the
+    last time."""
+    compiler = os.environ.get("CXX", "c++")
+    digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
+    made = BUILT / f"{name}-{digest}"
+    if not made.exists():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # Under its name only when it is whole: another run may look for it meanwhile.
+        unfinished = BUILT / f"{made.name}.{os.getpid()}"
+        done = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        unfinished.rename(made)
+    return made
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(build("core_probe.cpp", RECORDING, ["-O1", "-fPIC"], ["-shared"])))
+    number, handle, text, data = ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p, ctypes.c_void_p
+    for name, result, arguments in (
+        ("probe_last_error", text, []),
+        ("probe_encode", number, [data, number, number, number, data, number]),
+        ("probe_decode", handle, [data, number, number, number, data]),
+        ("recorder_open", handle, [text, text, text, number, number, number, text]),
+        ("recorder_push", number, [handle, data, number]),
+        ("recorder_push_from_threads", number, [handle, ctypes.c_uint32, number]),
+        ("recorder_flush", handle, [handle]),
+        ("recorder_stop", handle, [handle]),
+        ("probe_killed", handle, [text, text, text, number, number, text, data, number]),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
+    """Events from field values; a number gives so many empty ones."""
+    if isinstance(rows, int):
+        return np.zeros(rows, dtype=EVENT)
+    events = np.zeros(len(rows), dtype=EVENT)
+    for index, row in enumerate(rows):
+        for name, value in row.items():
+            events[index][name] = value
+    return events
+
+
+def fields_of(events: Events) -> list[tuple[int, ...]]:
+    """What the trace keeps of events, as plain tuples in the order of FIELDS."""
+    columns = [events[name].tolist() for name in FIELDS]
+    return list(zip(*columns, strict=True))
+
+
+def encode(events: Events, split: int, begin_time: int) -> bytes:
+    """One block's payload; the first `split` events are in the ring before its wrap."""
+    events = np.ascontiguousarray(events)
+    out = ctypes.create_string_buffer(200 * len(events) + 200)
+    size = library().probe_encode(events.ctypes.data, len(events), split, begin_time, out, len(out))
+    assert size <= len(out), "no event takes 200 bytes"
+    return out.raw[:size]
+
+
+def decode(payload: bytes, count: int, begin_time: int) -> Events | None:
+    """The events of one block's payload; None when it is refused."""
+    out = make_events(max(count, 1))
+    refused = library().probe_decode(payload, len(payload), count, begin_time, out.ctypes.data)
+    return None if refused else out[:count]
+
+
+def killed(path: Path, events: Events, *, ring_events: int, definitions_bytes: int = 4096, **header: Any) -> Path:
+    """Makes the trace and the spool of a killed recording; returns the spool's path. See probe_killed()."""
+    spool = path.with_name(path.name + ".spool")
+    failed = library().probe_killed(
+        os.fsencode(path), os.fsencode(spool), secrets.token_bytes(16), ring_events, definitions_bytes,
+        _json({"spool": str(spool), **header}), np.ascontiguousarray(events).ctypes.data, len(events),
+    )  # fmt: skip
+    assert not failed, library().probe_last_error()
+    return spool
+
+
+class Recorder:
+    """A recording through csrc/core's Recorder; a context manager that stops it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        ring_events: int = 1024,
+        definitions_bytes: int = 65536,
+        wait_ns: int = 100_000_000,
+        spool: Path | None = None,
+    ) -> None:
+        self.path = path
+        self.spool = spool or path.with_name(path.name + ".spool")
+        header = _json({"spool": str(self.spool)})
+        self._handle = library().recorder_open(
+            os.fsencode(path),
+            os.fsencode(self.spool),
+            secrets.token_bytes(16),
+            ring_events,
+            definitions_bytes,
+            wait_ns,
+            header,
+        )
+        assert self._handle, library().probe_last_error()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle:
+            self.stop()
+
+    def push(self, events: Events) -> int:
+        """How many were taken."""
+        events = np.ascontiguousarray(events)
+        return int(library().recorder_push(self._handle, events.ctypes.data, len(events)))
+
+    def push_from_threads(self, threads: int, per_thread: int) -> int:
+        """How many were taken. Thread t pushes events with thread=t and address=1, 2, ..."""
+        return int(library().recorder_push_from_threads(self._handle, threads, per_thread))
+
+    def flush(self) -> bool:
+        return bool(library().recorder_flush(self._handle))
+
+    def stop(self) -> bool:
+        """Whether all is in the trace."""
+        handle, self._handle = self._handle, 0
+        return bool(library().recorder_stop(handle))
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    import json
+
+    return json.dumps(value).encode()

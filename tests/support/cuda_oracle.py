@@ -1,0 +1,204 @@
+"""Records programs twice at once, by this project's recorder and by torch's own history of its allocator, and compares.
+
+As a program: `python cuda_oracle.py FOLDER SCALE STACKS NAME...` leaves NAME.alloctrace and NAME.npz (torch's account)
+in FOLDER for each of cuda_programs.PROGRAMS that is named. SCALE multiplies the steps; STACKS is 1 or 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.kinds import KINDS
+
+TORCH_KINDS = KINDS[1:10]
+"""Those of torch's own trace entries that have a name here; others are "raw"."""
+
+Stack = tuple[tuple[str, str, int], ...]
+
+
+class History:
+    """torch's own record of its allocator's events. Reading it is an event itself: a snapshot."""
+
+    def __init__(self, stacks: bool) -> None:
+        import torch
+
+        torch.cuda.init()  # before it, there are no devices that the call could reach
+        self._memory = torch.cuda.memory
+        self._memory._record_memory_history(None)  # forgets what was recorded before
+        options = {"context": "all" if stacks else None, "stacks": "python", "max_entries": sys.maxsize}
+        self._memory._record_memory_history("all", **options)
+
+    def write(self, path: Path) -> None:
+        import torch
+
+        stacks: dict[Stack, int] = {(): 0}
+        rows: list[tuple[int, ...]] = []
+        for device, entries in enumerate(torch._C._cuda_memorySnapshot(None)["device_traces"]):
+            for entry in entries:
+                action = entry["action"]
+                kind = KINDS.index(action if action in TORCH_KINDS else "raw")
+                address = entry["device_free"] if action == "oom" else entry["addr"]
+                frames = tuple((frame["name"], frame["filename"], frame["line"]) for frame in entry.get("frames", ()))
+                stack = stacks.setdefault(frames, len(stacks))
+                pool = entry.get("pool_id", (-1, -1))
+                rows.append((device, kind, address, entry["size"], entry["stream"], *pool, stack))
+        self._memory._record_memory_history(None)
+        with open(path, "wb") as file:
+            np.savez(file, rows=np.array(rows, dtype=np.int64).reshape(-1, 8), stacks=json.dumps(list(stacks)))
+
+
+def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
+    """One row an event, devices one after the other: device, kind, address, size, stream, pool (-1, -1 where the
+    release does not tell), stack; and the stacks."""
+    with np.load(path) as saved:
+        rows, texts = saved["rows"], json.loads(str(saved["stacks"]))
+    names = ["device", "kind", "address", "size", "stream", "pool_first", "pool_second", "stack"]
+    return pd.DataFrame(rows, columns=names), [tuple((*frame,) for frame in stack) for stack in texts]
+
+
+def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None, until: Any = None) -> pd.DataFrame:
+    """The events of ours that torch's history has as well, in the same columns, with those of the trace's own order."""
+    events = trace.events(since=since, until=until)
+    kinds = _kind_numbers(events)
+    chosen = events[np.isin(kinds, [KINDS.index(kind) for kind in (*TORCH_KINDS, "raw")]) & _is_cuda(events)]
+    pools = np.array([*chosen["pool"]], dtype=np.int64).reshape(-1, 2)
+    table = pd.DataFrame(
+        {
+            "device": chosen["device"].astype(str).str.removeprefix("cuda:").astype(np.int64),
+            "kind": _kind_numbers(chosen),
+            "address": chosen["address"].astype(np.int64),
+            "size": chosen["size"].astype(np.int64),
+            "stream": chosen["stream"].astype(np.int64),
+            "pool_first": pools[:, 0],
+            "pool_second": pools[:, 1],
+            "stack": chosen["stack"].astype(np.int64),
+            "seq": chosen["seq"],
+        }
+    )
+    # torch writes device 0 into the snapshot entries of all devices; each snapshot asks the devices in order.
+    snapshots = table.index[table["kind"] == KINDS.index("snapshot")]
+    table.loc[snapshots, "device"] = np.arange(len(snapshots)) % device_count
+    return table
+
+
+def _kind_numbers(events: pd.DataFrame) -> Any:
+    return pd.Index(KINDS).get_indexer(pd.Index(events["kind"].astype(str))).astype(np.int64)
+
+
+def _is_cuda(events: pd.DataFrame) -> Any:
+    return events["device"].astype(str).str.startswith("cuda").to_numpy()
+
+
+@dataclass
+class Comparison:
+    name: str
+    events: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
+        return f"{self.name}: {self.events} events compared ({kinds}), {len(self.differences)} differences"
+
+
+def compare_sequences(name: str, ours: pd.DataFrame, told: pd.DataFrame) -> Comparison:
+    """Event by event on each device: kind, address, size, stream, and the pool where torch tells it."""
+    result = Comparison(name)
+    columns = ["kind", "address", "size", "stream"]
+    if (told["pool_first"] >= 0).any():
+        columns += ["pool_first", "pool_second"]
+    for device in sorted({*ours["device"], *told["device"]}):
+        mine = ours.loc[ours["device"] == device, columns].to_numpy()
+        theirs = told.loc[told["device"] == device, columns].to_numpy()
+        common = min(len(mine), len(theirs))
+        if len(mine) != len(theirs):
+            result.differences.append(f"cuda:{device}: {len(mine)} events recorded, torch tells {len(theirs)}")
+        for index in np.flatnonzero((mine[:common] != theirs[:common]).any(axis=1)):
+            result.differences.append(f"cuda:{device}: event {index} is {mine[index]}, torch tells {theirs[index]}")
+        result.events += common
+        result.kinds.update(KINDS[kind] for kind in theirs[:, 0])
+    return result
+
+
+def compare_stacks(
+    name: str, ours: pd.DataFrame, trace: alloctrace.Trace, told: pd.DataFrame, stacks: list[Stack]
+) -> Comparison:
+    """Frame by frame, innermost first, for events that are the same ones (compare_sequences)."""
+    result = Comparison(name)
+    frames_of = {
+        stack: tuple((frame.function, frame.filename, frame.line) for frame in trace.frames(stack))
+        for stack in ours["stack"].unique()
+    }
+    for device in sorted({*told["device"]}):
+        mine, theirs = ours[ours["device"] == device], told[told["device"] == device]
+        for kind, seq, stack, expected in zip(mine["kind"], mine["seq"], mine["stack"], theirs["stack"], strict=True):
+            if KINDS[kind] == "snapshot":  # asked for by nobody's allocation: torch keeps no stack of it
+                continue
+            result.events += 1
+            result.kinds["with frames" if stacks[expected] else "without"] += 1
+            if frames_of[stack] != stacks[expected]:
+                result.differences.append(
+                    f"cuda:{device}: {KINDS[kind]}, number {seq}: {frames_of[stack]}, torch tells {stacks[expected]}"
+                )
+    return result
+
+
+def record(folder: Path, name: str, run: Callable[[], None], stacks: bool) -> None:
+    """Leaves NAME.alloctrace and NAME.npz in the folder, of the same events: those from mark "begin" to mark "end"."""
+    import torch
+
+    alloctrace.enable(folder / f"{name}.alloctrace", devices=("cuda",))
+    history = History(stacks)
+    alloctrace.mark("begin")
+    run()
+    gc.collect()
+    torch.cuda.empty_cache()  # so that nothing happens between two recordings of one process
+    torch.cuda.synchronize()
+    alloctrace.mark("end")
+    history.write(folder / f"{name}.npz")
+    alloctrace.disable()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What `record` has left, read."""
+
+    trace: alloctrace.Trace
+    ours: pd.DataFrame
+    told: pd.DataFrame
+    stacks: list[Stack]
+
+
+def read_recorded(folder: Path, name: str, device_count: int) -> Recorded:
+    trace = alloctrace.load(folder / f"{name}.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    ours = tracked_events(trace, device_count, since="mark:begin", until="mark:end")
+    return Recorded(trace, ours, *read_history(folder / f"{name}.npz"))
+
+
+def main(arguments: list[str]) -> None:
+    from cuda_programs import PROGRAMS
+
+    folder, scale, stacks, *names = arguments
+    for name in names:
+        program = PROGRAMS[name]
+        steps = max(1, round(program.steps * float(scale)))
+        with contextlib.redirect_stdout(sys.stderr):
+            record(Path(folder), name, functools.partial(program.run, steps), stacks == "1")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,43 @@
+"""Runs programs of examples/, one after another, in one process:
+
+    python example_programs.py FOLDER NAME...
+
+Each finds a device of which torch has nothing, and leaves its trace, FOLDER/NAME.alloctrace, and what it printed, the
+error that it died of included, in FOLDER/NAME.txt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+from cuda_programs import give_back_everything
+
+import pytorch_alloctrace as alloctrace
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(name: str, folder: Path) -> None:
+    program = str(EXAMPLES / f"{name}.py")
+    sys.argv = [program, str(folder / f"{name}.alloctrace")]
+    with (folder / f"{name}.txt").open("w") as output, contextlib.redirect_stdout(output):
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except torch.OutOfMemoryError as error:
+            print(f"OutOfMemoryError: {error}")
+    if alloctrace.is_enabled():
+        alloctrace.disable()
+    give_back_everything()
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_summary()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(EXAMPLES))  # as for a program that is run from there
+    traces, *examples = sys.argv[1:]
+    for example in examples:
+        run(example, Path(traces))

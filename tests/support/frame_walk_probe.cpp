@@ -1,0 +1,234 @@
+// The stack walker and the tables behind it as a Python module of their own, without torch and without pybind11, so
+// that the tests can build them for every interpreter at hand.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "../../csrc/core/format/definitions.h"
+#include "../../csrc/core/recording/definition_log.h"
+#include "../../csrc/core/recording/stack_table.h"
+#include "../../csrc/python/recording/code_registry.h"
+#include "../../csrc/python/recording/frame_walk.h"
+
+namespace {
+
+using alloctrace::python::current_stack;
+using alloctrace::python::StackCache;
+
+// What a recording session has of stacks, with a log that only the probe reads.
+struct Session {
+  std::unique_ptr<std::uint8_t[]> ring = std::make_unique_for_overwrite<std::uint8_t[]>(kCapacity);
+  alloctrace::DefinitionLogState state{};
+  alloctrace::DefinitionLog log{ring.get(), kCapacity, state, 0, [] {}};
+  alloctrace::StackTable table{log};
+  alloctrace::python::CodeRegistry registry{table};
+  alloctrace::Definitions definitions;
+
+  static constexpr std::size_t kCapacity = std::size_t{64} << 20;
+
+  void read_definitions() {
+    alloctrace::Bytes records;
+    const std::uint64_t head = log.copy_pending(records);
+    definitions.add(records.data(), records.size());
+    log.release(head);
+  }
+};
+
+std::unique_ptr<Session> session;
+thread_local StackCache cache{};  // outlives sessions on purpose, as those of the recorder do
+
+std::uint32_t walk_without_gil() {
+  std::uint32_t stack = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  stack = current_stack(cache, session->registry);
+  Py_END_ALLOW_THREADS;
+  return stack;
+}
+
+PyObject* check_layout(PyObject*, PyObject*) {
+  const std::string problem = alloctrace::python::check_layout();
+  return PyUnicode_FromString(problem.c_str());
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+void take_all_code_watchers() {
+  while (PyCode_AddWatcher([](PyCodeEvent, PyCodeObject*) { return 0; }) >= 0) {
+  }
+  PyErr_Clear();
+}
+#else
+void take_all_code_watchers() {}  // there are none to take
+#endif
+
+// start(mode): a new session; mode is "as checked", "no watcher left" (in the first session of the process) or "public
+// API".
+PyObject* start(PyObject*, PyObject* argument) {
+  const char* const text = PyUnicode_AsUTF8(argument);
+  if (!text) return nullptr;
+  const std::string_view mode = text;
+  session.reset();
+  if (mode == "no watcher left") take_all_code_watchers();
+  const std::string problem = alloctrace::python::check_layout();
+  if (!problem.empty() && mode != "public API") return PyErr_Format(PyExc_RuntimeError, "%s", problem.c_str());
+  if (mode == "public API") {
+    alloctrace::python::use_public_api();
+  } else if (mode != "as checked" && mode != "no watcher left") {
+    return PyErr_Format(PyExc_ValueError, "unknown mode %s", text);
+  }
+  session = std::make_unique<Session>();
+  Py_RETURN_NONE;
+}
+
+PyObject* generation(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(alloctrace::python::generation()); }
+
+PyObject* stack_without_gil(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(walk_without_gil()); }
+
+PyObject* stack_with_gil(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLong(current_stack(cache, session->registry));
+}
+
+// Holds the GIL while another thread, which waits for that, walks; false when no walk ended within ten seconds.
+std::atomic<bool> walker_waits{false};
+std::atomic<bool> gil_is_held{false};
+std::atomic<bool> walk_is_done{false};
+
+template <typename Condition>
+bool wait_for(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+PyObject* hold_gil(PyObject*, PyObject*) {
+  Py_BEGIN_ALLOW_THREADS;
+  wait_for([] { return walker_waits.load(); });
+  Py_END_ALLOW_THREADS;
+  walk_is_done = false;
+  gil_is_held = true;
+  const bool done = wait_for([] { return walk_is_done.load(); });
+  gil_is_held = false;
+  return PyBool_FromLong(done);
+}
+
+PyObject* stack_while_gil_is_held(PyObject*, PyObject*) {
+  std::uint32_t stack = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  walker_waits = true;
+  if (wait_for([] { return gil_is_held.load(); })) {
+    stack = current_stack(cache, session->registry);
+    walk_is_done = true;
+  }
+  walker_waits = false;
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromUnsignedLong(stack);
+}
+
+// call_on_native_thread(function): on a C++ thread, the stack before it has Python state, the stack with state but
+// without Python code, the result of function(), and the stack after the state is gone.
+PyObject* call_on_native_thread(PyObject*, PyObject* function) {
+  std::uint32_t before = 1, without_code = 1, after = 1;
+  PyObject* result = nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  std::thread([&] {
+    before = current_stack(cache, session->registry);
+    const PyGILState_STATE state = PyGILState_Ensure();
+    without_code = current_stack(cache, session->registry);
+    result = PyObject_CallNoArgs(function);
+    if (!result) PyErr_Print();
+    PyGILState_Release(state);
+    after = current_stack(cache, session->registry);
+  }).join();
+  Py_END_ALLOW_THREADS;
+  if (!result) return PyErr_Format(PyExc_RuntimeError, "the function failed");
+  return Py_BuildValue("(IINI)", before, without_code, result, after);
+}
+
+// frames(stack): (name, qualified name, file name, line) of each frame, outermost first, as a reader of a trace has
+// them.
+PyObject* frames(PyObject*, PyObject* argument) {
+  const unsigned long stack = PyLong_AsUnsignedLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  session->read_definitions();
+  const alloctrace::Definitions& known = session->definitions;
+  PyObject* const result = PyList_New(0);
+  for (auto at = static_cast<std::uint32_t>(stack); result && at != 0; at = known.frame(at).parent) {
+    const alloctrace::Code& code = known.code(known.frame(at).code);
+    PyObject* const frame =
+        Py_BuildValue("(sssi)", known.string(code.name).c_str(), known.string(code.qualified_name).c_str(),
+                      known.string(code.filename).c_str(), known.line(at));
+    const bool appended = frame && PyList_Append(result, frame) == 0;
+    Py_XDECREF(frame);
+    if (!appended) {
+      Py_DECREF(result);
+      return nullptr;
+    }
+  }
+  if (result && PyList_Reverse(result) != 0) return nullptr;
+  return result;
+}
+
+// frame_count(): frames defined in this session.
+PyObject* frame_count(PyObject*, PyObject*) {
+  session->read_definitions();
+  return PyLong_FromSize_t(session->definitions.frame_count());
+}
+
+// nanoseconds_per_walk(count): of the caller's stack, which is in the cache after the first.
+PyObject* nanoseconds_per_walk(PyObject*, PyObject* argument) {
+  const long count = PyLong_AsLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  std::uint32_t sum = current_stack(cache, session->registry);
+  const auto start_time = std::chrono::steady_clock::now();
+  for (long i = 0; i < count; ++i) sum += current_stack(cache, session->registry);
+  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start_time;
+  if (sum == 0) return PyErr_Format(PyExc_RuntimeError, "no stack");
+  return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
+}
+
+// nanoseconds_per_new_stack(count): the same with an empty cache each time, in a table that knows the stack.
+PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
+  const long count = PyLong_AsLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  std::chrono::duration<double, std::nano> elapsed{};
+  Py_BEGIN_ALLOW_THREADS;
+  for (long i = 0; i < count; ++i) {
+    alloctrace::python::next_generation();
+    const auto start_time = std::chrono::steady_clock::now();
+    current_stack(cache, session->registry);
+    elapsed += std::chrono::steady_clock::now() - start_time;
+  }
+  Py_END_ALLOW_THREADS;
+  return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
+}
+
+PyMethodDef methods[] = {
+    {"check_layout", check_layout, METH_NOARGS, nullptr},
+    {"start", start, METH_O, nullptr},
+    {"generation", generation, METH_NOARGS, nullptr},
+    {"current_stack", stack_without_gil, METH_NOARGS, nullptr},
+    {"current_stack_with_gil", stack_with_gil, METH_NOARGS, nullptr},
+    {"hold_gil", hold_gil, METH_NOARGS, nullptr},
+    {"stack_while_gil_is_held", stack_while_gil_is_held, METH_NOARGS, nullptr},
+    {"call_on_native_thread", call_on_native_thread, METH_O, nullptr},
+    {"frames", frames, METH_O, nullptr},
+    {"frame_count", frame_count, METH_NOARGS, nullptr},
+    {"nanoseconds_per_walk", nanoseconds_per_walk, METH_O, nullptr},
+    {"nanoseconds_per_new_stack", nanoseconds_per_new_stack, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "frame_walk_probe", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_frame_walk_probe() { return PyModule_Create(&definition); }

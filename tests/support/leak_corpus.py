@@ -1,0 +1,98 @@
+"""The corpus of labelled programs: what all cases share, and how they are recorded and looked up.
+
+The cases are in leak_cases_*.py (they leak) and healthy_cases_*.py (they grow, and do not leak).
+
+    python tests/support/leak_corpus.py DEVICE FOLDER     # records them all, each into a trace of its own
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+STEPS = 60
+"""Of most cases."""
+REQUESTS = 150
+"""Of the cases without steps: some ten for each window of time."""
+ATTEMPTS = 10
+"""At a recording during which the process is not held up."""
+LEAKING = ("leak_cases_training", "leak_cases_serving")
+HEALTHY = ("healthy_cases_training", "healthy_cases_serving")
+
+STALLED = 0.1
+"""Seconds between two requests that say that the process was held up: the windows of time are then no measure."""
+_intervals: list[float] = []
+
+Case = Callable[[str], object]
+
+
+def network(device: str) -> object:
+    """A small model whose activations are larger than its input."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)).to(device)
+
+
+def requests() -> Iterator[int]:
+    """Requests as they come in to a server: apart in time, without steps."""
+    begin = time.perf_counter()
+    for number in range(REQUESTS):
+        time.sleep(0.002)
+        yield number
+        _intervals.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+
+
+def cases(modules: tuple[str, ...]) -> dict[str, Case]:
+    """The cases of some modules, by name: their public functions."""
+    found: dict[str, Case] = {}
+    for module in map(importlib.import_module, modules):
+        found |= {name: value for name, value in vars(module).items() if _is_case(module, name, value)}
+    return found
+
+
+def _is_case(module: ModuleType, name: str, value: object) -> bool:
+    return inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+
+
+def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
+    """The lines of a case that are marked as leaking on a device, each as file and number."""
+    where = getattr(case, "leaks_in", case)
+    lines, first = inspect.getsourcelines(where)
+    kind = device.partition(":")[0]
+    marks = [re.search(r"# LEAK(?: on (\w+))?$", line) for line in lines]
+    marked = {first + number for number, mark in enumerate(marks) if mark and mark[1] in (None, kind)}
+    assert marked, f"{case.__name__} marks no line for {kind}"
+    return {(inspect.getsourcefile(where) or "", number) for number in marked}
+
+
+def record(device: str, folder: Path) -> None:
+    """Runs every case on a device in this process, each recorded into a trace of its own in the folder."""
+    import torch
+
+    import pytorch_alloctrace as alloctrace
+
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
+    for name, case in cases(LEAKING + HEALTHY).items():
+        for _ in range(ATTEMPTS):
+            _intervals.clear()
+            with alloctrace.enable(folder / f"{name}.alloctrace", devices=(device,), overwrite=True):
+                kept = case(device)
+            del kept
+            gc.enable()
+            gc.collect()
+            if max(_intervals, default=0) < STALLED:
+                break
+
+
+if __name__ == "__main__":
+    # The module that the cases import, not this one, which is __main__.
+    importlib.import_module("leak_corpus").record(sys.argv[1], Path(sys.argv[2]))

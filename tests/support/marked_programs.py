@@ -1,0 +1,52 @@
+"""Programs whose lines are marked with comments, for tests that ask which line an analysis names."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from running import ROOT, build_simulated_device, program_environment, run_python
+
+TESTS = ROOT / "tests/support"
+
+
+@functools.cache
+def _functions(program: str) -> dict[str, tuple[int, int]]:
+    tree = ast.parse((TESTS / program).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name: (node.lineno, node.end_lineno or node.lineno) for node in functions}
+
+
+def marked_line(program: str, function: str, marker: str) -> int:
+    """The number of the one line of a function of tests/PROGRAM that has a comment with the marker."""
+    lines = (TESTS / program).read_text().splitlines()
+    first, last = _functions(program)[function]
+    found = [number for number in range(first, last + 1) if re.search(rf"#[A-Z ]*\b{marker}\b", lines[number - 1])]
+    assert len(found) == 1, f"{function} has {marker} in lines {found}"
+    return found[0]
+
+
+def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: int = 1, **environment: str) -> None:
+    """Runs tests/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
+    build_simulated_device()
+    simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
+    command = [*simulated, sys.executable, str(TESTS / program), str(folder), *cases]
+    run_python(folder, command, check=True, timeout=600, environment=environment)
+
+
+def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
+    """What `python -m pytorch_alloctrace.analyze` prints, run in a folder; of bad input (2) what it says on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
+        cwd=folder,
+        env=program_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+    return done.stdout if status < 2 else done.stderr

@@ -1,0 +1,57 @@
+"""Programs on the simulated CUDA device, without this project's recorder, in a process of their own each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from running import ROOT, program_environment
+
+RUN = ROOT / "tools" / "simcuda" / "run"
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+# The simulated runtime through ctypes.
+PRELUDE = """
+import ctypes, os, sys
+cuda = ctypes.CDLL(None)
+NOT_READY, NOT_PERMITTED_IN_CAPTURE = 600, 900
+def pointer(value): return ctypes.c_void_p(value)
+"""
+
+Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def run_simulated(
+    folder: Path, source: str, *options: str, check: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a folder through tools/simcuda/run, with its options; nothing that is set for CUDA outside gets
+    in. check: it must succeed."""
+    script = folder / "program.py"
+    script.write_text(source)
+    clean = {name: value for name, value in program_environment().items() if not name.startswith(("SIMCUDA", "CUDA"))}
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        clean.pop(name, None)
+    done = subprocess.run(
+        [RUN, *options, sys.executable, script],
+        cwd=folder,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,  # the first run builds the library
+        stdin=subprocess.DEVNULL,
+    )
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def simulation(folder: Path) -> Simulate:
+    """Runs programs in a folder that begin with PRELUDE: see `run_simulated`."""
+
+    def run(source: str, *options: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, check=check, **environment)
+
+    return run
