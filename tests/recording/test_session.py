@@ -283,7 +283,7 @@ def test_our_own_commands_are_not_recorded_by_the_environment(run_program, tmp_p
     import subprocess
     import sys
 
-    from conftest import program_environment
+    from running import program_environment
 
     with alloctrace.enable(tmp_path / "t.alloctrace"):
         pass
