@@ -1,9 +1,9 @@
-"""What no_grad, an activation in place, checkpointing and autocast save of the memory that waits for backward.
+"""How much of the memory kept for backward is saved by no_grad, an in-place activation, checkpointing and autocast.
 
 The tool: what each line of layer holds at `plain`, 64, 64 and 16 MiB, against what it holds at the other marks (the
-first line holds, at all of them, the workspace of cuBLAS, too). no_grad leaves nothing but the output, checkpointing
-each layer's output; autocast halves everything, at the price of copies of the weights; leaky_relu in place makes
-nothing. (relu in place would save none of this: both relu and the product after it keep the same result.)
+first line also holds the cuBLAS workspace, at all of them). no_grad leaves only the output, checkpointing only each
+layer's output; autocast halves everything but adds copies of the weights; leaky_relu in place allocates nothing.
+(relu in place would save nothing here: relu and the product after it keep the same result.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from moments import moment, trace_path
+from marks import mark, trace_path
 from torch.nn.functional import leaky_relu
 from torch.utils.checkpoint import checkpoint
 
@@ -29,7 +29,7 @@ def forward(name: str, layer: Callable[..., torch.Tensor]) -> None:
     x = batch
     for wide, narrow in weights:
         x = layer(x, wide, narrow)
-    moment(name)  # backward would begin here
+    mark(name)  # backward would begin here
 
 
 alloctrace.enable(trace_path(__file__), overwrite=True)

@@ -1,7 +1,7 @@
 """`del` does not lower what the driver (nvidia-smi) shows; torch.cuda.empty_cache() does.
 
 The tool: at `deleted` nothing is allocated, yet the driver shows as much as before, 1 GiB of it reserved by torch and
-releasable; at `emptied` it is back with the driver, and what is left is outside of PyTorch.
+releasable; at `emptied` it is back with the driver, and what is left is outside PyTorch.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import time
 
 import torch
-from moments import GIB, moment, trace_path
+from marks import GIB, mark, trace_path
 
 import pytorch_alloctrace as alloctrace
 
 alloctrace.enable(trace_path(__file__), overwrite=True)
 x = torch.zeros(GIB, dtype=torch.uint8, device="cuda")
 time.sleep(0.3)  # the tool asks the driver ten times a second
-moment("made")
+mark("made")
 
 del x
 time.sleep(0.3)
-moment("deleted")
+mark("deleted")
 
 torch.cuda.empty_cache()
 time.sleep(0.3)
-moment("emptied")
+mark("emptied")
 
 alloctrace.disable()

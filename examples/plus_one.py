@@ -1,28 +1,28 @@
-"""`x + 1`, `x = x + 1` and `x += 1`: which of them makes a tensor, and which x lives on.
+"""`x + 1`, `x = x + 1` and `x += 1`: which of them makes a tensor, and which x survives.
 
-The tool: `x + 1` makes a tensor that is gone at once, so 200 MiB are reserved from then on; `x = x + 1` makes one that
+The tool: `x + 1` makes a tensor that is freed at once, so 200 MiB are reserved from then on; `x = x + 1` makes one that
 stays, at another address, and frees the old x; `x += 1` makes none.
 """
 
 from __future__ import annotations
 
 import torch
-from moments import MIB, moment, trace_path
+from marks import MIB, mark, trace_path
 
 import pytorch_alloctrace as alloctrace
 
 alloctrace.enable(trace_path(__file__), overwrite=True)
 
 x = torch.zeros(25 * MIB, device="cuda")
-moment("made")
+mark("made")
 
 x + 1  # and nobody takes the result
-moment("expression")
+mark("expression")
 
 x = x + 1
-moment("assignment")
+mark("assignment")
 
 x += 1
-moment("in-place")
+mark("in-place")
 
 alloctrace.disable()

@@ -1,4 +1,4 @@
-"""`c = zeros(n)` again needs twice the memory: the new tensor is made before the name lets go of the old one.
+"""`c = zeros(n)` again needs twice the memory: the new tensor is made before the old one is freed.
 
 The tool: up to `let-go-first` the peak is 100 MiB; `rebound` ends with the same 100 MiB, but the peak on the way was
 200 MiB, with the tensors of both lines alive, and 200 MiB stay reserved.
@@ -7,7 +7,7 @@ The tool: up to `let-go-first` the peak is 100 MiB; `rebound` ends with the same
 from __future__ import annotations
 
 import torch
-from moments import MIB, moment, trace_path
+from marks import MIB, mark, trace_path
 
 import pytorch_alloctrace as alloctrace
 
@@ -15,13 +15,13 @@ alloctrace.enable(trace_path(__file__), overwrite=True)
 n = 25 * MIB  # float32: 100 MiB
 
 c = torch.zeros(n, device="cuda")
-moment("made")
+mark("made")
 
 del c
 c = torch.zeros(n, device="cuda")
-moment("let-go-first")
+mark("let-go-first")
 
 c = torch.zeros(n, device="cuda")  # while the old one is still there
-moment("rebound")
+mark("rebound")
 
 alloctrace.disable()

@@ -1,7 +1,7 @@
-"""Moving tensors to the CPU copies them: host memory rises, and what is reserved on the GPU stays.
+"""Moving tensors to the CPU copies them: host memory rises, and what is reserved on the GPU stays reserved.
 
-The tool: between `on-gpu` and `copied` the line with .cpu() allocates 128 MiB on the CPU, and the process has so much
-more resident; at `moved` the GPU has nothing allocated any more, and still 128 MiB reserved.
+The tool: between `on-gpu` and `copied` the line with .cpu() allocates 128 MiB on the CPU, and the process has as
+much more resident memory; at `moved` nothing is allocated on the GPU any more, but 128 MiB are still reserved.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import time
 
 import torch
-from moments import MIB, moment, trace_path
+from marks import MIB, mark, trace_path
 
 import pytorch_alloctrace as alloctrace
 
 alloctrace.enable(trace_path(__file__), overwrite=True)
 on_gpu = [torch.zeros(16 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
 time.sleep(0.3)  # the tool asks the driver and the system ten times a second
-moment("on-gpu")
+mark("on-gpu")
 
 on_cpu = [tensor.cpu() for tensor in on_gpu]
 time.sleep(0.3)
-moment("copied")
+mark("copied")
 
 del on_gpu
-moment("moved")
+mark("moved")
 
 alloctrace.disable()

@@ -307,7 +307,7 @@ def test_readme_shows_what_the_tool_says(folder: Path, command: str, seen: str) 
 
 
 def test_readme_has_every_program() -> None:
-    programs = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "moments")
+    programs = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "marks")
     assert programs == sorted(PROGRAMS)
     commands = [shlex.split(command) for command, _ in rows_of_readme()]
     shown = {word.removesuffix(".alloctrace") for words in commands for word in words if word.endswith(".alloctrace")}

@@ -1,8 +1,8 @@
 """What recording costs, against the plain program and against the tools that people use today, all in one run.
 
-The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate round by
-round, so that
-a machine that gets slower gets slower for all; a round's added time is its own minus the plain round beside it.
+The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate from
+round to round, so a machine that slows down slows down for all of them; the time that a variant adds is its own minus
+that of the plain round next to it.
 """
 
 from __future__ import annotations

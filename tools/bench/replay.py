@@ -1,5 +1,5 @@
-"""What reading a trace costs: decoding, the replay with its timeline, the diagnosis, single moments, and 100 million
-events; beside them, what other tools can do with the same events.
+"""What reading a trace costs: decoding, the replay with its timeline, the diagnosis, single positions, and 100 million
+events; and what other tools can do with the same events.
 
 The traces are made up (replay_trace.cpp): a training run under a model of torch's allocator, a million blocks live at
 the peak, 50,000 stacks of 30 frames, 3 streams on each of 2 devices. They are kept in build/bench. Each measure runs in
@@ -58,7 +58,7 @@ def build_generator() -> Path:
 
 
 def make_trace(generator: Path, events: int) -> tuple[Path, Result]:
-    """The trace of so many events, and what the generator says of it; made once for each generator."""
+    """The trace of this many events, and what the generator says about it; made once per generator."""
     # The program's digest is in its name, so traces of another generator are not taken for this one's.
     path = BUILT / f"{generator.name}-{events}.alloctrace"
     said = path.with_suffix(".json")
@@ -162,12 +162,12 @@ def table(result: Result) -> str:
         moments = part["moments"]
         if "median_s" in moments:
             lines.append(
-                f"{'a random moment, after the first pass':44} {moments['events']:12,} events: median "
+                f"{'a random position, after the first pass':44} {moments['events']:12,} events: median "
                 f"{moments['median_s']:.2f} s, longest {moments['longest_s']:.2f} s of {len(moments['seconds'])} "
                 f"{moments['peak_bytes'] / (1 << 20):,.0f} MiB"
             )
         else:
-            lines.append(row("a random moment, after the first pass", moments))
+            lines.append(row("a random position, after the first pass", moments))
     lines.append("-- the same events in other tools (theirs: pickle read and followed, whole process)")
     lines += [
         row(peer["tool"], peer, "load_and_timeline" if "timeline" in peer else "total") for peer in result["peers"]
@@ -205,7 +205,7 @@ def main() -> None:
             "replay": with_rate(measure("replay", path), "timeline"),
             "diagnosis": measure("diagnosis", path),
         }
-        # Fewer of the large one, where each may be far from the nearest check point.
+        # Fewer of the large one, where each may be far from the nearest checkpoint.
         result[key]["moments"] = measure("moments", path, count=20 if key == "middle" else 5)
     limits = (100_000, 200_000) if options.quick else (PEER_FIRST, PEER_LAST)
     result["peers"] = [] if options.no_peers else peers(generator, options.mosaic, *limits)

@@ -15,7 +15,7 @@ COLUMNS = (*("seq", "time_ns", "kind", "device", "address", "size", "stream", "s
 
 
 class Frames:
-    """The frames of stacks as torch tells them: dictionaries, innermost first. Equal stacks share one list and equal
+    """The frames of stacks as torch lists them: dictionaries, innermost first. Equal stacks share one list and equal
     frames one dictionary, as in torch's own pickles, which would be several times as large without."""
 
     def __init__(self, trace: alloctrace.Trace) -> None:

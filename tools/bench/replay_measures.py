@@ -19,7 +19,7 @@ from typing import Any
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """The processor's time is that of all threads: what counts when a figure per core is told."""
+    """Processor time is that of all threads: it is what a figure per core counts."""
     wall, processor = time.perf_counter(), time.process_time()
     result = action()
     return result, {
@@ -75,7 +75,7 @@ def replay(path: Path, **_: Any) -> dict[str, Any]:
 
 
 def diagnosis(path: Path, **_: Any) -> dict[str, Any]:
-    """All that `analyze TRACE` tells."""
+    """All that `analyze TRACE` shows."""
     trace, loading = timed(lambda: load(path))
     findings, diagnosing = timed(trace.diagnose)
     return {
@@ -91,7 +91,7 @@ def moments(path: Path, count: int, **_: Any) -> dict[str, Any]:
 
     def first() -> None:
         timeline(trace)
-        blocks_at(trace, 0)  # what is made once for all moments
+        blocks_at(trace, 0)  # what is made once for all positions
 
     _, first_pass = timed(first)
     chosen = random.Random(1).sample(range(trace.integrity.events), count)

@@ -1,8 +1,7 @@
 """A plain model of torch's caching allocator that watches a trace's events for contradictions.
 
-It takes nothing from the generator or from csrc/core: each event must be one that the allocator could have told in the
-state that the events before it led to, and what the trace says of the allocator's state at its end must be what the
-model has.
+It takes nothing from the generator or from csrc/core: each event must be one that the allocator could have emitted
+in the state that earlier events led to, and the allocator state at the trace's end must be that of the model.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class Device:
         self._enter(block)
 
     def state(self) -> list[tuple[int, ...]]:
-        """As the trace tells it: segments in the order of their addresses, each followed by its blocks."""
+        """As the trace has it: segments in the order of their addresses, each followed by its blocks."""
         rows: list[tuple[int, ...]] = []
         for address, segment in sorted(self.segments.items()):
             rows.append((address, segment.size, segment.stream, 0, int(segment.large)))
@@ -151,9 +150,9 @@ class Device:
 
 def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
     """What was seen; raises ContradictionError at the first event that does not fit, or where the project's own replay
-    has another state than this model at one of the random moments."""
+    has another state than this model at one of the random positions."""
     devices: dict[str, Device] = {}
-    told: dict[str, list[tuple[int, ...]]] = {}
+    listed: dict[str, list[tuple[int, ...]]] = {}
     seen = dict.fromkeys(KINDS, 0)
     chosen = set(random.Random(1).sample(range(trace.integrity.events), moments))
     compared = 0
@@ -164,7 +163,7 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
                 seen[kind] += 1
                 device = devices.setdefault(name, Device())
                 if kind in ("state_segment", "state_block"):
-                    told.setdefault(name, []).append((address, size, stream, sequence, node))
+                    listed.setdefault(name, []).append((address, size, stream, sequence, node))
                 else:
                     arguments = (address, size, stream) if kind in ("alloc", "segment_alloc") else (address, size)
                     try:
@@ -174,12 +173,12 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
             if seq in chosen and hasattr(trace, "blocks"):
                 compare_moment(trace, seq, devices)
                 compared += 1
-    for name, rows in told.items():
+    for name, rows in listed.items():
         if rows != devices[name].state():
             raise ContradictionError(f"{name}: the state at the end is another than the events lead to")
     return {
         "integrity": trace.integrity.state,
-        "devices_checked_at_the_end": len(told),
+        "devices_checked_at_the_end": len(listed),
         "moments_equal_to_the_replay": compared,
         **seen,
     }

@@ -3,7 +3,7 @@
 //
 // A step allocates activations and short-lived buffers on the way forward, frees the activations in reverse order on
 // the way back, and replaces some of what lives long; the allocator is native_model.h. Two devices, three streams on
-// each. What a place in the program allocates depends on that place, as in a real program, except for a tenth that
+// each. What a line of the program allocates depends on that line, as in a real program, except for a tenth that
 // varies from step to step.
 #include <cmath>
 #include <cstdio>
@@ -46,7 +46,7 @@ std::uint64_t between(double low, double high, double share) {
   return static_cast<std::uint64_t>(low * std::pow(high / low, share));
 }
 
-// One place in the program that allocates.
+// A line of the program that allocates.
 struct Site {
   std::uint64_t size;
   std::uint32_t stack;

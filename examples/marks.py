@@ -1,4 +1,4 @@
-"""Shared by the examples: where the trace goes, and what torch and the driver say of the GPU's memory at a moment."""
+"""Shared by the examples: where the trace goes, and what torch and the driver report of the GPU memory at a mark."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def trace_path(program: str) -> str:
     return sys.argv[1] if len(sys.argv) > 1 else f"{Path(program).stem}.alloctrace"
 
 
-def moment(name: str, *, set_aside: int = 0) -> None:
-    """Marks the moment in the trace, for `--at mark:NAME`, and prints torch's own figures, in MiB, to compare with.
+def mark(name: str, *, set_aside: int = 0) -> None:
+    """Sets a mark in the trace, for `--at mark:NAME`, and prints torch's own figures, in MiB, to compare with.
 
     set_aside: bytes that are allocated and do not belong to what is shown.
     """
