@@ -435,3 +435,27 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
     for name in ("one", "two", "three"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
         assert trace.kind_counts["alloc"] == 1, name
+
+
+def test_no_signal_of_the_program_is_delivered_to_a_thread_of_ours(run_program) -> None:
+    """A program that blocks a signal, to fetch it later, must not be killed because one of our threads takes it."""
+    run_program(
+        """
+        import os, signal, time, torch, pytorch_alloctrace as alloctrace
+
+        def threads():
+            return {thread: open(f"/proc/self/task/{thread}/status").read() for thread in os.listdir("/proc/self/task")}
+
+        before = threads()
+        alloctrace.enable("t.alloctrace")
+        time.sleep(0.3)
+        ours = [status for thread, status in threads().items() if thread not in before]
+        assert len(ours) >= 3, ours
+        for status in ours:
+            fields = dict(line.split(":", 1) for line in status.splitlines())
+            assert fields["Name"].strip() == "alloctrace", status
+            catchable = {*signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP}
+            blocked = int(fields["SigBlk"], 16)
+            assert all(blocked >> (number - 1) & 1 for number in catchable), status
+        """
+    )

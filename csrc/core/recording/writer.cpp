@@ -1,12 +1,12 @@
 #include "writer.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <new>
+
+#include "../base/thread.h"
 
 namespace alloctrace {
 namespace {
@@ -42,17 +42,7 @@ Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sou
   if (!file_.append(block(BlockType::kHeader), header_json_)) {
     throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "alloctrace");
+  thread_ = start_thread([this] { run(); });
 }
 
 Writer::~Writer() {

@@ -1,7 +1,5 @@
 #include "memory_watch.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "../../core/base/clock.h"
+#include "../../core/base/thread.h"
 #include "../../core/format/event.h"
 #include "../../system/nvml.h"
 #include "../../system/process_memory.h"
@@ -25,7 +24,7 @@ std::mutex sampling_mutex;
 
 class MemoryWatch {
  public:
-  MemoryWatch() : thread_([this] { run(); }) {}
+  MemoryWatch() : thread_(start_thread([this] { run(); })) {}
   ~MemoryWatch() {
     {
       const std::lock_guard<std::mutex> guard(mutex_);
@@ -56,7 +55,6 @@ class MemoryWatch {
   };
 
   void run() {
-    pthread_setname_np(pthread_self(), "alloctrace");
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       const bool last = stopping_;

@@ -3,7 +3,6 @@
 
 #include <Python.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <atomic>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../core/base/thread.h"
 #include "../../core/recording/writer.h"
 #include "session.h"
 
@@ -113,16 +113,7 @@ void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
 
 void start_thread_names() {
   desk().stopping.store(false, std::memory_order_release);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signal handlers must not run on our thread
-  try {
-    desk().asker = std::thread(ask_until_stopped);
-    pthread_setname_np(desk().asker.native_handle(), "alloctrace");
-  } catch (...) {
-    // No thread to be had: names are then found at flush and at the end only.
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  desk().asker = start_thread(ask_until_stopped);
 }
 
 void stop_thread_names() {
