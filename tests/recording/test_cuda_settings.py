@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from format_reader import TraceFile
+from running import ROOT
 
 import pytorch_alloctrace as alloctrace
 
@@ -44,3 +47,22 @@ def test_settings_are_told_again_when_they_change(run_cuda_program: Callable, tm
     assert [settings["max_split_size"] for settings in told] == [(1 << 64) - 1, 64 * MIB, 128 * MIB]
     assert [settings["roundup_power2_divisions"] for settings in told] == [[0] * 16, [0] * 16, [4] * 16]
     assert not any(settings["expandable_segments"] for settings in told)
+
+
+ROUNDING = ([0] * 16, [4] * 16, [8, *[4] * 15], *([8, 4, 4, 16, *[4] * 11, last] for last in (4, 2, 2)))
+"""What rounding_divisions_probe.cpp sets."""
+
+
+@pytest.mark.parametrize("option", [(), ("-DBY_VALUE",)], ids=["by reference", "by value"])
+def test_a_change_of_rounding_is_seen_however_torch_returns_it(tmp_path: Path, option: tuple[str, ...]) -> None:
+    """torch 2.9 returns a copy of these settings: one that is kept never changes. The comparison must not allocate, for
+    the hook of every allocation makes it."""
+    probe = tmp_path / "probe"
+    source = ROOT / "tests/support/rounding_divisions_probe.cpp"
+    subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", *option, source, "-o", probe], check=True)
+    printed = subprocess.run([probe], capture_output=True, text=True, check=True).stdout
+    lines = [[int(word) for word in line.split()] for line in printed.splitlines()]
+    assert [line[2:-1] for line in lines] == list(ROUNDING)
+    assert [line[0] for line in lines] == [0, 1, 1, 1, 1, 0], "changes that were seen"
+    assert [line[1] for line in lines] == [1] * 6, "seen as changed though nothing did"
+    assert [line[-1] for line in lines] == [0] * 6, "memory was allocated"

@@ -1,41 +1,32 @@
 #include "cuda_settings.h"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <locale>
 #include <sstream>
 
 #include "cuda_release.h"
+#include "rounding_divisions.h"
 
 namespace alloctrace::torch_side {
 namespace {
-
-constexpr std::size_t kIntervals = 16;  // of roundup_power2_divisions
-using Divisions = std::array<std::size_t, kIntervals>;
-
-// torch changes them in place and reads them without a lock, as we do.
-bool same_divisions(const Divisions& seen) {
-  static const std::vector<std::size_t>& now = SharedConfig::roundup_power2_divisions();
-  return std::memcmp(now.data(), seen.data(), std::min(now.size(), kIntervals) * sizeof seen[0]) == 0;
-}
 
 struct Settings {
   std::uint64_t session = 0;
   std::size_t large_segment_size = 0, max_split_size = 0, max_non_split_rounding_size = 0;
   double garbage_collection_threshold = 0;
   bool expandable_segments = false, stream_reuse_in_capture = false;
-  Divisions roundup_power2_divisions{};
+  RoundingDivisions roundup_power2_divisions{};
 
-  // Of all settings, those by which a block is cut to size. The others decide which block is taken, or which segment is
-  // made, and events tell that; they are compared when a segment is made.
-  bool cuts_as_present() const {
+  // The settings by which a block of that size is cut. The others decide which block is taken or which segment is made,
+  // which events show anyway; they are compared when a segment is made.
+  bool cuts_as_present(std::size_t size) const {
     return expandable_segments == torch_side::expandable_segments() &&
-           max_split_size == SharedConfig::max_split_size() && same_divisions(roundup_power2_divisions);
+           max_split_size == SharedConfig::max_split_size() &&
+           same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size);
   }
-  bool is_present() const {
-    return cuts_as_present() && large_segment_size == torch_side::large_segment_size() &&
+  bool is_present(std::size_t size) const {
+    return cuts_as_present(size) && large_segment_size == torch_side::large_segment_size() &&
            max_non_split_rounding_size == SharedConfig::max_non_split_rounding_size() &&
            garbage_collection_threshold == SharedConfig::garbage_collection_threshold() &&
            stream_reuse_in_capture == native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
@@ -47,8 +38,7 @@ struct Settings {
     max_non_split_rounding_size = SharedConfig::max_non_split_rounding_size();
     garbage_collection_threshold = SharedConfig::garbage_collection_threshold();
     stream_reuse_in_capture = native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();
-    const std::vector<std::size_t>& divisions = SharedConfig::roundup_power2_divisions();
-    std::copy_n(divisions.begin(), std::min(divisions.size(), kIntervals), roundup_power2_divisions.begin());
+    roundup_power2_divisions = read_rounding_divisions<SharedConfig>();
   }
 };
 
@@ -60,9 +50,9 @@ Settings& last_seen(int device) {
 
 }  // namespace
 
-bool cuda_settings_changed(int device, std::uint64_t session, bool makes_segment) {
+bool cuda_settings_changed(int device, std::uint64_t session, std::size_t size, bool makes_segment) {
   Settings& last = last_seen(device);
-  if (last.session == session && (makes_segment ? last.is_present() : last.cuts_as_present())) return false;
+  if (last.session == session && (makes_segment ? last.is_present(size) : last.cuts_as_present(size))) return false;
   last.session = session;
   last.read();
   return true;

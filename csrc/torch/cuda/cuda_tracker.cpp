@@ -124,7 +124,7 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
     const int device = entry.device_;
     if (event.kind == EventKind::kAlloc || makes_segment(event.kind)) {
       if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
-      if (cuda_settings_changed(device, scope.session().number, makes_segment(event.kind)))
+      if (cuda_settings_changed(device, scope.session().number, entry.size_, makes_segment(event.kind)))
         record_settings(scope, event.time, device);
     }
     if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, event)) {
