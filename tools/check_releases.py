@@ -38,8 +38,8 @@ HEADERS = (
 )
 # The source that has our class, that class, and torch's.
 FORWARDING = {
-    "cuda_allocator.cpp": ("ForwardingAllocator", "CUDAAllocator"),
-    "cuda_pinned_allocator.cpp": ("PinnedAllocator", "HostAllocator"),
+    "allocator.cpp": ("ForwardingAllocator", "CUDAAllocator"),
+    "pinned_allocator.cpp": ("PinnedAllocator", "HostAllocator"),
 }
 # Implemented by torch's class with the other method of that name, which ours forwards.
 LEFT_TO_TORCH = {"c10::cuda::CUDACachingAllocator::CUDAAllocator::recordStream"}
@@ -138,7 +138,7 @@ def check_source(source: Path, version: str, include: Path, includes: list[Path]
     dump.unlink()
     torchs = [function for function in functions if "alloctrace::" not in function and function not in LEFT_TO_TORCH]
     # The compiler knows what is overridden; whether it is passed on with its own parameters, the text says.
-    release_header = for_release((SOURCES / "cuda/cuda_release.h").read_text(), release_of(version))
+    release_header = for_release((SOURCES / "cuda/torch_release.h").read_text(), release_of(version))
     headers = [(include / name).read_text() for name in HEADERS]
     try:
         wrong = not_forwarded(headers, base, release_header + source.read_text(), ours)

@@ -35,7 +35,7 @@ std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread,
 }
 
 // The Python object of a node, null for none. Told by the member, not the release: this file is also compiled without
-// CUDA, where cuda_release.h cannot be.
+// CUDA, where torch_release.h cannot be.
 template <typename PyNode>
 const PyObject* object_of(const PyNode& node) {
   // In this order: older releases have a pyobj() too, which is another thing, and null here.

@@ -26,8 +26,8 @@ HEADERS = (
 )
 # torch's class, the source that has ours, ours, and how many methods the smallest of the supported releases has.
 FORWARDED = [
-    ("CUDAAllocator", "csrc/torch/cuda/cuda_allocator.cpp", "ForwardingAllocator", 40),
-    ("HostAllocator", "csrc/torch/cuda/cuda_pinned_allocator.cpp", "PinnedAllocator", 10),
+    ("CUDAAllocator", "csrc/torch/cuda/allocator.cpp", "ForwardingAllocator", 40),
+    ("HostAllocator", "csrc/torch/cuda/pinned_allocator.cpp", "PinnedAllocator", 10),
 ]
 
 
@@ -40,7 +40,7 @@ def installed_headers() -> list[str]:
 def our_source(path: str) -> str:
     """With the header that has what differs between releases, as the installed one makes it."""
     release = release_of(importlib.metadata.version("torch"))
-    return for_release((ROOT / "csrc/torch/cuda/cuda_release.h").read_text(), release) + (ROOT / path).read_text()
+    return for_release((ROOT / "csrc/torch/cuda/torch_release.h").read_text(), release) + (ROOT / path).read_text()
 
 
 @needs_cuda_build

@@ -8,7 +8,7 @@
 
 #include "../../core/base/clock.h"
 #include "../../torch/cpu_allocator.h"
-#include "../../torch/cuda/cuda_allocator.h"
+#include "../../torch/cuda/allocator.h"
 #include "../../torch/record_event.h"
 #include "memory_watch.h"
 #include "session.h"

@@ -1,4 +1,4 @@
-#include "cuda_allocator.h"
+#include "allocator.h"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "../allocator_slot.h"
-#include "cuda_calls.h"
-#include "cuda_pair.h"
-#include "cuda_pinned_allocator.h"
-#include "cuda_release.h"
-#include "cuda_tracker.h"
-#include "cuda_untracked.h"
+#include "forwarded_calls.h"
+#include "pinned_allocator.h"
+#include "pluggable_pair.h"
+#include "torch_release.h"
+#include "tracker.h"
+#include "untracked_blocks.h"
 
 namespace alloctrace::torch_side {
 namespace {

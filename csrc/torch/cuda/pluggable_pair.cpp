@@ -1,9 +1,9 @@
-#include "cuda_pair.h"
+#include "pluggable_pair.h"
 
 #include <atomic>
 
-#include "cuda_tracker.h"
-#include "cuda_untracked.h"
+#include "tracker.h"
+#include "untracked_blocks.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
-#include "cuda_state.h"
+#include "allocator_state.h"
 
-#include "cuda_tracker.h"
+#include "tracker.h"
 
 namespace alloctrace::torch_side {
 

@@ -8,12 +8,12 @@
 
 #include <cstddef>
 
-#include "cuda_release.h"
+#include "torch_release.h"
 
 namespace alloctrace::torch_side {
 
 // True while the allocator in front is inside a call of the upstream: what the upstream's own functions could record
-// then (cuda_pair.cpp) is recorded already.
+// then (pluggable_pair.cpp) is recorded already.
 extern constinit thread_local bool front_records;
 
 // `allocate` calls the upstream.

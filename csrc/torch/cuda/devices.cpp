@@ -1,4 +1,4 @@
-#include "cuda_devices.h"
+#include "devices.h"
 
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,7 @@
 
 #include "../../python/recording/memory_watch.h"
 #include "../../python/recording/session.h"
-#include "cuda_tracker.h"
+#include "tracker.h"
 
 namespace alloctrace::torch_side {
 namespace {

@@ -1,4 +1,4 @@
-#include "cuda_tracker.h"
+#include "tracker.h"
 
 #include <atomic>
 #include <memory>
@@ -6,9 +6,9 @@
 
 #include "../event_hold.h"
 #include "../record_event.h"
-#include "cuda_devices.h"
-#include "cuda_settings.h"
-#include "cuda_state.h"
+#include "allocator_settings.h"
+#include "allocator_state.h"
+#include "devices.h"
 
 namespace alloctrace::torch_side {
 

@@ -1,4 +1,4 @@
-#include "cuda_pinned_allocator.h"
+#include "pinned_allocator.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 
@@ -9,7 +9,7 @@
 
 #include "../block_table.h"
 #include "../record_event.h"
-#include "cuda_release.h"
+#include "torch_release.h"
 
 namespace alloctrace::torch_side {
 namespace {
@@ -30,7 +30,7 @@ void free_pinned(void* context) {
   block->deleter(context);
 }
 
-// Every virtual method of HostAllocator, forwarded, as in cuda_allocator.cpp.
+// Every virtual method of HostAllocator, forwarded, as in allocator.cpp.
 class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
  public:
   explicit PinnedAllocator(at::HostAllocator* upstream) : upstream_(upstream) {}

@@ -1,5 +1,5 @@
 // In the place of the cuda_*.cpp, for a torch that has no CUDA.
-#include "../cuda/cuda_allocator.h"
+#include "../cuda/allocator.h"
 
 namespace alloctrace::torch_side {
 

@@ -1,4 +1,4 @@
-#include "cuda_untracked.h"
+#include "untracked_blocks.h"
 
 #include <atomic>
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include "../block_table.h"
 #include "../record_event.h"
-#include "cuda_tracker.h"
+#include "tracker.h"
 
 namespace alloctrace::torch_side {
 

@@ -1,4 +1,4 @@
-#include "cuda_calls.h"
+#include "forwarded_calls.h"
 
 #include "../../core/format/definitions.h"
 #include "../record_event.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../../python/recording/session.h"
-#include "cuda_release.h"
+#include "torch_release.h"
 
 namespace alloctrace::torch_side {
 

@@ -9,7 +9,7 @@
 #include "../../core/format/definitions.h"
 #include "../../core/format/event.h"
 #include "../../core/recording/fast_thread_local.h"
-#include "cuda_release.h"
+#include "torch_release.h"
 
 namespace alloctrace::torch_side {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "../../core/base/clock.h"
-#include "cuda_tracker.h"
+#include "tracker.h"
 
 namespace alloctrace::torch_side {
 

@@ -1,12 +1,12 @@
-#include "cuda_settings.h"
+#include "allocator_settings.h"
 
 #include <array>
 #include <limits>
 #include <locale>
 #include <sstream>
 
-#include "cuda_release.h"
 #include "rounding_divisions.h"
+#include "torch_release.h"
 
 namespace alloctrace::torch_side {
 namespace {
