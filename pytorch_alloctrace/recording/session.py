@@ -172,8 +172,8 @@ def enable(
     sources: store the lines of the program's source that occur in stacks.
     overwrite: replace a file that exists.
 
-    Raises SessionError (already recording, path not usable, unknown option) or RecorderUnavailableError (built
-    without torch, or for another one). Nothing has been changed then.
+    Raises SessionError (already recording, path not usable, unknown option, no thread or memory to be had) or
+    RecorderUnavailableError (built without torch, or for another one). Nothing is left behind then.
     """
     global _current
     device_names = _checked_devices(devices)
@@ -197,8 +197,10 @@ def enable(
             "ring_events": RING_EVENTS,
             "wait_ns": wait_ns,
         }
-        header = program.describe(target, spool, recorded, options)
         try:
+            if recorder.stack_problem and stacks == "python":
+                warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
+            header = program.describe(target, spool, recorded, options)
             recorder.start(
                 session_id=secrets.token_bytes(16),
                 path=os.fsencode(target),
@@ -216,12 +218,16 @@ def enable(
                 cuda="cuda" in recorded,
                 cuda_is_initialised=program.cuda_is_initialised(),
             )
-        except (recorder.SpoolError, recorder.TraceFileError, RuntimeError) as error:
-            raise SessionError(str(error)) from None
-        _current = session
-        session._optimizer_steps.start()
-        if recorder.stack_problem and stacks == "python":
-            warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
+            session._optimizer_steps.start()
+            _current = session
+        except BaseException as error:
+            _current = None
+            session._optimizer_steps.stop()
+            recorder.discard()
+            if not isinstance(error, Exception):  # KeyboardInterrupt
+                raise
+            # The first line: torch's errors go on with a C++ stack.
+            raise SessionError((str(error) or repr(error)).splitlines()[0]) from None
         return session
 
 
@@ -305,8 +311,13 @@ def _check_option(option: str, value: object, known: tuple[str, ...]) -> None:
 
 def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
     text = os.fspath(path) if path is not None else "alloctrace-{rank}-{pid}.alloctrace"
+    if "\0" in text:
+        raise SessionError(f"path={text!r} has a null character: give another path")
     filled = text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
-    return Path(os.path.abspath(filled.replace("{host}", socket.gethostname())))
+    try:
+        return Path(os.path.abspath(filled.replace("{host}", socket.gethostname())))
+    except FileNotFoundError:
+        raise SessionError("the working directory is gone: change to another one, then enable() again") from None
 
 
 def _spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:

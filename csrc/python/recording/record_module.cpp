@@ -3,7 +3,9 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "../../core/base/clock.h"
@@ -19,12 +21,9 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-bool cpu_is_traced = false;
-
-void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
-           const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
-           std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
-           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
+RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
+                                 bool overwrite, const std::string& header_json, std::uint64_t ring_events,
+                                 std::uint64_t definitions_bytes, std::uint64_t wait_ns, const SourcePolicy& sources) {
   RecorderOptions options;
   options.path = path;
   options.overwrite = overwrite;
@@ -33,30 +32,61 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   options.spool.ring_events = ring_events;
   options.spool.definitions_bytes = definitions_bytes;
   options.spool.wait_ns = wait_ns;
-  options.sources = {sources, library_prefixes, working_directory};
-  const std::string id = session_id;
-  if (id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
-  std::memcpy(options.session_id, id.data(), sizeof options.session_id);
-  // The package knows of its own session; this one is left from a package that was reloaded.
-  if (python::session_is_active()) throw std::runtime_error("a recording is on already in this process");
-  python::start_session(options, python_stacks);
-  python::start_thread_names();
-  python::start_memory_watch();
-  cpu_is_traced = cpu;
-  if (cpu) torch_side::install_cpu_allocator();
-  if (!cuda) return;
-  const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
-  torch_side::install_cuda_allocator(cuda_is_initialised);
+  options.sources = sources;
+  if (session_id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
+  std::memcpy(options.session_id, session_id.data(), sizeof options.session_id);
+  return options;
 }
 
-bool stop(const std::string& end_json) {
-  if (cpu_is_traced) torch_side::remove_cpu_allocator();
-  cpu_is_traced = false;
+// Takes down all that observes, in any state that start() may have left it in.
+void stop_observing() {
+  torch_side::remove_cpu_allocator();
   python::stop_thread_names();
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
   torch_side::remove_cuda_allocator();
   python::stop_memory_watch();
+}
+
+bool stop(const std::string& end_json) {
+  stop_observing();
+  const py::gil_scoped_release unlocked;
   return python::stop_session(end_json);
+}
+
+// Ends a recording that has not begun: no file of it stays.
+void discard() {
+  stop_observing();
+  const py::gil_scoped_release unlocked;
+  python::discard_session();
+}
+
+void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
+           const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
+           std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
+           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
+  // The package knows of its own session; this one is left from a package that was reloaded.
+  if (python::session_is_active()) {
+    throw std::runtime_error("an earlier import of pytorch_alloctrace is recording in this process: start a new one");
+  }
+  try {
+    python::start_session(recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events,
+                                           definitions_bytes, wait_ns, {sources, library_prefixes, working_directory}),
+                          python_stacks);
+    python::start_thread_names();
+    python::start_memory_watch();
+    if (cpu) torch_side::install_cpu_allocator();
+    if (cuda) {
+      const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
+      torch_side::install_cuda_allocator(cuda_is_initialised);
+    }
+  } catch (const std::system_error& error) {
+    discard();
+    throw std::runtime_error("no thread can be started to record with (" + error.code().message() +
+                             "): raise the limit on processes and threads (ulimit -u)");
+  } catch (...) {
+    discard();
+    throw;
+  }
 }
 
 bool flush() {
@@ -91,6 +121,7 @@ PYBIND11_MODULE(_record, module) {
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
              py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
   module.def("stop", &stop, py::arg("end_json"));
+  module.def("discard", &discard);
   module.def("flush", &flush);
   module.attr("has_cuda") = torch_side::cuda_allocator_is_built();
   module.def("snapshot", [] {

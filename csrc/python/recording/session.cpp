@@ -109,6 +109,16 @@ void wait_for_hooks() {
   }
 }
 
+// The session, once no hook can reach it any more.
+std::unique_ptr<Session> take_session() {
+  std::unique_ptr<Session> session(active_session.exchange(nullptr, std::memory_order_acq_rel));
+  if (session) {
+    ending_barrier();
+    wait_for_hooks();
+  }
+  return session;
+}
+
 Session* session_at_fork = nullptr;
 
 void before_fork() {
@@ -186,11 +196,16 @@ void start_session(const RecorderOptions& options, bool python_stacks) {
 }
 
 bool stop_session(const std::string& end_json) {
-  const std::unique_ptr<Session> session(active_session.exchange(nullptr, std::memory_order_acq_rel));
-  if (!session) return true;
-  ending_barrier();
-  wait_for_hooks();
-  return session->recorder.stop(end_json);
+  const std::unique_ptr<Session> session = take_session();
+  return !session || session->recorder.stop(end_json);
+}
+
+void discard_session() {
+  const std::unique_ptr<Session> session = take_session();
+  if (!session) return;
+  session->recorder.stop("{}");
+  session->recorder.spool().remove_file();
+  unlink(session->recorder.path().c_str());
 }
 
 bool session_is_active() noexcept { return active_session.load(std::memory_order_acquire) != nullptr; }

@@ -78,6 +78,8 @@ class HookScope {
 void start_session(const RecorderOptions& options, bool python_stacks);
 // Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
 bool stop_session(const std::string& end_json);
+// Ends it likewise, and removes its files.
+void discard_session();
 bool session_is_active() noexcept;
 
 // Called once, at import: keeps forked children from writing into their parent's trace.

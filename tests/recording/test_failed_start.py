@@ -1,0 +1,168 @@
+"""enable() that fails leaves nothing behind, wherever it fails, and a later enable() works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import program
+from pytorch_alloctrace.recording.steps import OptimizerSteps
+
+THREADS = 3
+"""Threads of a recording: the writer, the one that asks for thread names, the one that samples memory."""
+
+# Preloaded: stands for a system that gives no more threads, as at the limit of RLIMIT_NPROC or of a container.
+THREAD_LIMIT = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+static int left = 1 << 30;
+void allow_threads(int count) { left = count; }
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
+  if (left-- <= 0) return EAGAIN;
+  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return create(thread, attributes, body, argument);
+}
+"""
+
+# What a failed enable() might leave behind, taken twice and compared.
+STATE = """
+import ctypes, os, sys, time, torch
+from torch.optim import optimizer
+import pytorch_alloctrace as alloctrace
+
+c10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+current_allocator = c10["_ZN3c1012GetAllocatorERKNS_10DeviceTypeE"]
+current_allocator.restype = ctypes.c_void_p
+
+def threads():
+    names = (open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task"))
+    return sorted(name for name in names if name == "alloctrace")
+
+def state():
+    deadline = time.monotonic() + 10
+    while threads() and time.monotonic() < deadline:  # a thread is listed a little longer than it runs
+        time.sleep(0.01)
+    return {
+        "allocators": [current_allocator(ctypes.byref(ctypes.c_int8(device))) for device in (0, 1)],
+        "files": sorted(os.listdir(".")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "optimizer hooks": len(optimizer._global_optimizer_post_hooks),
+        "recording": alloctrace.is_enabled(),
+        "spools": "spool" in open("/proc/self/maps").read(),
+        "threads": threads(),
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def thread_limit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("thread_limit")
+    (folder / "limit.c").write_text(THREAD_LIMIT)
+    library = folder / "limit.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", folder / "limit.c", "-o", library, "-ldl"], check=True)
+    return library
+
+
+def test_a_system_that_gives_too_few_threads(
+    run_program: Callable[..., Any], tmp_path: Path, thread_limit: Path
+) -> None:
+    run_program(
+        STATE
+        + f"""
+limit = ctypes.CDLL({str(thread_limit)!r})
+before = state()
+for count in range({THREADS}):
+    limit.allow_threads(count)
+    try:
+        alloctrace.enable("t.alloctrace")
+        raise AssertionError(f"{{count}} threads were enough")
+    except alloctrace.SessionError as error:
+        assert "ulimit -u" in str(error) and "\\n" not in str(error), error
+    assert state() == before, (count, state(), before)
+limit.allow_threads({THREADS})
+with alloctrace.enable("t.alloctrace"):
+    kept = torch.empty(777, dtype=torch.uint8)
+assert state() == before | {{"files": ["program.py", "t.alloctrace"]}}, state()
+""",
+        LD_PRELOAD=str(thread_limit),
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert list(trace.live()["size"]) == [777] and trace.integrity.state == "complete"
+
+
+def test_a_folder_that_takes_no_file(run_program: Callable[..., Any]) -> None:
+    run_program(
+        STATE
+        + """
+before = state()
+for path in ("/proc/self/t.alloctrace", "missing/t.alloctrace", "n\\0l.alloctrace", "x" * 300):
+    try:
+        alloctrace.enable(path, spool_dir=".")
+        raise AssertionError(path)
+    except alloctrace.SessionError as error:
+        assert "\\n" not in str(error), error
+    assert state() == before, (path, state(), before)
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+try:
+    alloctrace.enable("t.alloctrace")
+    raise AssertionError("there is no working directory")
+except alloctrace.SessionError as error:
+    assert "working directory" in str(error), error
+""",
+    )
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path):
+    from torch.optim import optimizer
+
+    hooks = len(optimizer._global_optimizer_post_hooks)
+    yield
+    assert not alloctrace.is_enabled() and os.listdir(tmp_path) == []
+    assert len(optimizer._global_optimizer_post_hooks) == hooks
+    with alloctrace.enable(tmp_path / "later.alloctrace") as session:
+        torch.empty(10)
+    assert session.load().kind_counts["alloc"] == 1
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_torch_without_optimizer_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: OptimizerSteps) -> None:
+        raise ImportError("no hooks in this torch")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OptimizerSteps, "start", start)
+        with pytest.raises(alloctrace.SessionError, match="no hooks in this torch"):
+            alloctrace.enable(tmp_path / "t.alloctrace")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_an_interrupt_while_recording_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: OptimizerSteps) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OptimizerSteps, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            alloctrace.enable(tmp_path / "t.alloctrace")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_warnings_that_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        patched.setattr(program.load_recorder(), "stack_problem", "The frames of this Python are unknown.")
+        warnings.simplefilter("error")
+        with pytest.raises(alloctrace.SessionError, match="frames of this Python"):
+            alloctrace.enable(tmp_path / "t.alloctrace")
