@@ -56,8 +56,8 @@ class Trace(RecordedTrace):
         """What the live memory consists of at a moment, the most bytes first; bytes are requested bytes.
 
         at, device: as in `live`. by: "line", "stack", "function", "file" (columns as in `sites`: site, filename, line,
-        function, source, user, and stack), "age" (age, from_age, to_age (not included), unit: "step" or, without steps,
-        "second"; youngest first) or "phase" (forward, backward, optimizer, other: `pydoc
+        function, source, user, and stack_id), "age" (age, from_age, to_age (not included), unit: "step" or, without
+        steps, "second"; youngest first) or "phase" (forward, backward, optimizer, other: `pydoc
         pytorch_alloctrace.analysis.usage.phases` says how it is told). All have bytes, share (0 to 1), blocks, largest,
         backward_bytes (of bytes, what autograd's threads made for this place).
         """
@@ -127,8 +127,8 @@ class Trace(RecordedTrace):
     def diagnose(self) -> tuple[Finding, ...]:
         """What is the matter with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
 
-        Each has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack. A healthy run
-        has one, of kind "no_leak".
+        Each has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A healthy
+        run has one, of kind "no_leak".
         """
         from .analysis.summary import summarize
         from .report.findings import diagnosis
@@ -153,8 +153,9 @@ class Trace(RecordedTrace):
         or "second" in a trace without steps), confidence (0 to 1); bytes and blocks (alive when the last step ended,
         without steps at the end of the trace), bytes_at_end (of these, alive at the end of the trace), oldest_age (of
         these blocks, in units), forecast (seconds until the device is full at this rate; <NA> where its capacity is not
-        known; of "cpu" the memory of the machine), stack (one through the line, for `frames`), sites (the lines that
-        make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks, stack).
+        known; of "cpu" the memory of the machine), stack_id (one through the line, for `frames`), sites (the lines that
+        make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks,
+        stack_id).
         """
         from .analysis.leaks.leak_table import leak_table
 

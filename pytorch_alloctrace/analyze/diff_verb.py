@@ -60,8 +60,8 @@ def _between_runs(before: Trace, after: Trace, options: argparse.Namespace) -> l
     tables = [compare(before, after, at=options.at, by=by, device=device) for device in devices]
 
     def frames(row: dict[str, Any]) -> Sequence[Frame]:
-        is_gone = pd.isna(row["stack_after"])
-        trace, stack = (before, row["stack_before"]) if is_gone else (after, row["stack_after"])
+        is_gone = pd.isna(row["stack_id_after"])
+        trace, stack = (before, row["stack_id_before"]) if is_gone else (after, row["stack_id_after"])
         return frames_of(trace)(int(stack))
 
     shown = frames if options.all_frames else None
@@ -71,7 +71,7 @@ def _between_runs(before: Trace, after: Trace, options: argparse.Namespace) -> l
 def _between_moments(trace: Trace, options: argparse.Namespace) -> list[Changes]:
     until = "end" if options.until is None else options.until
     by = options.by or "line"
-    frames = (lambda row: frames_of(trace)(int(row["stack"]))) if options.all_frames else None
+    frames = (lambda row: frames_of(trace)(int(row["stack_id"]))) if options.all_frames else None
     devices = options.device or trace.devices
     tables = [trace.diff(options.since, until, by=by, device=device) for device in devices]
     return [

@@ -60,6 +60,6 @@ def _moment(trace: Trace, at: Position, by: str, device: str | None) -> Shown:
         seq=None if until is None else until - 1,
         time_ns=trace.time_ns(moment),
         step=None if pd.isna(step) else int(step),
-        requested=int(blocks["size"].sum()),
+        requested=int(blocks["nbytes"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
     )

@@ -62,7 +62,7 @@ def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -
         if not _is_data(options):
             write_blocks(table, trace, screen, place_names(trace, options), rows)
         else:
-            sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in table["stack"]])
+            sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in table["stack_id"]])
             table = pd.concat([table, sites[["filename", "line", "function"]]], axis=1) if len(table) else table
     if options.json:
         return json_text(table, trace, options), 0

@@ -22,9 +22,21 @@ from .replay import POINTS, Peak, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
 
-EVENT_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack", "step")
+EVENT_COLUMNS = (
+    "seq",
+    "time_ns",
+    "kind",
+    "device",
+    "address",
+    "nbytes",
+    "stream",
+    "pool",
+    "thread",
+    "stack_id",
+    "step",
+)
 """The default columns of `Trace.events`."""
-AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack")
+AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack_id")
 """More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
 its number, the thread that made it, and its type; and the stack of the forward that caused it, where backward
 allocates without a stack of its own and that is known (else 0)."""
@@ -188,9 +200,9 @@ class RecordedTrace:
     def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks at a moment, those that are free included, by address.
 
-        at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, size,
+        at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, nbytes,
         requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
-        that are not free stack, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
+        that are not free stack_id, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
         birth; of blocks older than the recording, its beginning).
         """
         until = self._until(at, device)
@@ -260,7 +272,7 @@ class RecordedTrace:
         numbers = [KINDS.index(kind) for kind in kinds or ()]
         # Sizes of frees, and what in forward caused backward, may stand in any event before.
         has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
-        from_start = "forward_stack" in wanted or ("size" in wanted and has_frees)
+        from_start = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
         stream = self._reader.stream(first, ALL if end is None else end, numbers, from_start)
         while (raw := stream.next(max(chunk, 1))) is not None:
             if len(raw["seq"]):
@@ -277,9 +289,9 @@ class RecordedTrace:
 
         Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu",
         "cuda:0";
-        "" for positions), address, size (bytes requested; of a free: those of its alloc, 0 where unknown; of a step
+        "" for positions), address, nbytes (bytes requested; of a free: those of its alloc, 0 where unknown; of a step
         its number), stream,
-        pool, thread (see `threads`), stack (see `frames`; 0: none), step (None where the trace has none).
+        pool, thread (see `threads`), stack_id (see `frames`; 0: none), step (None where the trace has none).
         """
         frames = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
         if frames:
@@ -328,7 +340,7 @@ class RecordedTrace:
         return self._reader.string(int(identifier))
 
     def stack_totals(self, device: str | None = None, at: Position = "end") -> pd.DataFrame:
-        """One row a stack: stack, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
+        """One row a stack: stack_id, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
         moment, on one device or all.
 
         What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
@@ -337,14 +349,14 @@ class RecordedTrace:
         """
         until = self._until(at, device)
         tables = self._replayed.stacks(ALL if until is None else until, device)
-        columns = ["stack", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
+        columns = ["stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
         if not tables:
             return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
         if len(tables) == 1:
             return tables[0][columns]
         sums = (
             pd.concat(tables)
-            .groupby("stack", as_index=False)
+            .groupby("stack_id", as_index=False)
             .agg(dict.fromkeys(columns[1:], "sum") | {"largest": "max"})
         )
         return sums[columns]
@@ -355,7 +367,7 @@ class RecordedTrace:
         by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
         function, source,
         user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
-        largest, live_backward_bytes (see `stack_totals`), stack (the one with most live bytes). at: as in `live`.
+        largest, live_backward_bytes (see `stack_totals`), stack_id (the one with most live bytes). at: as in `live`.
         """
         return group_stacks(self.stacks, self.stack_totals(device, at), by)
 
@@ -364,7 +376,7 @@ class RecordedTrace:
 
         at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
         its end), "mark:NAME".
-        Columns: address, size, device, stack (where `backward` is true: of the forward that caused it), backward,
+        Columns: address, nbytes, device, stack_id (where `backward` is true: of the forward that caused it), backward,
         node_type (of the autograd node whose backward made it, in full; "": none), thread, birth_seq, birth_ns, step
         (of birth).
         """

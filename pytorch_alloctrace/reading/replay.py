@@ -26,10 +26,10 @@ SEGMENT_COLUMNS = (
     "segment_pool_id",
     "is_expandable",
 )
-_MADE = ("stack", "backward", "node_type", "thread", "birth_seq", "birth_ns")
+_MADE = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
 """Of a block that is in use: what made it, and when."""
-BLOCK_COLUMNS = ("device", "segment", "address", "size", "requested_size", "state", *_MADE, "age_ns")
-LIVE_COLUMNS = ("address", "size", "device", *_MADE)
+BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns")
+LIVE_COLUMNS = ("address", "nbytes", "device", *_MADE)
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; of each the timeline has the value at an interval's end, and the lowest and highest within it."""
 

@@ -48,10 +48,10 @@ class SiteNumbers:
 
 
 def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
-    """The bytes of a table of blocks (columns size, stack) by stack."""
-    stacks, of_row = np.unique(blocks["stack"].to_numpy(np.int64), return_inverse=True)
+    """The bytes of a table of blocks (columns nbytes, stack_id) by stack."""
+    stacks, of_row = np.unique(blocks["stack_id"].to_numpy(np.int64), return_inverse=True)
     totals = np.zeros(len(stacks), dtype=np.int64)
-    np.add.at(totals, of_row, blocks["size"].to_numpy(np.int64))
+    np.add.at(totals, of_row, blocks["nbytes"].to_numpy(np.int64))
     return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
 
 
@@ -62,7 +62,7 @@ class SiteBytes:
     site: Site
     bytes: int
     blocks: int
-    stack: int
+    stack_id: int
     """Of the site's stacks the one that holds the most."""
     backward_bytes: int = 0
     """Of `bytes`, what backward made for this line."""
@@ -79,7 +79,7 @@ def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
     source = row["source"] if isinstance(row["source"], str) else None
     site = Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
     return SiteBytes(
-        site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack"]), int(row["live_backward_bytes"])
+        site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack_id"]), int(row["live_backward_bytes"])
     )
 
 
@@ -96,10 +96,10 @@ def describe_stacks(stacks: StackIndex, numbers: pd.Series[Any]) -> pd.DataFrame
 
 def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:
     """What each line of user code holds, as `Trace.sites` says it, of these live blocks alone (allocations, bytes and
-    largest are theirs, too). blocks: with requested_size, stack, backward."""
+    largest are theirs, too). blocks: with requested_size, stack_id, backward."""
     sizes = blocks["requested_size"]
     rows = blocks.assign(live_backward_bytes=sizes.where(blocks["backward"], 0))
-    totals = rows.groupby("stack", as_index=False).agg(
+    totals = rows.groupby("stack_id", as_index=False).agg(
         live_blocks=("requested_size", "size"),
         live_bytes=("requested_size", "sum"),
         largest=("requested_size", "max"),

@@ -23,7 +23,7 @@ from .. import _replay
 BY = ("line", "stack", "function", "file")
 SITE_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user"),
-    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes", "stack"),
+    *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes", "stack_id"),
 )
 
 
@@ -155,9 +155,9 @@ class StackIndex:
 def group_stacks(
     index: StackIndex, totals: pd.DataFrame, by: str, more: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """Totals by stack (columns stack, allocations, bytes, live_bytes, live_blocks, largest) summed by site.
+    """Totals by stack (columns stack_id, allocations, bytes, live_bytes, live_blocks, largest) summed by site.
 
-    Each row's `stack` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes,
+    Each row's `stack_id` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes,
     then bytes. more: further columns of `totals`, which come last, and how they are joined: "sum" or "max".
     """
     more = dict(more or {})
@@ -166,7 +166,7 @@ def group_stacks(
     if totals.empty:
         return pd.DataFrame(columns=[*SITE_COLUMNS, *more])
     numbers: dict[tuple[Any, ...], int] = {}
-    group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack"]])
+    group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack_id"]])
     keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
     groups = keyed.groupby("group", sort=False).agg(
         allocations=("allocations", "sum"),
@@ -175,10 +175,10 @@ def group_stacks(
         live_blocks=("live_blocks", "sum"),
         largest=("largest", "max"),
         live_backward_bytes=("live_backward_bytes", "sum"),
-        stack=("stack", "first"),
+        stack_id=("stack_id", "first"),
         **{name: (name, how) for name, how in more.items()},
     )
-    names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack"]], index=groups.index)
+    names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack_id"]], index=groups.index)
     result = pd.concat([names, groups], axis=1)[[*SITE_COLUMNS, *more]]
     result["source"] = result["source"].astype(object).where(result["source"].notna(), None)
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)

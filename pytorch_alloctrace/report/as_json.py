@@ -14,19 +14,20 @@ integrity
     state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
 findings: a list, most pressing first
     kind ("oom", "leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding", "pending", "churn", "outside":
-    see `analysis.conditions`), title, device, bytes, confidence (0 to 1), site, stack, sentences
+    see `analysis.conditions`), title, device, bytes, confidence (0 to 1), site, stack_id, sentences
     of a leak also: leak_kind ("survivors"; "growing": one buffer, replaced by ever larger ones), unit ("step",
     "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
     growing one: in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is full),
     live_bytes_over_run (of its sites: of those blocks that survive; of a growing one after each step it grew in),
-    path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack, bytes_per_unit, bytes, blocks)
+    path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack_id, bytes_per_unit, bytes,
+    blocks)
 devices: a list, highest peak first
     device, allocations, bytes_allocated
     peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack), more_sites,
         more_bytes
     growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
     bytes_per_step, seconds_per_step, samples
-    growing: site, stack, before_bytes, after_bytes, bytes_per_unit
+    growing: site, stack_id, before_bytes, after_bytes, bytes_per_unit
     leaks_judged, live_bytes_over_time (equal intervals, of each the highest)
 a site: filename, line, function, source, user (false: library code stands in)
 a frame: function, filename, line, source
@@ -84,7 +85,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "bytes": finding.bytes,
         "confidence": None if finding.confidence is None else round(finding.confidence, 4),
         "site": _site(finding.site),
-        "stack": finding.stack,
+        "stack_id": finding.stack_id,
         "sentences": list(finding.sentences),
         **(_leak(finding.leak) if finding.leak is not None else {}),
     }
@@ -109,7 +110,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
         "sites": [
             {
                 "site": _site(site.site),
-                "stack": site.stack,
+                "stack_id": site.stack_id,
                 "bytes_per_unit": round(site.rate),
                 "bytes": site.bytes,
                 "blocks": site.blocks,
@@ -130,7 +131,7 @@ def _device(device: DeviceSummary) -> dict[str, Any]:
         "growing": [
             {
                 "site": _site(site.site),
-                "stack": site.stack,
+                "stack_id": site.stack_id,
                 "before_bytes": site.before,
                 "after_bytes": site.after,
                 "bytes_per_unit": round(site.rate),
@@ -155,7 +156,7 @@ def _holding(holding: Holding) -> dict[str, Any]:
                 "bytes": site.bytes,
                 "backward_bytes": site.backward_bytes,
                 "blocks": site.blocks,
-                "stack": site.stack,
+                "stack_id": site.stack_id,
             }
             for site in holding.sites
         ],

@@ -115,10 +115,10 @@ def write_table(table: pd.DataFrame, by: str, screen: Screen, names: PlaceNames,
         if row["backward_bytes"]:
             notes.append(f"of it {units.size(row['backward_bytes'])} made in its backward")
         if by == "stack":
-            notes.append(f"stack {int(row['stack'])}")
+            notes.append(f"stack {int(row['stack_id'])}")
         amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
-        frames = names.stack(int(row["stack"]))
+        frames = names.stack(int(row["stack_id"]))
         screen.entry(amount, f"{place} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
     rest = table.iloc[top:]
     if len(rest):

@@ -41,7 +41,7 @@ class Finding:
     confidence: float | None
     site: Site | None
     """The line to look at."""
-    stack: int
+    stack_id: int
     """Of the stacks behind it the one with the most bytes."""
     sentences: tuple[str, ...]
     path_title: str = ""
@@ -88,7 +88,7 @@ def _refused(found: OutOfMemory, names: PlaceNames) -> Finding:
         bytes=found.requested,
         confidence=None,
         site=found.site,
-        stack=found.refusal.stack,
+        stack_id=found.refusal.stack_id,
         sentences=sentences(found, names),
     )
 
@@ -101,7 +101,7 @@ def _condition(condition: Condition, names: PlaceNames) -> Finding:
         bytes=condition.bytes,
         confidence=None,
         site=condition.site,
-        stack=condition.stack,
+        stack_id=condition.stack_id,
         sentences=condition_sentences(condition, names),
     )
 
@@ -121,7 +121,7 @@ def _leak(leak: Leak, summary: Summary, names: PlaceNames) -> Finding:
         bytes=leak.bytes,
         confidence=leak.confidence,
         site=leak.line,
-        stack=first.stack,
+        stack_id=first.stack_id,
         sentences=tuple(_leak_sentences(leak, summary)),
         path_title="Called from",
         path=leak.callers,

@@ -97,7 +97,7 @@ def write_pinners(found: Fragmentation, screen: Screen, names: PlaceNames, inden
         source = names.source(site_of(named))
         if source:
             screen.source(source, indent + 2)
-        screen.frames(names.stack(int(named["stack"])), indent + 2)
+        screen.frames(names.stack(int(named["stack_id"])), indent + 2)
         born = "" if pd.isna(named["step"]) else f", born in step {named['step']}"
         oldest = "" if named["blocks"] == 1 else "the oldest "
         age = f"{oldest}{units.duration(named['oldest_age_ns'] / 1e9)} old{born}"

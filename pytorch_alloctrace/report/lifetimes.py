@@ -84,7 +84,7 @@ def _write(section: _Section, rows: pd.DataFrame, by: str, screen: Screen, names
         note = section.note(row)
         amount = float(row[section.column])
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
-        place, frames = f"{names.place(site)} ({note})", names.stack(int(row["stack"]))
+        place, frames = f"{names.place(site)} ({note})", names.stack(int(row["stack_id"]))
         screen.entry(section.size(amount), place, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
     if len(rows) > top:
         rest = (

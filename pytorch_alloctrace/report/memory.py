@@ -64,7 +64,7 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
     signs = _PLAIN_MAP if plain else _MAP
     shares: list[dict[str, float]] = [{} for _ in range(width)]
     per_cell = segment["total_size"] / width
-    for address, size, state in zip(blocks["address"], blocks["size"], blocks["state"], strict=True):
+    for address, size, state in zip(blocks["address"], blocks["nbytes"], blocks["state"], strict=True):
         begin = (int(address) - int(segment["address"])) / per_cell
         end = begin + int(size) / per_cell
         for cell in range(int(begin), min(int(end) + 1, width)):
@@ -79,23 +79,25 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
     free = blocks[blocks["state"] == "inactive"]
     for device in blocks["device"].unique():
         held, idle = live[live["device"] == device], free[free["device"] == device]
-        title = f"{units.size(held['size'].sum())} in {units.counted(len(held), 'block')}"
+        title = f"{units.size(held['nbytes'].sum())} in {units.counted(len(held), 'block')}"
         if len(idle):
-            title += f", {units.size(idle['size'].sum())} free in {units.counted(len(idle), 'piece')}"
+            title += f", {units.size(idle['nbytes'].sum())} free in {units.counted(len(idle), 'piece')}"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
-        largest = held.nlargest(top, "size", keep="first")
+        largest = held.nlargest(top, "nbytes", keep="first")
         for row in largest.to_dict("records"):
-            site = Site.of_stack(trace.stacks, int(row["stack"]))
-            facts = f"{units.size(row['size']):>9}  {row['address']:#x}  {units.duration(row['age_ns'] / 1e9):>10} old"
+            site = Site.of_stack(trace.stacks, int(row["stack_id"]))
+            facts = (
+                f"{units.size(row['nbytes']):>9}  {row['address']:#x}  {units.duration(row['age_ns'] / 1e9):>10} old"
+            )
             pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
             screen.text(f"{facts}  {names.place(site)}{pending}", 2, hanging=13)
             source = names.source(site)
             if source:
                 screen.source(source, 13)
-            screen.frames(names.stack(int(row["stack"])), 13)
+            screen.frames(names.stack(int(row["stack_id"])), 13)
         if len(held) > len(largest):
             more = units.counted(len(held) - len(largest), "more block")
-            rest = units.size(held["size"].sum() - largest["size"].sum())
+            rest = units.size(held["nbytes"].sum() - largest["nbytes"].sum())
             screen.text(f"and {more} of {rest} (--top 0 shows all)", 2, style="dim")
     if blocks.empty:
         screen.text("No blocks at this moment.")

@@ -5,13 +5,13 @@ not known is null; later versions may add fields.
 
 seq, time_ns (since 1970-01-01 UTC), device, step
 verdict (one of `analysis.oom.VERDICTS`)
-filename, line, function, source, stack, backward (true: the line of forward whose backward asked), node_type
+filename, line, function, source, stack_id, backward (true: the line of forward whose backward asked), node_type
 requested, segment_size (needed from the driver), largest_free (that it could have had), stream, pool
 device_free, device_total, reserved, allocated
 free_here, releasable_here, stranded_here (of the request's own pool and stream), free_elsewhere, largest_free_elsewhere
 outside (of PyTorch), by_others (other processes)
 outcome ("ended", "went on", "retried"), outcome_seq (event of the allocation that tells)
-in JSON also: sentences, settings_that_help, top_sites (site, bytes, blocks, stack, backward_bytes; requested bytes),
+in JSON also: sentences, settings_that_help, top_sites (site, bytes, blocks, stack_id, backward_bytes; requested bytes),
     pinners_by_line (of its own pool: see `analysis.pinning`), pools_elsewhere (see `Fragmentation.pools`)
 """
 
@@ -216,7 +216,7 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "line": lambda found: found.site.line,
     "function": lambda found: found.site.function,
     "source": lambda found: found.site.source,
-    "stack": lambda found: found.refusal.stack,
+    "stack_id": lambda found: found.refusal.stack_id,
     "backward": lambda found: found.refusal.backward,
     "node_type": lambda found: found.refusal.node_type,
     "requested": lambda found: found.requested,
@@ -265,7 +265,7 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
     source = names.source(found.site)
     if source:
         screen.source(source, 4)
-    screen.frames(names.stack(found.refusal.stack), 4)
+    screen.frames(names.stack(found.refusal.stack_id), 4)
     words = _words(found, names)
     for sentence in (request(found), *words.why):
         screen.text(sentence, 2)
@@ -284,7 +284,7 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
         text = names.source(site.site)
         if text:
             screen.source(text, 15)
-        screen.frames(names.stack(site.stack), 15)
+        screen.frames(names.stack(site.stack_id), 15)
 
 
 def _in_backward(found: OutOfMemory) -> str:

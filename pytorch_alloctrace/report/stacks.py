@@ -30,8 +30,8 @@ def with_frames(data: Any, frames: Frames | None) -> Any:
     if not isinstance(data, dict):
         return data
     made = {name: with_frames(value, frames) for name, value in data.items()}
-    if isinstance(data.get("stack"), int):
-        made["frames"] = frames_data(frames(data["stack"]))
+    if isinstance(data.get("stack_id"), int):
+        made["frames"] = frames_data(frames(data["stack_id"]))
     return made
 
 

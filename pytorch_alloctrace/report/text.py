@@ -122,7 +122,7 @@ def _finding(finding: Finding, screen: Screen, names: PlaceNames, *, explain: bo
     if finding.leak is not None:
         _live(finding.leak, indent, screen)
     # A leak of several lines has the stack of each with the line.
-    frames = [] if finding.leak is not None and len(finding.leak.sites) > 1 else names.stack(finding.stack)
+    frames = [] if finding.leak is not None and len(finding.leak.sites) > 1 else names.stack(finding.stack_id)
     if frames:
         screen.text("Stack, innermost frame first:", indent)
         screen.frames(frames, indent + 2)
@@ -167,7 +167,7 @@ def _leaking_sites(leak: Leak, indent: int, screen: Screen, names: PlaceNames) -
         return
     screen.text("Made at these lines, in the same steps, and probably kept by one reference:", indent)
     for site in leak.sites[:_LEAKING_SITES]:
-        rate, frames = units.rate(site.rate, leak.unit), names.stack(site.stack)
+        rate, frames = units.rate(site.rate, leak.unit), names.stack(site.stack_id)
         screen.entry(rate, names.place(site.site), names.source(site.site), indent, 20, frames=frames)
     more = leak.sites[_LEAKING_SITES:]
     if more:
@@ -219,7 +219,7 @@ def _holding(
         place = names.place(site.site)
         if site.backward_bytes:
             place += f" (of it {units.size(site.backward_bytes)} in its backward)"
-        frames = names.stack(site.stack)
+        frames = names.stack(site.stack_id)
         screen.entry(amount, place, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
@@ -250,7 +250,7 @@ def _growth(device: DeviceSummary, screen: Screen, names: PlaceNames) -> None:
         screen.text("Lines that hold more than after the warm-up:", 2)
     for site in growing[:_GROWING_SITES]:
         leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
-        place, frames = names.place(site.site) + leak, names.stack(site.stack)
+        place, frames = names.place(site.site) + leak, names.stack(site.stack_id)
         screen.entry(units.change(site.bytes), place, None, 0, _SIZE_COLUMN + 5, frames=frames)
 
 

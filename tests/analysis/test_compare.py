@@ -50,7 +50,7 @@ def test_a_run_equals_itself(traces: Traces, by: str) -> None:
         for at in ("peak", "end", "mark:stepped"):
             table = alloctrace.compare(trace, trace, at=at, by=by)
             assert (table["change"] == 0).all()
-            assert table["bytes_after"].sum() == trace.live(at)["size"].sum()
+            assert table["bytes_after"].sum() == trace.live(at)["nbytes"].sum()
             if "match" in table:
                 assert set(table["match"]) == {SAME}
                 assert (table["line_before"] == table["line_after"]).all()
@@ -62,7 +62,7 @@ def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
     for device in DEVICES:
         table = alloctrace.compare(traces["base", device], traces["shifted", device], by=by)
         assert (table["change"] == 0).all()
-        assert table["bytes_after"].sum() == traces["shifted", device].live("peak")["size"].sum() > 0
+        assert table["bytes_after"].sum() == traces["shifted", device].live("peak")["nbytes"].sum() > 0
         if by == "line":
             assert set(table["match"]) == {SAME}
             own = table[table["user"]]
@@ -81,8 +81,8 @@ def test_sums_of_a_comparison(traces: Traces, by: str) -> None:
     for device in DEVICES:
         before, after = traces["base", device], traces["changed", device]
         table = alloctrace.compare(before, after, by=by)
-        assert table["bytes_before"].sum() == before.live("peak")["size"].sum()
-        assert table["bytes_after"].sum() == after.live("peak")["size"].sum()
+        assert table["bytes_before"].sum() == before.live("peak")["nbytes"].sum()
+        assert table["bytes_after"].sum() == after.live("peak")["nbytes"].sum()
         assert table["blocks_after"].sum() == len(after.live("peak"))
         assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
 
@@ -112,7 +112,7 @@ def test_devices_that_only_one_run_has(traces: Traces) -> None:
     cuda, cpu = traces["base", "cuda"], traces["base", "cpu"]
     table = alloctrace.compare(cuda, cpu, device="cpu")
     assert set(table["match"]) == {"new"} and table["bytes_before"].sum() == 0
-    assert table["bytes_after"].sum() == cpu.live("peak")["size"].sum()
+    assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
     with pytest.raises(alloctrace.PositionError, match="neither trace has cuda:5"):
         alloctrace.compare(cuda, cpu, device="cuda:5")
 
@@ -244,7 +244,7 @@ def test_verb_peak(folder: Path, traces: Traces) -> None:
     narrow = run_analyze(folder, "peak", "base/cuda.alloctrace", "--by", "phase", "--width", "40")
     assert max(len(line) for line in narrow.splitlines()) <= 40
     table = pd.read_csv(io.StringIO(run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3", "--csv")))
-    assert table["bytes"].sum() == traces["base", "cpu"].live("step:3")["size"].sum()
+    assert table["bytes"].sum() == traces["base", "cpu"].live("step:3")["nbytes"].sum()
     assert run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3").startswith("LIVE  cpu: 20.0 MiB")
 
 

@@ -47,7 +47,7 @@ def test_what_was_planted_is_found(traces: Path, name: str) -> None:
         assert condition.bytes == 3 * 100 * MIB and condition.figures["is_warmup"] == 1
     elif name == "rounding":
         live = blocks[blocks["state"] == "active_allocated"]
-        assert condition.bytes == int(live["size"].sum()) - int(live["requested_size"].sum())
+        assert condition.bytes == int(live["nbytes"].sum()) - int(live["requested_size"].sum())
     elif name == "pending":
         assert condition.bytes == 150 * MIB
     else:

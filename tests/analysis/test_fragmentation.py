@@ -125,7 +125,7 @@ def test_random_sizes(folder: Path, case: str) -> None:
     # Here one line makes all: whatever it pins it pins alone, though single blocks share segments.
     [line] = found.pinners_by_line.to_dict("records")
     assert line["alone"] == line["stranded"] and line["blocks"] == len(pinners)
-    assert line["bytes"] == pinners["size"].sum() and line["largest"] == pinners["size"].max()
+    assert line["bytes"] == pinners["nbytes"].sum() and line["largest"] == pinners["nbytes"].max()
     # Each block alone: what torch's snapshot has around it in its segment.
     if case == "random_sizes":
         segments = found.segments.set_index("address")

@@ -42,7 +42,7 @@ def test_a_leak_is_found_with_its_line_first(recorded: tuple[str, Path], name: s
     assert len(found), "no leak found"
     first = found.iloc[0]
     assert (first["filename"], first["line"]) in leak_corpus.leaking_lines(LEAKING[name], device), found.to_string()
-    frames = [(frame.filename, frame.line) for frame in trace.frames(first["stack"])]
+    frames = [(frame.filename, frame.line) for frame in trace.frames(first["stack_id"])]
     assert (first["filename"], first["line"]) in frames
 
 

@@ -45,11 +45,11 @@ def test_composition_sums_to_what_is_live(traces: dict[str, alloctrace.Trace], b
     for trace in traces.values():
         for at in MOMENTS:
             live, table = trace.live(at), trace.composition(at, by=by)
-            assert table["bytes"].sum() == live["size"].sum(), at
+            assert table["bytes"].sum() == live["nbytes"].sum(), at
             assert table["blocks"].sum() == len(live)
-            assert table["backward_bytes"].sum() == live.loc[live["backward"].astype(bool), "size"].sum()
+            assert table["backward_bytes"].sum() == live.loc[live["backward"].astype(bool), "nbytes"].sum()
             if len(live):
-                assert table["largest"].max() == live["size"].max()
+                assert table["largest"].max() == live["nbytes"].max()
                 assert table["share"].sum() == pytest.approx(1)
 
 
@@ -79,7 +79,7 @@ def test_composition_by_age(folder: Path, traces: dict[str, alloctrace.Trace]) -
     for trace in traces.values():
         live = trace.live("step:5")
         expected: dict[str, int] = defaultdict(int)
-        for size, born in zip(live["size"], live["step"], strict=True):
+        for size, born in zip(live["nbytes"], live["step"], strict=True):
             age = 5 - int(born)
             label = {0: "this step", 1: "1 step"}.get(age, "2 to 3 steps" if age < 4 else "4 to 7 steps")
             expected[label] += int(size)
@@ -103,8 +103,8 @@ def test_peak_is_what_torch_says(folder: Path, traces: dict[str, alloctrace.Trac
     for device, found in ((DEVICES[name], trace.peak()) for name, trace in traces.items()):
         assert found.device == device
         trace = traces["cpu" if device == "cpu" else "cuda"]
-        assert found.requested == found.composition["bytes"].sum() == trace.live(found.seq)["size"].sum()
-        assert found.requested > trace.live(found.seq - 1)["size"].sum()
+        assert found.requested == found.composition["bytes"].sum() == trace.live(found.seq)["nbytes"].sum()
+        assert found.requested > trace.live(found.seq - 1)["nbytes"].sum()
         assert of_line(found.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
         assert found.phases["bytes"].sum() == found.ages["bytes"].sum() == found.requested
         assert found.step == 2  # before it the optimizer has no state yet
@@ -131,8 +131,8 @@ def test_diff_sums_to_the_change_of_what_is_live(traces: dict[str, alloctrace.Tr
         for a, b in (("step:1", "peak"), ("peak", "end"), (0, "mark:stepped"), ("end", 30)):
             live_a, live_b = trace.live(a), trace.live(b)
             table = trace.diff(a, b, by=by)
-            assert table["change"].sum() == int(live_b["size"].sum()) - int(live_a["size"].sum()), (a, b)
-            assert table["bytes_before"].sum() == live_a["size"].sum()
+            assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)
+            assert table["bytes_before"].sum() == live_a["nbytes"].sum()
             assert table["blocks_after"].sum() == len(live_b)
             assert table["change"].abs().is_monotonic_decreasing
             back = trace.diff(b, a, by=by)
@@ -149,16 +149,16 @@ def test_diff_names_the_line(traces: dict[str, alloctrace.Trace]) -> None:
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
     """Of the measured steps, by line: bytes, churn and what backward freed of forward; event by event."""
     window = Window.before(trace, None)
-    columns = ["seq", "kind", "address", "size", "stack", "node_type"]
+    columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
     ends = [int(end) for end in window.step_ends]
     held: dict[int, tuple[int, int, int, bool]] = {}
     sums: dict[str, dict[int, int]] = {name: defaultdict(int) for name in ("bytes", "churn", "retained")}
     for event in trace.events(since=window.first, until=window.end, columns=columns).to_dict("records"):
         address = event["address"]
         if event["kind"] == "alloc":
-            line = int(trace.stacks.describe(int(event["stack"]), "line")["line"])
-            held[address] = (line, int(event["size"]), int(event["seq"]), event["node_type"] == "")
-            sums["bytes"][line] += int(event["size"])
+            line = int(trace.stacks.describe(int(event["stack_id"]), "line")["line"])
+            held[address] = (line, int(event["nbytes"]), int(event["seq"]), event["node_type"] == "")
+            sums["bytes"][line] += int(event["nbytes"])
         elif event["kind"] in ("free_requested", "free_completed") and address in held:
             line, size, born, in_forward = held.pop(address)
             ends_between = [end for end in ends if born <= end < event["seq"]]
@@ -216,10 +216,10 @@ def test_slow_calls_are_those_that_were_told(traces: dict[str, alloctrace.Trace]
     for by in ("line", "function", "stack"):
         table = trace.lifetimes(by=by)
         assert table["slow_calls"].sum() == len(told) > 0
-        assert table["slow_ns"].sum() == told["size"].sum()
-        assert table["slowest_ns"].max() == told["size"].max()
-    events = trace.events(columns=["seq", "stack"]).set_index("seq")["stack"]
-    by_stack = trace.lifetimes(by="stack").set_index("stack")["slow_ns"]
-    sums = told.groupby(events.loc[told["address"]].to_numpy())["size"].sum()
+        assert table["slow_ns"].sum() == told["nbytes"].sum()
+        assert table["slowest_ns"].max() == told["nbytes"].max()
+    events = trace.events(columns=["seq", "stack_id"]).set_index("seq")["stack_id"]
+    by_stack = trace.lifetimes(by="stack").set_index("stack_id")["slow_ns"]
+    sums = told.groupby(events.loc[told["address"]].to_numpy())["nbytes"].sum()
     assert {stack: value for stack, value in by_stack.items() if value} == sums.astype(np.int64).to_dict()
     assert traces["cpu"].lifetimes()["slow_calls"].sum() == 0

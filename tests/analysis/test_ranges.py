@@ -62,7 +62,7 @@ def trace(folder: Path) -> alloctrace.Trace:
 
 def allocated_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
     blocks = trace.blocks(seq, device=device)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
 
 
 def reserved_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
@@ -85,7 +85,9 @@ def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
         found = peak_between(trace, Range(first, last + 1), device, measure)
         assert found.bytes == max(levels[first - 1 : last + 1]), (first, last)
         assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
-        assert found.composition["bytes"].sum() == found.requested == trace.live(found.seq, device=device)["size"].sum()
+        assert (
+            found.composition["bytes"].sum() == found.requested == trace.live(found.seq, device=device)["nbytes"].sum()
+        )
     whole, expected = trace.peak(device, measure, since=0), trace.peak(device, measure)
     assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
 
@@ -97,8 +99,8 @@ def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> 
     made = events[events["device"] == "cuda:0"]
     table = trace.lifetimes("cuda:0", at="step:7", since="step:3")
     row = table.iloc[0]
-    assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["size"].sum()) and len(made) == 32
-    live = [int(trace.live(moment, device="cuda:0")["size"].sum()) for moment in ("step:3", "step:7")]
+    assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["nbytes"].sum()) and len(made) == 32
+    live = [int(trace.live(moment, device="cuda:0")["nbytes"].sum()) for moment in ("step:3", "step:7")]
     assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
     one = trace.lifetimes("cuda:0", at="step:4", since="step:3")

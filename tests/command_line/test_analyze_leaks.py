@@ -30,7 +30,7 @@ with alloctrace.enable("healthy.alloctrace", devices=("cpu",)):
 """
 COLUMNS = (
     *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
-    *("bytes_at_end", "oldest_age", "forecast", "stack", "sites"),
+    *("bytes_at_end", "oldest_age", "forecast", "stack_id", "sites"),
 )
 
 
@@ -46,7 +46,7 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
     assert (leaks["blocks"][0], leaks["bytes"][0], leaks["bytes_at_end"][0]) == (46, 46 * 200_000, 46 * 200_000)
     assert (leaks["blocks"][1], leaks["bytes"][1], leaks["oldest_age"][1]) == (1, 60 * 4_000, 1)
     for row in leaks.to_dict("records"):
-        assert row["line"] in [frame.line for frame in trace.frames(row["stack"])]
+        assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.9 < row["confidence"] <= 1
     # Of 2 GiB the driver had less than 1 GiB used; 204,000 bytes a step, and a step lasts at least 2 ms.
     seconds = (trace.steps()["time_ns"].iloc[-1] - trace.steps()["time_ns"].iloc[11]) / 1e9 / 48

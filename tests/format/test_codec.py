@@ -122,12 +122,12 @@ def test_threads_share_the_ring_without_loss(tmp_path: Path, threads: int, ring:
         assert recorder.push_from_threads(threads, each) == threads * each
     trace = alloctrace.load(path)
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    events = trace.events(columns=["seq", "thread", "address", "size"])
+    events = trace.events(columns=["seq", "thread", "address", "nbytes"])
     assert len(events) == threads * each and (np.diff(events["seq"]) == 1).all()
     for number in range(1, threads + 1):
         mine = events[events["thread"] == number]
         assert (mine["address"].to_numpy() == np.arange(1, each + 1)).all(), "a thread's events out of their order"
-        assert (mine["size"].to_numpy() == number * np.arange(1, each + 1)).all()
+        assert (mine["nbytes"].to_numpy() == number * np.arange(1, each + 1)).all()
 
 
 def test_threads_that_do_not_wait_lose_what_they_are_told(tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_threads_that_do_not_wait_lose_what_they_are_told(tmp_path: Path) -> Non
     with Recorder(path, ring_events=64, wait_ns=0) as recorder:
         taken = recorder.push_from_threads(threads, each)
     trace = alloctrace.load(path)
-    events = trace.events(columns=["kind", "thread", "address", "size"])
+    events = trace.events(columns=["kind", "thread", "address", "nbytes"])
     told = events[events["kind"] == "lost"]
     assert 0 < taken < threads * each, "the ring was large enough: nothing was tried"
     assert len(events) - len(told) == taken
     assert (
-        told["size"].sum()
+        told["nbytes"].sum()
         == trace.integrity.lost
         == trace.integrity.lost_by_cause["ring_full"]
         == threads * each - taken
@@ -241,8 +241,8 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     run: dict[str, Any] = json.loads(done.stdout)
     trace = alloctrace.load(folder / "full" / "t.alloctrace", spool=folder / "t.spool")
     integrity = trace.integrity
-    events = trace.events(columns=["kind", "address", "size"])
-    rows = list(zip(events["kind"], events["address"], events["size"], strict=True))
+    events = trace.events(columns=["kind", "address", "nbytes"])
+    rows = list(zip(events["kind"], events["address"], events["nbytes"], strict=True))
     assert [address for kind, address, _ in rows if kind == "alloc"] == run["taken"]
     assert integrity.lost == sum(integrity.lost_by_cause.values()) == run["emitted"] - len(run["taken"]) > 1500
     assert integrity.state == "gaps" and integrity.missing_events == 0 and integrity.corrupt_blocks == 0

@@ -21,7 +21,7 @@ from pytorch_alloctrace import _replay
 from pytorch_alloctrace.errors import TraceError
 
 Row = tuple[int, ...]
-COLUMNS = ("seq", "time_ns", "kind", "address", "size", "stack", "thread", "location", "autograd_seq", "node_type")
+COLUMNS = ("seq", "time_ns", "kind", "address", "nbytes", "stack_id", "thread", "location", "autograd_seq", "node_type")
 
 
 def some_events(count: int) -> core_probe.Events:
@@ -86,7 +86,7 @@ class Sample:
 def fields(rows: list[Row]) -> list[Row]:
     """Rows without their time, which rests on anchors that damage may take, and sizes of frees, which rest on their
     allocs."""
-    kind, size = COLUMNS.index("kind"), COLUMNS.index("size")
+    kind, size = COLUMNS.index("kind"), COLUMNS.index("nbytes")
     return [(row[0], *row[2:size], 0 if row[kind] == 3 else row[size], *row[size + 1 :]) for row in rows]
 
 
@@ -240,7 +240,7 @@ def test_a_larger_trace_damaged_anywhere(tmp_path: Path) -> None:
         events = trace.events().set_index("seq")
         assert trace.integrity.state in ("corrupt", "truncated") and len(events) == trace.integrity.events < count
         assert not trace.integrity.ended or trace.integrity.missing_events == count - len(events)
-        same = ["kind", "device", "address", "stream", "thread", "stack"]
+        same = ["kind", "device", "address", "stream", "thread", "stack_id"]
         assert (events[same].astype(str) == original.loc[events.index, same].astype(str)).all().all()
         trace.sites()
         trace.live()
@@ -323,12 +323,12 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
         assert recorder.push(events) == len(events)
     trace = alloctrace.load(path)
     read = trace.events(columns=[*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS])
-    assert len(read) == len(events) and (read["address"] == most).all() and set(read["stack"]) == {0}
+    assert len(read) == len(events) and (read["address"] == most).all() and set(read["stack_id"]) == {0}
     assert set(read["node_type"]) == {""} and set(read["device"]) == {""}
     assert sum(trace.kind_counts.values()) == len(events) and trace.kind_counts["kind_255"] == 12
     for table in (trace.sites(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
         assert len(table) >= 0
-    assert all(trace.frames(stack) == [] for stack in set(read["stack"]))
+    assert all(trace.frames(stack) == [] for stack in set(read["stack_id"]))
 
 
 def test_mutated_files_under_sanitizers(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
         ("node_thread", "node_thread"),
     ):  # fmt: skip
         assert read[column].tolist() == [getattr(event, field) for _, event in rows], column
-    assert read["stack"].tolist() == [event.stack if event.stack in names.frames else 0 for _, event in rows]
-    assert read["size"].tolist() == sizes_with_those_of_frees(oracle)
+    assert read["stack_id"].tolist() == [event.stack if event.stack in names.frames else 0 for _, event in rows]
+    assert read["nbytes"].tolist() == sizes_with_those_of_frees(oracle)
     # One rounding of a product in double precision may go either way where a processor multiplies and adds at once.
     assert np.abs(read["time_ns"].to_numpy() - np.array(oracle.times_ns(), dtype=np.int64)).max(initial=0) <= 1
     assert [None if value is pd.NA else value for value in read["step"]] == steps_of(oracle)

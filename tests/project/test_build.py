@@ -130,7 +130,7 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Pat
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(package))
-    assert 4 * 54321 in list(alloctrace.load(tmp_path / "new.alloctrace").live("end")["size"])
+    assert 4 * 54321 in list(alloctrace.load(tmp_path / "new.alloctrace").live("end")["nbytes"])
 
 
 def test_an_isolated_build_that_hides_torch_is_refused(checkout: Path, environment_without_torch: Path) -> None:
@@ -163,7 +163,7 @@ import sys, pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _build_info
 assert "torch" not in sys.modules and not _build_info.RECORDER and _build_info.TORCH_VERSION == ""
 trace = alloctrace.load(sys.argv[1])
-print(trace.integrity, list(trace.live("end")["size"]).count(4000))
+print(trace.integrity, list(trace.live("end")["nbytes"]).count(4000))
 try:
     alloctrace.enable("never.alloctrace")
 except alloctrace.RecorderUnavailableError as error:

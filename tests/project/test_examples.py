@@ -94,7 +94,7 @@ def told_by_driver(trace: Trace, mark: str, device: str = GPU) -> pd.Series[Any]
 
 def allocated_bytes(trace: Trace, mark: str) -> int:
     blocks = trace.blocks(f"mark:{mark}", device=GPU)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

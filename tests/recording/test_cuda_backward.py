@@ -11,7 +11,7 @@ import pandas as pd
 
 import pytorch_alloctrace as alloctrace
 
-COLUMNS = ["seq", "kind", "device", "stack", "thread", "autograd_seq", "node_seq", "node_thread", "node_type"]
+COLUMNS = ["seq", "kind", "device", "stack_id", "thread", "autograd_seq", "node_seq", "node_thread", "node_type"]
 
 # Every line of forward that makes nodes is noted with their numbers, as autograd itself tells them: an oracle that
 # knows nothing of allocations. The same functions run again in backward's own thread, under checkpoint.
@@ -114,12 +114,12 @@ def is_view(node_type: str) -> bool:
 
 
 def join(events: pd.DataFrame, autograd_thread: pd.Series, ahead: int) -> pd.DataFrame:
-    """As docs/recording.md tells it: each allocation of backward with `forward_stack`, the stack of the allocation of
-    forward that it belongs to; NaN where there is none. `ahead`: 1 is right."""
-    allocs = events[(events["kind"] == "alloc") & (events["stack"] != 0)]
-    first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack", "seq"]]
+    """As docs/recording.md tells it: each allocation of backward with `forward_stack_id`, the stack of the
+    allocation of forward that it belongs to; NaN where there is none. `ahead`: 1 is right."""
+    allocs = events[(events["kind"] == "alloc") & (events["stack_id"] != 0)]
+    first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack_id", "seq"]]
     first = first.assign(node_seq=first["autograd_seq"] - ahead).drop(columns="autograd_seq")
-    first.columns = ["maker", "forward_stack", "forward_event", "node_seq"]
+    first.columns = ["maker", "forward_stack_id", "forward_event", "node_seq"]
     backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")].copy()
     backward["maker"] = backward["node_thread"].map(autograd_thread)
     return backward.merge(first, how="left", on=["maker", "node_seq"])
@@ -149,14 +149,14 @@ def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]]
             result.wrong.append(f"node {row.node_seq} of thread {row.maker}: {node} in the trace, {name} in autograd")
         elif is_view(node):
             result.counts["of views"] += 1
-        elif pd.isna(row.forward_stack):
+        elif pd.isna(row.forward_stack_id):
             result.counts["without allocation in forward"] += 1
             result.without_forward.add(node)
-        elif line in [frame.line for frame in trace.frames(row.forward_stack) if frame.filename == script]:
+        elif line in [frame.line for frame in trace.frames(row.forward_stack_id) if frame.filename == script]:
             result.counts["right"] += 1
             result.joined[f"{row.device.split(':')[0]} {node}"] += 1
         else:
-            result.wrong.append(f"{node}: made in line {line}, not in {trace.frames(row.forward_stack)[:3]}")
+            result.wrong.append(f"{node}: made in line {line}, not in {trace.frames(row.forward_stack_id)[:3]}")
     return result
 
 
@@ -202,8 +202,8 @@ def test_the_account_counts_backward_with_its_line_of_forward(run_cuda_program, 
     lines = (tmp_path / "program.py").read_text().splitlines()
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     live = trace.live(device="cuda:0")
-    (gradient,) = live[live["backward"] & (live["size"] == 64 * 64 * 4)].itertuples()  # not cuBLAS's workspace
-    assert lines[trace.frames(gradient.stack)[0].line - 1].endswith("# the product")
+    (gradient,) = live[live["backward"] & (live["nbytes"] == 64 * 64 * 4)].itertuples()  # not cuBLAS's workspace
+    assert lines[trace.frames(gradient.stack_id)[0].line - 1].endswith("# the product")
     sites = trace.sites(device="cuda:0")
     product, noise = (sites[[lines[line - 1].endswith(mark) for line in sites["line"]]] for mark in ("product", "node"))
     assert product["live_backward_bytes"].sum() >= 64 * 64 * 4

@@ -91,7 +91,7 @@ def check(error, request):
     session.flush()
     events = alloctrace.load("t.alloctrace").events()
     ooms = events[events["kind"] == "oom"]
-    in_trace.append([len(ooms), int(ooms["size"].iloc[-1]), request, int(ooms["stack"].iloc[-1]) > 0])
+    in_trace.append([len(ooms), int(ooms["nbytes"].iloc[-1]), request, int(ooms["stack_id"].iloc[-1]) > 0])
 
 def attempt(request, make):
     try: make(request)
@@ -215,11 +215,11 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.integrity.reentered == 0
     assert_events_add_up(trace)
-    events = trace.events(columns=["kind", "device", "stack", "node_type"])
+    events = trace.events(columns=["kind", "device", "stack_id", "node_type"])
     allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
-    assert (allocs["stack"] == 0).sum() >= 60_000  # of the native threads
+    assert (allocs["stack_id"] == 0).sum() >= 60_000  # of the native threads
     in_backward = allocs[allocs["node_type"] == "DoubledBackward"]
-    assert len(in_backward) >= 3 * 150 * 2 * 2 and (in_backward["stack"] != 0).all()
+    assert len(in_backward) >= 3 * 150 * 2 * 2 and (in_backward["stack_id"] != 0).all()
 
 
 FOREIGN = """
@@ -345,7 +345,7 @@ def test_exit_with_live_tensors(run_cuda_program, tmp_path: Path, ending: str) -
     assert "ValueError: of a thread" in done.stderr and ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.ended == (ending != "os._exit(4)")
-    assert trace.missed_frees == 0 and (trace.live(device="cuda:0")["size"] == 4000).sum() >= 50
+    assert trace.missed_frees == 0 and (trace.live(device="cuda:0")["nbytes"] == 4000).sum() >= 50
     assert_events_add_up(trace)
 
 
@@ -391,9 +391,9 @@ def test_killed_while_training(run_cuda_program, tmp_path: Path, after_steps: in
     integrity = trace.integrity
     assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, integrity
     assert not integrity.ended and integrity.spool_read
-    events = trace.events(columns=["kind", "device", "size"])
+    events = trace.events(columns=["kind", "device", "nbytes"])
     for slot in (1, 2):
-        of_slot = events[(events["size"] == 1001 + slot) & (events["device"] == "cuda:0")]["kind"].value_counts()
+        of_slot = events[(events["nbytes"] == 1001 + slot) & (events["device"] == "cuda:0")]["kind"].value_counts()
         assert counted[slot] <= of_slot["alloc"] <= counted[slot] + 1
         assert counted[slot] <= of_slot["free_completed"] <= of_slot["alloc"]
     assert counted[3] <= trace.kind_counts["step"] + 1 and counted[3] >= after_steps

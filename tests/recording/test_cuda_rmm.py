@@ -58,6 +58,6 @@ def test_what_rmm_gives_is_recorded(run_cuda_program: Callable[..., Any], tmp_pa
     events = trace.events()
     allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
     assert len(allocs) == counted["total_count"] > 20
-    assert allocs["size"].sum() == counted["total_bytes"]
+    assert allocs["nbytes"].sum() == counted["total_bytes"]
     live = trace.live(device="cuda:0")
-    assert (len(live), live["size"].sum()) == (counted["current_count"], counted["current_bytes"])
+    assert (len(live), live["nbytes"].sum()) == (counted["current_count"], counted["current_bytes"])

@@ -202,7 +202,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
         total["events"] += comparison.events
         snapshots += comparison.kinds["snapshot"] // devices
 
-        columns = ["seq", "kind", "device", "address", "size", "autograd_seq", "node_seq"]
+        columns = ["seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq"]
         *states, (_, live, _) = states_and_replay(trace.events(columns=columns))
         assert len(states) == devices * 10  # at the start, eight asked for, at the end
         for number, replayed, state in states:
@@ -241,10 +241,10 @@ def test_a_recording_from_before_cuda_is_initialised_has_all_that_torch_counts(
     assert len(of_kind["free_requested"]) == counted["allocation.all.freed"]
     assert len(of_kind["segment_alloc"]) == counted["segment.all.allocated"] > 0
     assert len(of_kind["segment_free"]) == counted["segment.all.freed"] > 0
-    assert of_kind["alloc"]["size"].sum() == counted["requested_bytes.all.allocated"]
-    assert of_kind["free_requested"]["size"].sum() == counted["requested_bytes.all.freed"]
-    assert of_kind["segment_alloc"]["size"].sum() == counted["reserved_bytes.all.allocated"]
-    assert of_kind["segment_free"]["size"].sum() == counted["reserved_bytes.all.freed"]
+    assert of_kind["alloc"]["nbytes"].sum() == counted["requested_bytes.all.allocated"]
+    assert of_kind["free_requested"]["nbytes"].sum() == counted["requested_bytes.all.freed"]
+    assert of_kind["segment_alloc"]["nbytes"].sum() == counted["reserved_bytes.all.allocated"]
+    assert of_kind["segment_free"]["nbytes"].sum() == counted["reserved_bytes.all.freed"]
 
 
 def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_pa
 
 def test_the_comparisons_see_every_kind_of_difference() -> None:
     kinds = [KINDS.index(kind) for kind in ("segment_alloc", "alloc", "free_requested", "free_completed")]
-    told = pd.DataFrame({"device": 0, "kind": kinds, "address": 4096, "size": [8192, 100, 100, 100], "stream": 0})
+    told = pd.DataFrame({"device": 0, "kind": kinds, "address": 4096, "nbytes": [8192, 100, 100, 100], "stream": 0})
     told[["pool_first", "pool_second"]] = (0, 1)
     assert not compare_sequences("the same", told, told).differences
     wrong = {
@@ -296,7 +296,7 @@ def test_the_comparisons_see_every_kind_of_difference() -> None:
 
 
 def test_the_replay_of_live_blocks_sees_contradictions() -> None:
-    names = ["seq", "kind", "device", "address", "size", "autograd_seq", "node_seq"]
+    names = ["seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq"]
 
     def final(*rows: tuple[object, ...]) -> list[tuple[int, dict, dict]]:
         events = [(seq, row[0], "cuda:0", *row[1:], *(0, 0)[: 5 - len(row)]) for seq, row in enumerate(rows)]

@@ -86,7 +86,7 @@ def test_a_waiting_free_completed_by_a_call_that_goes_around_the_recorder(run_cu
 
 def check_that_it_happened(name: str, recorded: Recorded) -> None:
     """That the programs do what they are there for, by torch's account."""
-    kinds, stacks = recorded.told["kind"], recorded.told["stack"]
+    kinds, stacks = recorded.told["kind"], recorded.told["stack_id"]
     innermost = {stack[0][0] for stack in recorded.stacks if stack}
     assert stacks.nunique() > 3
     if name == "autograd":
@@ -116,7 +116,7 @@ def test_the_comparison_sees_wrong_stacks() -> None:
             return [Frame("inner", 3), Frame("outer", 7)][:stack]
 
     told_stacks = [(), (("inner", "a.py", 3),), (("inner", "a.py", 3), ("outer", "a.py", 7))]
-    events = pd.DataFrame({"device": 0, "kind": 1, "seq": range(3), "stack": [0, 1, 2]})
+    events = pd.DataFrame({"device": 0, "kind": 1, "seq": range(3), "stack_id": [0, 1, 2]})
     assert not compare_stacks("", events, Frames(), events, told_stacks).differences
     for wrong in ([1, 1, 2], [0, 2, 2], [0, 1, 1], [0, 0, 2]):
         assert len(compare_stacks("", events.assign(stack=wrong), Frames(), events, told_stacks).differences) == 1

@@ -76,7 +76,7 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
         chosen["kind"],
         chosen["device"].str.removeprefix("cuda:").astype(int),
         chosen["address"],
-        chosen["size"],
+        chosen["nbytes"],
     )
     recorded: Calls = [
         (kind, device, int(address), int(size)) for kind, device, address, size in zip(*columns, strict=True)

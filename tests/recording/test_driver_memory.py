@@ -59,7 +59,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     assert (table["seq"] < marks.iloc[0]).any()
     resident = trace.driver_memory("cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
-    assert list(trace.events().query("device == 'pinned'")["size"])[:1] == [4000]
+    assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
 
 
 OTHER_PROCESS = """

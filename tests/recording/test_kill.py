@@ -78,7 +78,7 @@ def test_nothing_committed_is_lost_at_fifty_random_instants(run_program, tmp_pat
         for counted, in_trace in zip(sorted(witnesses), found, strict=True):
             assert counted <= in_trace <= counted + 1, told
         assert len(frees) >= sum(witnesses) and trace.missed_frees == 0
-        for stack in set(allocs["stack"]):
+        for stack in set(allocs["stack_id"]):
             frames = [(frame.function, os.path.basename(frame.filename), frame.line) for frame in trace.frames(stack)]
             assert frames[:2] == [
                 ("one_of", "alloctrace_victim.py", 13),
@@ -153,8 +153,8 @@ def test_children_never_write_into_their_parents_trace(run_program, tmp_path: Pa
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-    assert trace.events()["size"].isin([54321 * 4, 12345 * 4]).sum() == 0
-    assert (trace.live()["size"] == 40).sum() == 100 and (trace.live()["size"] == 44).sum() == 1
+    assert trace.events()["nbytes"].isin([54321 * 4, 12345 * 4]).sum() == 0
+    assert (trace.live()["nbytes"] == 40).sum() == 100 and (trace.live()["nbytes"] == 44).sum() == 1
     assert trace.marks().empty
     assert not (tmp_path / "t.alloctrace.spool").exists()
 
@@ -176,5 +176,5 @@ def test_a_forked_child_may_record_for_itself(run_program, tmp_path: Path) -> No
         alloctrace.disable()
         """
     )
-    assert list(alloctrace.load(tmp_path / "parent.alloctrace").live()["size"]) == [4, 12]
-    assert list(alloctrace.load(tmp_path / "child.alloctrace").live()["size"]) == [8]
+    assert list(alloctrace.load(tmp_path / "parent.alloctrace").live()["nbytes"]) == [4, 12]
+    assert list(alloctrace.load(tmp_path / "child.alloctrace").live()["nbytes"]) == [8]

@@ -18,7 +18,7 @@ import pytorch_alloctrace as alloctrace
 def assert_every_free_matches(events) -> None:
     """Replays alloc and free by address: no alloc at a live address, no free of a dead one."""
     live: dict[int, int] = {}
-    for kind, address, size in zip(events["kind"], events["address"], events["size"], strict=True):
+    for kind, address, size in zip(events["kind"], events["address"], events["nbytes"], strict=True):
         if kind == "alloc":
             assert address not in live, "an alloc at an address that is live"
             live[address] = size
@@ -114,7 +114,7 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
     events = events[events["kind"].isin(["alloc", "free_completed"])]
     ours = [
         (address, size if kind == "alloc" else -size)
-        for kind, address, size in zip(events["kind"], events["address"], events["size"], strict=True)
+        for kind, address, size in zip(events["kind"], events["address"], events["nbytes"], strict=True)
     ]
     assert len(ours) > 1000
     # The profiler sees a little more around the marks (its own context is wider): ours is one run inside its sequence.
@@ -168,7 +168,7 @@ def test_interpreter_exit_with_live_tensors(run_program, tmp_path: Path, ending:
     assert done.returncode == {"1 / 0": 1, "": 0, "alloctrace.disable()": 0}.get(ending, 3), done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-    assert (trace.live()["size"] == 400).sum() == 50
+    assert (trace.live()["nbytes"] == 400).sum() == 50
 
 
 def test_exit_called_from_c_is_no_crash(run_program, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
     assert counts(trace) == {"alloc": 40_000, "free_completed": 40_000}
     events = events_of(trace)
     assert_every_free_matches(events)
-    assert (events["stack"] == 0).all()
+    assert (events["stack_id"] == 0).all()
     assert trace.integrity.state == "complete" and events["thread"].nunique() == 40
 
 
@@ -322,7 +322,7 @@ def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) ->
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(
-        columns=["seq", "kind", "size", "stack", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"]
+        columns=["seq", "kind", "nbytes", "stack_id", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"]
     )
     backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")]
     types = set(backward["node_type"])
@@ -338,7 +338,7 @@ def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) ->
         & (events["autograd_seq"] == row["node_seq"] + 1)
         & (events["thread"] == threads[row["node_thread"]])
     ].iloc[0]
-    frame = next(frame for frame in trace.frames(made["stack"]) if frame.filename.endswith("program.py"))
+    frame = next(frame for frame in trace.frames(made["stack_id"]) if frame.filename.endswith("program.py"))
     assert frame.source is not None and "@ weight" in frame.source
 
 
@@ -360,12 +360,12 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
     none, quiet, full, cell = (
         alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("none", "quiet", "full", "cell")
     )
-    assert (none.events()["stack"] == 0).all()
-    frame = quiet.frames(events_of(quiet)["stack"].iloc[0])[0]
+    assert (none.events()["stack_id"] == 0).all()
+    frame = quiet.frames(events_of(quiet)["stack_id"].iloc[0])[0]
     assert (frame.function, frame.source) == ("plain", None)
-    frame = full.frames(events_of(full)["stack"].iloc[0])[0]
+    frame = full.frames(events_of(full)["stack_id"].iloc[0])[0]
     assert frame.source == "def plain(): return torch.empty(10)" and frame.line == 3
-    frame = cell.frames(events_of(cell)["stack"].iloc[0])[0]
+    frame = cell.frames(events_of(cell)["stack_id"].iloc[0])[0]
     assert frame.filename == "<cell 1>" and frame.source == "    return torch.empty(20)  # in a cell"
     assert cell.sites()["user"].iloc[0]
 

@@ -75,7 +75,7 @@ def traces(folder: Path, pattern: str = "run-*.alloctrace") -> list[alloctrace.T
 
 
 def functions_that_allocated(trace: alloctrace.Trace) -> set[str]:
-    stacks = trace.events(columns=["kind", "stack"]).query("kind == 'alloc'")["stack"].unique()
+    stacks = trace.events(columns=["kind", "stack_id"]).query("kind == 'alloc'")["stack_id"].unique()
     return {frame.function for stack in stacks for frame in trace.frames(int(stack))}
 
 
@@ -221,7 +221,7 @@ def test_tensors_alive_at_the_exit_are_alive_in_the_trace(tmp_path: Path) -> Non
     ours = recorded(["program.py"], tmp_path)
     assert ours.returncode == 0, ours.stderr
     live = alloctrace.load(tmp_path / "run.alloctrace").live("end")
-    assert list(live["size"]).count(4 * 12345) == 7
+    assert list(live["nbytes"]).count(4 * 12345) == 7
 
 
 def test_options_reach_the_recorder(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_records_between_enable_and_disable(tmp_path: Path) -> None:
     events = trace.events()
     events = events[events["kind"] != "memory"]  # sampled beside what the program does
     assert list(events["kind"]) == ["alloc"]
-    assert list(events["size"]) == [1234]
+    assert list(events["nbytes"]) == [1234]
     assert list(events["address"]) == [kept.data_ptr()]
     assert list(events["device"]) == ["cpu"]
     assert trace.integrity.state == "complete" and trace.integrity.ended
@@ -165,10 +165,10 @@ def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
     assert list(trace.live(at="step:1")["address"]) == [zero.data_ptr(), one.data_ptr()]
     assert list(trace.live(at="mark:half way")["address"]) == [zero.data_ptr(), one.data_ptr()]
     assert list(
-        trace.events(since="step:1", until="step:1", columns=["kind", "size"]).query("kind == 'alloc'")["size"]
+        trace.events(since="step:1", until="step:1", columns=["kind", "nbytes"]).query("kind == 'alloc'")["nbytes"]
     ) == [80]
     events = trace.events(since="step:42")
-    assert list(events["size"][events["kind"] != "memory"]) == [160]
+    assert list(events["nbytes"][events["kind"] != "memory"]) == [160]
     for wrong in ("step:7", "mark:none", "soon"):
         with pytest.raises(alloctrace.PositionError):
             trace.live(at=wrong)
@@ -192,7 +192,7 @@ def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> N
             alloctrace.enable(path)
             kept = torch.empty(number + 1, dtype=torch.uint8)
             alloctrace.disable()
-            assert list(alloctrace.load(path).live()["size"]) == [kept.numel()]
+            assert list(alloctrace.load(path).live()["nbytes"]) == [kept.numel()]
         except BaseException as error:
             failures.append(error)
 
@@ -248,7 +248,7 @@ def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
         ALLOCTRACE=str(tmp_path / "e-{pid}.alloctrace"),
     )
     (path,) = tmp_path.glob("e-*.alloctrace")
-    assert list(alloctrace.load(path).live()["size"]) == [777]
+    assert list(alloctrace.load(path).live()["nbytes"]) == [777]
 
 
 def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:

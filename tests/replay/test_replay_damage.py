@@ -80,9 +80,9 @@ class Sample:
 def read_sample(folder: Path) -> Sample:
     trace = alloctrace.load(folder / "t.0")
     marks = trace.marks()
-    states = trace.events(columns=["seq", "kind", "device", "size"])
+    states = trace.events(columns=["seq", "kind", "device", "nbytes"])
     states = states[states["kind"] == "allocator_state"]
-    told = zip(states["device"].astype(str), states["seq"], states["size"], strict=True)
+    told = zip(states["device"].astype(str), states["seq"], states["nbytes"], strict=True)
     return Sample(
         folder / "t.0",
         (folder / "t.0").read_bytes(),
@@ -246,7 +246,7 @@ def states_that_differ(events: pd.DataFrame) -> int:
     told: set[int] | None = None
     found = left = 0
     for kind, address, size, is_live in zip(
-        events["kind"], events["address"], events["size"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
+        events["kind"], events["address"], events["nbytes"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
     ):
         if kind == "alloc":
             live.add(address)
@@ -270,10 +270,10 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
     run_cuda_program(DROPPING, PYTHONPATH=WITH_TESTS)
     trace = alloctrace.load(tmp_path / "t.0")
     assert trace.integrity.lost > 100 and trace.integrity.state == "gaps"
-    events = trace.events(columns=["seq", "kind", "address", "size", "node_seq"])
+    events = trace.events(columns=["seq", "kind", "address", "nbytes", "node_seq"])
     lost_at = events["seq"][events["kind"] == "lost"].to_numpy()
     states = events[events["kind"] == "allocator_state"]
-    state_ends = (states["seq"] + states["size"]).to_numpy()
+    state_ends = (states["seq"] + states["nbytes"]).to_numpy()
     marks = trace.marks().set_index("name")["seq"]
     known = 0
     for checkpoint in read_expected(tmp_path / "expected"):
@@ -370,7 +370,7 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
             map(tuple, tensors)
         )
         assert set(blocks["device"]) == {device} and set(blocks["state"]) == {"active_allocated"}
-        assert (blocks["size"] == blocks["requested_size"]).all() and (blocks["segment"] == 0).all()
+        assert (blocks["nbytes"] == blocks["requested_size"]).all() and (blocks["segment"] == 0).all()
         ends = trace.timeline(points=1, device=device) if at == told[-1][0] else None
         if ends is not None:
             assert ends["reserved"].isna().all() and ends["largest_free"].isna().all()

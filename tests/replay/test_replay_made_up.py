@@ -51,7 +51,7 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
     trace = load(tmp_path, rows)
     assert trace.live().empty and trace.missed_frees == 1
     [block] = trace.blocks().to_dict("records")
-    assert (block["address"], block["size"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
+    assert (block["address"], block["nbytes"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
     assert trace.timeline(points=1)["allocated"].tolist() == [0]
 
 
@@ -70,8 +70,8 @@ def test_a_refused_request_is_no_allocation_of_forward(tmp_path: Path) -> None:
     rows += [event("alloc", address=BEGIN + MIB, size=MIB, **of_node), event("step", size=1)]
     trace = load(tmp_path, rows)
     for moment in ("end", 3):
-        assert trace.live(moment)["stack"].tolist() == [2, 2]
-    assert trace.events(columns=["forward_stack"], kinds=("alloc",))["forward_stack"].tolist() == [0, 2]
+        assert trace.live(moment)["stack_id"].tolist() == [2, 2]
+    assert trace.events(columns=["forward_stack_id"], kinds=("alloc",))["forward_stack_id"].tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_check_points_know_what_forward_caused(tmp_path: Path) -> None:
     with core_probe.Recorder(tmp_path / "t.alloctrace", ring_events=1 << 16, wait_ns=10**10) as recorder:
         assert recorder.push(events) == count
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    told = trace.events(columns=["seq", "stack", "forward_stack"], kinds=("alloc",)).set_index("seq")
+    told = trace.events(columns=["seq", "stack_id", "forward_stack_id"], kinds=("alloc",)).set_index("seq")
     for moment in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
         live = trace.live(at=moment)
-        own, forward = (told.loc[live["birth_seq"], name].to_numpy() for name in ("stack", "forward_stack"))
-        assert live["stack"].tolist() == np.maximum(own, forward).tolist()
+        own, forward = (told.loc[live["birth_seq"], name].to_numpy() for name in ("stack_id", "forward_stack_id"))
+        assert live["stack_id"].tolist() == np.maximum(own, forward).tolist()
         assert live["backward"].tolist() == (forward != 0).tolist() and live["backward"].any()

@@ -62,8 +62,8 @@ def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
     assert set(events["kind"]) == {"alloc", "free_completed", "step", "mark", "memory"}
     allocs = events[events["kind"].isin(["alloc", "free_completed"])]
     assert set(allocs["device"]) == {"cpu"} and set(allocs["pool"]) == {(0, 0)}
-    assert (allocs["size"] > 0).all(), "a free carries the size of its alloc"
-    assert list(trace.events(columns=["size", "seq"]).columns) == ["size", "seq"]
+    assert (allocs["nbytes"] > 0).all(), "a free carries the size of its alloc"
+    assert list(trace.events(columns=["nbytes", "seq"]).columns) == ["nbytes", "seq"]
     with pytest.raises(ValueError, match="colour"):
         trace.events(columns=["colour"])
 
@@ -85,7 +85,7 @@ def test_sites_by_line(trace: alloctrace.Trace) -> None:
     # What torch.nn allocates belongs to the user's line that called it.
     layer = sites.loc[line_of('return torch.nn.Linear(2, 3, bias=False, device="cpu")')]
     assert layer["live_bytes"] == 24 and layer["user"]
-    frames = trace.frames(layer["stack"])
+    frames = trace.frames(layer["stack_id"])
     assert "linear.py" in frames[0].filename + frames[1].filename and frames[-1].function == "<module>"
 
 
@@ -104,13 +104,13 @@ def test_sites_by_everything_else(trace: alloctrace.Trace) -> None:
 
 
 def test_live_and_peak(trace: alloctrace.Trace) -> None:
-    assert sorted(trace.live()["size"]) == [10, 10, 10, 10, 24]
-    assert sorted(trace.live(at="step:1")["size"]) == [10, 10]
+    assert sorted(trace.live()["nbytes"]) == [10, 10, 10, 10, 24]
+    assert sorted(trace.live(at="step:1")["nbytes"]) == [10, 10]
     assert list(trace.live(at="step:1")["step"]) == [0, 1]
-    assert trace.live(at="peak")["size"].max() == 5000
-    assert trace.peak_bytes() == 5064 == trace.live(at="peak")["size"].sum()
-    assert trace.live(at=trace.peak_seq() - 1)["size"].sum() == 64
-    assert trace.live(at="mark:after the layer")["size"].sum() == 64
+    assert trace.live(at="peak")["nbytes"].max() == 5000
+    assert trace.peak_bytes() == 5064 == trace.live(at="peak")["nbytes"].sum()
+    assert trace.live(at=trace.peak_seq() - 1)["nbytes"].sum() == 64
+    assert trace.live(at="mark:after the layer")["nbytes"].sum() == 64
     assert trace.sites(at="peak")["live_bytes"].sum() == 5064
     assert trace.live(device="cuda:0").empty
 

@@ -58,7 +58,7 @@ def trace(folder: Path) -> alloctrace.Trace:
 def with_stack(data: Any) -> Iterator[dict[str, Any]]:
     """All objects in the data that have a stack."""
     if isinstance(data, dict):
-        if "stack" in data:
+        if "stack_id" in data:
             yield data
         data = list(data.values())
     for item in data if isinstance(data, list) else ():
@@ -84,7 +84,7 @@ def test_json_has_the_frames_of_whatever_has_a_stack(verb: str, folder: Path, tr
     rows = list(with_stack(data))
     assert verb == "fragmentation" or any(row["frames"] for row in rows)
     for row in rows:
-        expected = [(frame.function, frame.line) for frame in trace.frames(row["stack"])]
+        expected = [(frame.function, frame.line) for frame in trace.frames(row["stack_id"])]
         assert [(frame["function"], frame["line"]) for frame in row["frames"]] == expected
     # Without the option all is as it was.
     plain = json.loads(run_analyze(folder, *words))

@@ -65,7 +65,7 @@ def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
     release does not tell), stack; and the stacks."""
     with np.load(path) as saved:
         rows, texts = saved["rows"], json.loads(str(saved["stacks"]))
-    names = ["device", "kind", "address", "size", "stream", "pool_first", "pool_second", "stack"]
+    names = ["device", "kind", "address", "nbytes", "stream", "pool_first", "pool_second", "stack_id"]
     return pd.DataFrame(rows, columns=names), [tuple((*frame,) for frame in stack) for stack in texts]
 
 
@@ -80,11 +80,11 @@ def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None
             "device": chosen["device"].astype(str).str.removeprefix("cuda:").astype(np.int64),
             "kind": _kind_numbers(chosen),
             "address": chosen["address"].astype(np.int64),
-            "size": chosen["size"].astype(np.int64),
+            "nbytes": chosen["nbytes"].astype(np.int64),
             "stream": chosen["stream"].astype(np.int64),
             "pool_first": pools[:, 0],
             "pool_second": pools[:, 1],
-            "stack": chosen["stack"].astype(np.int64),
+            "stack_id": chosen["stack_id"].astype(np.int64),
             "seq": chosen["seq"],
         }
     )
@@ -117,7 +117,7 @@ class Comparison:
 def compare_sequences(name: str, ours: pd.DataFrame, told: pd.DataFrame) -> Comparison:
     """Event by event on each device: kind, address, size, stream, and the pool where torch tells it."""
     result = Comparison(name)
-    columns = ["kind", "address", "size", "stream"]
+    columns = ["kind", "address", "nbytes", "stream"]
     if (told["pool_first"] >= 0).any():
         columns += ["pool_first", "pool_second"]
     for device in sorted({*ours["device"], *told["device"]}):
@@ -140,11 +140,13 @@ def compare_stacks(
     result = Comparison(name)
     frames_of = {
         stack: tuple((frame.function, frame.filename, frame.line) for frame in trace.frames(stack))
-        for stack in ours["stack"].unique()
+        for stack in ours["stack_id"].unique()
     }
     for device in sorted({*told["device"]}):
         mine, theirs = ours[ours["device"] == device], told[told["device"] == device]
-        for kind, seq, stack, expected in zip(mine["kind"], mine["seq"], mine["stack"], theirs["stack"], strict=True):
+        for kind, seq, stack, expected in zip(
+            mine["kind"], mine["seq"], mine["stack_id"], theirs["stack_id"], strict=True
+        ):
             if KINDS[kind] == "snapshot":  # asked for by nobody's allocation: torch keeps no stack of it
                 continue
             result.events += 1

@@ -122,7 +122,7 @@ def run(name: str) -> None:
 def sequence_of(events: pd.DataFrame) -> list[Event]:
     chosen = events[events["kind"].isin(KINDS) & (events["device"].astype(str) == "cuda:0")]
     streams = pd.factorize(chosen["stream"].to_numpy(dtype=np.uint64))[0]
-    rows = zip(chosen["kind"].astype(str), chosen["size"].astype(int), streams, strict=True)
+    rows = zip(chosen["kind"].astype(str), chosen["nbytes"].astype(int), streams, strict=True)
     return [(kind, size, int(stream)) for kind, size, stream in rows]
 
 

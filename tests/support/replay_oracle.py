@@ -17,7 +17,7 @@ SEGMENT_COLUMNS = (
     "device", "address", "total_size", "allocated_size", "active_size", "requested_size",
     "stream", "segment_type", "segment_pool_id", "is_expandable",
 )  # fmt: skip
-BLOCK_COLUMNS = ("device", "segment", "address", "size", "requested_size", "state")
+BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state")
 STATES = ("active_allocated", "active_pending_free", "inactive")
 
 Row = tuple[Any, ...]
@@ -84,7 +84,7 @@ def account_of_events(
     reserved: dict[str, int] = {}
     begun: set[str] = set()
     owner, takes_state = "", False
-    columns = ("seq", "kind", "device", "address", "size", "autograd_seq", "node_seq")
+    columns = ("seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq")
     events = trace.events(columns=columns)
     reached = 0
     for seq, kind, device, address, size, requested, state in zip(*(events[name] for name in columns), strict=True):
@@ -137,7 +137,7 @@ def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
     release_available_cached_blocks). What torch says and does after that is undefined."""
     sizes: dict[tuple[str, int], int] = {}
     owner = ""
-    columns = ("kind", "device", "address", "size")
+    columns = ("kind", "device", "address", "nbytes")
     events = trace.events(columns=columns)
     for kind, device, address, size in zip(*(events[name] for name in columns), strict=True):
         owner = device if kind == "allocator_state" else owner

@@ -11,7 +11,7 @@ import pytorch_alloctrace as alloctrace
 
 ACTIONS = frozenset(("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "snapshot"))
 STATES = ("inactive", "active_allocated", "active_pending_free")
-COLUMNS = (*("seq", "time_ns", "kind", "device", "address", "size", "stream", "stack"), "autograd_seq", "node_seq")
+COLUMNS = (*("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "stack_id"), "autograd_seq", "node_seq")
 
 
 class Frames:

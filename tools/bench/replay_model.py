@@ -156,7 +156,7 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
     seen = dict.fromkeys(KINDS, 0)
     chosen = set(random.Random(1).sample(range(trace.integrity.events), moments))
     compared = 0
-    columns = ("seq", "kind", "device", "address", "size", "stream", "autograd_seq", "node_seq")
+    columns = ("seq", "kind", "device", "address", "nbytes", "stream", "autograd_seq", "node_seq")
     for chunk in trace.iter_events(columns=columns):
         for seq, kind, name, address, size, stream, sequence, node in chunk.itertuples(index=False, name=None):
             if kind in seen:
@@ -187,7 +187,7 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
 def compare_moment(trace: Any, seq: int, devices: dict[str, Device]) -> None:
     table = trace.blocks(at=seq)
     table.loc[table["state"] == "inactive", "requested_size"] = 0
-    columns = ["segment", "address", "size", "state", "requested_size"]
+    columns = ["segment", "address", "nbytes", "state", "requested_size"]
     for name, device in devices.items():
         replayed = [tuple(row) for row in table.loc[table["device"] == name, columns].itertuples(index=False)]
         if replayed != device.tiles():

@@ -90,14 +90,14 @@ class EventStream {
     py::dict result;
     result["seq"] = to_array(std::move(columns.sequence));
     result["time_ns"] = to_array(std::move(columns.time_ns));
-    result["forward_stack"] = to_array(std::move(columns.forward_stack));
+    result["forward_stack_id"] = to_array(std::move(columns.forward_stack));
     const std::vector<Event>& events = columns.events;
     result["kind"] = column<std::uint8_t>(events, [](const Event& event) { return event.kind; });
     result["location"] = column<std::uint32_t>(events, [](const Event& event) { return event.location; });
     result["address"] = column<std::uint64_t>(events, [](const Event& event) { return event.address; });
-    result["size"] = column<std::uint64_t>(events, [](const Event& event) { return event.size; });
+    result["nbytes"] = column<std::uint64_t>(events, [](const Event& event) { return event.size; });
     result["thread"] = column<std::uint32_t>(events, [](const Event& event) { return event.thread; });
-    result["stack"] = column<std::uint32_t>(events, [](const Event& event) { return event.stack; });
+    result["stack_id"] = column<std::uint32_t>(events, [](const Event& event) { return event.stack; });
     result["autograd_seq"] = column<std::uint64_t>(events, [](const Event& event) { return event.sequence; });
     result["node_seq"] = column<std::uint64_t>(events, [](const Event& event) { return event.node_sequence; });
     result["node_thread"] = column<std::uint32_t>(events, [](const Event& event) { return event.node_thread; });

@@ -49,10 +49,10 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   constexpr std::uint64_t kCount{};
   constexpr std::int64_t kTime{};
   add("address", [](const Piece& row) { return row.address; });
-  add("size", [](const Piece& row) { return row.size; });
+  add("nbytes", [](const Piece& row) { return row.size; });
   add("requested_size", [](const Piece& row) { return row.requested; });
   result["state"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.state; });
-  add_of_used("stack", kCount, [](const Piece& row) { return row.stack; });
+  add_of_used("stack_id", kCount, [](const Piece& row) { return row.stack; });
   result["backward"] = column<std::uint8_t>(
       blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
   add_of_used("thread", kCount, [](const Piece& row) { return row.thread; });
@@ -73,8 +73,8 @@ py::dict live_columns(const DeviceMemory& device) {
   for (const auto& [birth, piece] : by_birth) blocks.push_back(*piece);
   py::dict result;
   result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
-  result["size"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.requested; });
-  result["stack"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.stack; });
+  result["nbytes"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.requested; });
+  result["stack_id"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.stack; });
   result["backward"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.is_of_backward; });
   result["thread"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.thread; });
   result["node_type"] = column<std::uint16_t>(blocks, [](const Piece& row) { return row.node_type; });
@@ -102,7 +102,7 @@ py::dict stack_columns(const DeviceMemory& device) {
   for (std::uint32_t stack = 0; stack < rows.size(); ++stack) rows[stack].stack = stack;
   std::erase_if(rows, [](const Row& row) { return row.totals.allocations == 0 && row.live_blocks == 0; });
   py::dict result;
-  result["stack"] = column<std::uint32_t>(rows, [](const Row& row) { return row.stack; });
+  result["stack_id"] = column<std::uint32_t>(rows, [](const Row& row) { return row.stack; });
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(rows, get); };
   add("allocations", [](const Row& row) { return row.totals.allocations; });
   add("bytes", [](const Row& row) { return row.totals.bytes; });

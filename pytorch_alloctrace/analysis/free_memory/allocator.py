@@ -63,10 +63,10 @@ class SettingsHistory:
     def __init__(self, trace: RecordedTrace) -> None:
         self._told: dict[str, list[tuple[int, AllocatorSettings]]] = {}
         left = trace.kind_counts.get("config", 0)
-        columns = ("seq", "device", "size")
+        columns = ("seq", "device", "nbytes")
         # They mostly stand at the beginning: with the last one found, the rest need not be read.
         for frame in trace.iter_events(left, columns=columns, kinds=("config",)) if left else ():
-            for seq, device, text in zip(frame["seq"], frame["device"], frame["size"], strict=True):
+            for seq, device, text in zip(frame["seq"], frame["device"], frame["nbytes"], strict=True):
                 self._told.setdefault(str(device), []).append((int(seq), AllocatorSettings.from_json(trace.text(text))))
             left -= len(frame)
             if left <= 0:

@@ -54,7 +54,7 @@ class Condition:
     """Since the recording began: when it was. Of cache: since when it is unused."""
     site: Site | None = None
     """The line that has most part in it, where there is one."""
-    stack: int = 0
+    stack_id: int = 0
     site_bytes: int = 0
     """Its part: of fragmentation the bytes that its blocks pin; of the others, of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
@@ -89,11 +89,11 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
     first = next(iter(worst.pinners_by_line.to_dict("records")), None)
     if first is None:
         return  # all segments are rather full: nothing could be moved that would help
-    stack = int(first["stack"])
+    stack = int(first["stack_id"])
     yield Condition(
         *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
-        stack=stack,
+        stack_id=stack,
         site_bytes=int(first["stranded"]),
         figures={"blocks": int(first["blocks"]), "block_bytes": int(first["bytes"])},
     )
@@ -113,9 +113,9 @@ def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[C
 def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
     blocks = trace.blocks("peak", device=device)
     blocks = blocks[blocks["state"] == "active_allocated"]
-    wasted = (blocks["size"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
-    if _matters(int(wasted.sum()), int(blocks["size"].sum())):
-        yield _by_site(trace, "rounding", device, blocks.assign(size=wasted), "peak", int(blocks["size"].sum()))
+    wasted = (blocks["nbytes"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
+    if _matters(int(wasted.sum()), int(blocks["nbytes"].sum())):
+        yield _by_site(trace, "rounding", device, blocks.assign(nbytes=wasted), "peak", int(blocks["nbytes"].sum()))
 
 
 def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
@@ -167,16 +167,16 @@ def _by_site(
     of: int,
     figures: dict[str, float] | None = None,
 ) -> Condition:
-    """A condition of blocks whose bytes at stake are in the column size; its line is the one with the most."""
-    numbers = SiteNumbers(trace.stacks).of(blocks["stack"])
+    """A condition of blocks whose bytes at stake are in the column nbytes; its line is the one with the most."""
+    numbers = SiteNumbers(trace.stacks).of(blocks["stack_id"])
     by_line = np.zeros(int(numbers.max()) + 1, dtype=np.int64)
-    np.add.at(by_line, numbers, blocks["size"].to_numpy(np.int64))
+    np.add.at(by_line, numbers, blocks["nbytes"].to_numpy(np.int64))
     largest = int(by_line.argmax())
-    stack = int(blocks["stack"].to_numpy()[numbers == largest][0])
+    stack = int(blocks["stack_id"].to_numpy()[numbers == largest][0])
     return Condition(
-        *(kind, device, int(blocks["size"].sum()), of, _seconds(trace, trace.time_ns(at))),
+        *(kind, device, int(blocks["nbytes"].sum()), of, _seconds(trace, trace.time_ns(at))),
         site=Site.of_stack(trace.stacks, stack),
-        stack=stack,
+        stack_id=stack,
         site_bytes=int(by_line[largest]),
         figures=figures or {},
     )

@@ -95,10 +95,10 @@ def fragmentation_of(
         return _nothing(device, at, settings)
     # A damaged trace may hold sizes that no signed number does.
     segments = segments.assign(total_size=np.minimum(segments["total_size"], _LARGEST))
-    blocks = blocks.assign(size=np.minimum(blocks["size"], _LARGEST))
+    blocks = blocks.assign(nbytes=np.minimum(blocks["nbytes"], _LARGEST))
     found = pinning(segments, blocks, settings)
     is_free = blocks["state"] == "inactive"
-    free_sizes = blocks.loc[is_free, "size"]
+    free_sizes = blocks.loc[is_free, "nbytes"]
     by_segment = blocks["segment"]
     per_segment = segments.assign(
         stranded=found.stranded_by_segment,

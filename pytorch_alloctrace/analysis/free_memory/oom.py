@@ -59,7 +59,7 @@ class OutOfMemory:
     """One request that was refused. Bytes are those of blocks, after rounding and splitting, but for `top_sites`."""
 
     refusal: Refusal
-    """The event: seq, time_ns, device, requested, stream, pool, stack, outcome, ..."""
+    """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
     step: int | None
     site: Site
     """The line that asked (in backward: the line of forward that caused it, where that is known)."""
@@ -223,13 +223,13 @@ def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHist
         parts.append(fragmentation_of(trace, at, device, chosen, inside, settings))
     makes_segments = history.tells(device) or not segments.empty
     total, by_others = _device_memory(trace, refusal)
-    allocated = int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+    allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
     sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
     step = trace.positions.step_of(np.array([refusal.seq], dtype=np.uint64))[0]
     return OutOfMemory(
         refusal=refusal,
         step=None if pd.isna(step) else int(step),
-        site=Site.of_stack(trace.stacks, refusal.stack),
+        site=Site.of_stack(trace.stacks, refusal.stack_id),
         segment_size=settings.segment_size(refusal.requested) if makes_segments else refusal.requested,
         segment_type="small" if refusal.requested <= SMALL_REQUEST else "large",
         settings=settings,
@@ -248,9 +248,9 @@ def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHist
 def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, ...]) -> int:
     if not sites:
         return 0
-    first = trace.stacks.key(sites[0].stack, "line")
-    of_site = [stack for stack in live["stack"].unique() if trace.stacks.key(int(stack), "line") == first]
-    return int(live.loc[live["stack"].isin(of_site), "step"].nunique())
+    first = trace.stacks.key(sites[0].stack_id, "line")
+    of_site = [stack for stack in live["stack_id"].unique() if trace.stacks.key(int(stack), "line") == first]
+    return int(live.loc[live["stack_id"].isin(of_site), "step"].nunique())
 
 
 def _device_memory(trace: RecordedTrace, refusal: Refusal) -> tuple[int | None, int | None]:

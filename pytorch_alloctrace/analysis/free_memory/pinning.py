@@ -27,13 +27,13 @@ from .allocator import AllocatorSettings
 MOSTLY_FREE = 0.5
 """More than this share of a range must be free for what lives in it to be called a pinner."""
 PINNER_COLUMNS = (
-    *("site", "filename", "line", "function", "source", "user", "stack", "backward", "address", "size"),
+    *("site", "filename", "line", "function", "source", "user", "stack_id", "backward", "address", "nbytes"),
     *("requested_size", "state", "age_ns", "birth_seq", "step", "stranded", "alone", "segment", "range_size"),
     *("range_free", "range_blocks", "stream", "segment_pool_id"),
 )
 LINE_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user", "stranded", "alone", "blocks", "bytes", "largest"),
-    *("ranges", "oldest_age_ns", "step", "stack"),
+    *("ranges", "oldest_age_ns", "step", "stack_id"),
 )
 
 
@@ -59,7 +59,7 @@ def pinning(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSet
     stranded = parts[is_stranded]
     by_segment = np.zeros(len(segments), dtype=np.int64)
     np.add.at(by_segment, stranded["segment_row"].to_numpy(), stranded["bytes"].to_numpy())
-    free = int(blocks.loc[blocks["state"] == "inactive", "size"].sum())
+    free = int(blocks.loc[blocks["state"] == "inactive", "nbytes"].sum())
     total = int(stranded["bytes"].sum())
 
     ranges = stranded.groupby("range").agg(free=("bytes", "sum"), range_size=("range_size", "first"))
@@ -84,7 +84,7 @@ def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSett
     origin = segments["address"].to_numpy(np.uint64)
     segment = np.searchsorted(origin, blocks["segment"].to_numpy(np.uint64))
     begin = (blocks["address"].to_numpy(np.uint64) - origin[segment]).astype(np.int64)
-    size = blocks["size"].to_numpy(np.int64)
+    size = blocks["nbytes"].to_numpy(np.int64)
     length = np.maximum(unit, 1)[segment]
     first, last = begin // length, (begin + np.maximum(size, 1) - 1) // length
     in_first = np.where(first == last, size, (first + 1) * length - begin)
@@ -124,25 +124,26 @@ def pinners(trace: RecordedTrace, found: Pinning, segments: pd.DataFrame, blocks
         range_blocks=("blocks", "min"),
     )
     table = pd.concat([blocks.iloc[rows.index].reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
-    table = pd.concat([table, describe_stacks(trace.stacks, table["stack"])], axis=1)
+    table = pd.concat([table, describe_stacks(trace.stacks, table["stack_id"])], axis=1)
     of_segment = segments.set_index("address")[["stream", "segment_pool_id"]]
     table = table.join(of_segment, on="segment")
-    order = table.sort_values(["stranded", "size", "address"], ascending=[False, True, True], kind="stable")
+    order = table.sort_values(["stranded", "nbytes", "address"], ascending=[False, True, True], kind="stable")
     return order[list(PINNER_COLUMNS)].reset_index(drop=True)
 
 
 def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) -> pd.DataFrame:
     """The same, one row a line of user code: stranded (sum), alone (free bytes of the ranges that only blocks of this
-    line hold), blocks, their bytes, the largest, ranges that they hold, age and step of the oldest, stack (the one that
-    strands the most). Columns: LINE_COLUMNS."""
+    line hold), blocks, their bytes, the largest, ranges that they hold, age and step of the oldest, stack_id (the one
+    that strands the most). Columns: LINE_COLUMNS."""
     holds = found.holds
-    columns = {name: blocks[name].to_numpy()[holds["row"]] for name in ("stack", "size", "age_ns")}
+    columns = {name: blocks[name].to_numpy()[holds["row"]] for name in ("stack_id", "nbytes", "age_ns")}
     held = holds.assign(**columns, step=blocks["step"].array[holds["row"].to_numpy()])
     numbers: dict[tuple[Any, ...], int] = {}
     of_stack = {
-        int(stack): numbers.setdefault(stacks.key(int(stack), "line"), len(numbers)) for stack in held["stack"].unique()
+        int(stack): numbers.setdefault(stacks.key(int(stack), "line"), len(numbers))
+        for stack in held["stack_id"].unique()
     }
-    held["site_number"] = held["stack"].map(of_stack).astype(np.int64)
+    held["site_number"] = held["stack_id"].map(of_stack).astype(np.int64)
     lines_of_range = held.groupby("range")["site_number"].nunique()
     first_of_line = ~held.duplicated(["range", "site_number"])
     is_alone = held["range"].map(lines_of_range).eq(1) & first_of_line
@@ -150,23 +151,23 @@ def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) ->
     held["first_of_line"] = first_of_line
     # A block that reaches over two ranges is one block.
     is_first = ~held.duplicated("row")
-    held["counted"], held["counted_size"] = is_first.astype(np.int64), held["size"].where(is_first, 0)
-    by_stack = held.groupby("stack")["stranded"].sum()
-    held = held.assign(of_stack=held["stack"].map(by_stack)).sort_values("age_ns", ascending=False, kind="stable")
+    held["counted"], held["counted_size"] = is_first.astype(np.int64), held["nbytes"].where(is_first, 0)
+    by_stack = held.groupby("stack_id")["stranded"].sum()
+    held = held.assign(of_stack=held["stack_id"].map(by_stack)).sort_values("age_ns", ascending=False, kind="stable")
     groups = held.groupby("site_number", sort=False)
     lines = groups.agg(
         stranded=("stranded", "sum"),
         alone=("alone", "sum"),
         blocks=("counted", "sum"),
         bytes=("counted_size", "sum"),
-        largest=("size", "max"),
+        largest=("nbytes", "max"),
         ranges=("first_of_line", "sum"),
         oldest_age_ns=("age_ns", "first"),
         step=("step", "first"),
     )
     most = held.sort_values("of_stack", ascending=False, kind="stable").drop_duplicates("site_number")
-    lines["stack"] = most.set_index("site_number")["stack"]
+    lines["stack_id"] = most.set_index("site_number")["stack_id"]
     lines = lines.reset_index(drop=True)
-    lines = pd.concat([lines, describe_stacks(stacks, lines["stack"])], axis=1)
+    lines = pd.concat([lines, describe_stacks(stacks, lines["stack_id"])], axis=1)
     order = lines.sort_values(["stranded", "alone"], ascending=False, kind="stable")
     return order[list(LINE_COLUMNS)].reset_index(drop=True)

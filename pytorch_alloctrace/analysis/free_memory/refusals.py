@@ -13,7 +13,7 @@ from ...reading.kinds import KINDS
 from ...reading.recorded import RecordedTrace
 
 _COLUMNS = (
-    *("seq", "time_ns", "kind", "device", "address", "size", "stream", "pool", "thread", "stack"),
+    *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id"),
     "node_type",
 )
 _GRANULE = 512
@@ -35,12 +35,12 @@ class Refusal:
     stream: int
     pool: tuple[int, int]
     thread: int
-    stack: int
+    stack_id: int
     """0: none known."""
     node_type: str
     """Of the autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
     backward: bool = False
-    """`stack` is the forward's that caused it: autograd's threads have none."""
+    """`stack_id` is the forward's that caused it: autograd's threads have none."""
     outcome: str = ENDED
     """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
     "went on": smaller ones were."""
@@ -60,7 +60,7 @@ def find_refusals(trace: RecordedTrace, device: str | None = None, last: int | N
         if device is not None:
             refused = refused[refused["device"] == device]
         found.extend(_refusals(trace, refused))
-        served = frame.loc[~is_oom, ["seq", "time_ns", "size", "device"]]
+        served = frame.loc[~is_oom, ["seq", "time_ns", "nbytes", "device"]]
         for name in {refusal.device for refusal in found if refusal.outcome != RETRIED}:
             _settle(found, name, served[served["device"] == name])
     return list(found)
@@ -73,12 +73,12 @@ def _refusals(trace: RecordedTrace, rows: pd.DataFrame) -> list[Refusal]:
             seq=int(row["seq"]),
             time_ns=int(row["time_ns"]),
             device=str(row["device"]),
-            requested=int(row["size"]),
+            requested=int(row["nbytes"]),
             device_free=int(row["address"]),
             stream=int(row["stream"]),
             pool=row["pool"],
             thread=int(row["thread"]),
-            stack=int(row["stack"]) or caused_by[int(row["seq"])],
+            stack_id=int(row["stack_id"]) or caused_by[int(row["seq"])],
             node_type=str(row["node_type"]),
             backward=caused_by[int(row["seq"])] != 0,
         )
@@ -91,7 +91,7 @@ def _settle(found: deque[Refusal], device: str, served: pd.DataFrame) -> None:
     if served.empty:
         return
     seq: npt.NDArray[np.uint64] = served["seq"].to_numpy()
-    sizes = -(-served["size"].to_numpy(np.int64) // _GRANULE) * _GRANULE
+    sizes = -(-served["nbytes"].to_numpy(np.int64) // _GRANULE) * _GRANULE
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
     for index, refusal in enumerate(found):
         if refusal.device != device or refusal.outcome == RETRIED:

@@ -44,7 +44,7 @@ class GrowingSite:
     """A line that holds more at the judged moment than it held after the warm-up."""
 
     site: Site
-    stack: int
+    stack_id: int
     before: int
     """Bytes live at the end of the warm-up."""
     after: int
@@ -104,7 +104,7 @@ def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingS
     for row in after.to_dict("records"):
         held, holds = held_before.get((row["filename"], row["line"], row["site"]), 0), int(row["live_bytes"])
         if holds > held:
-            stack = int(row["stack"])
+            stack = int(row["stack_id"])
             rate = (holds - held) / length if length else 0.0
             found.append(GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, rate))
     return tuple(sorted(found, key=lambda site: -site.bytes)[:top])

@@ -40,7 +40,7 @@ class LeakingSite:
     """One line's part in a leak; bytes and blocks as in `Leak`."""
 
     site: Site
-    stack: int
+    stack_id: int
     """Of its stacks the one that keeps the most bytes."""
     rate: float
     """Bytes per step, or per second."""
@@ -116,7 +116,7 @@ class Leak:
         ends = windows.births if by_step else np.linspace(begin_ns, windows.judged_ns, _SAMPLES + 1)[1:]
         picked = np.linspace(0, len(ends) - 1, min(_SAMPLES, len(ends))).round().astype(np.int64)
         order = np.argsort(born, kind="stable")
-        held = np.append(0, np.cumsum(blocks["size"].to_numpy(np.int64)[order]))
+        held = np.append(0, np.cumsum(blocks["nbytes"].to_numpy(np.int64)[order]))
         return tuple(held[np.searchsorted(born[order], ends[picked], side="right")].tolist())
 
     @staticmethod

@@ -27,7 +27,7 @@ _TYPES = {
     "bytes_at_end": "int64",
     "oldest_age": "float64",
     "forecast": "Float64",
-    "stack": "int64",
+    "stack_id": "int64",
     "sites": "object",
 }
 """The columns, and what each holds."""
@@ -57,7 +57,7 @@ def _row(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
         "bytes_at_end": leak.bytes_at_end,
         "oldest_age": leak.oldest_age,
         "forecast": pd.NA if leak.forecast is None else leak.forecast,
-        "stack": _stack(trace, leak),
+        "stack_id": _stack(trace, leak),
         "sites": [
             {
                 "filename": site.site.filename,
@@ -67,7 +67,7 @@ def _row(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
                 "rate": site.rate,
                 "bytes": site.bytes,
                 "blocks": site.blocks,
-                "stack": site.stack,
+                "stack_id": site.stack_id,
             }
             for site in leak.sites
         ],
@@ -78,6 +78,6 @@ def _stack(trace: RecordedTrace, leak: Leak) -> int:
     """Of the stacks of its sites the first that goes through the line to look at."""
     here = leak.line.filename, leak.line.line
     for site in leak.sites:
-        if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack)):
-            return site.stack
-    return leak.sites[0].stack
+        if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack_id)):
+            return site.stack_id
+    return leak.sites[0].stack_id

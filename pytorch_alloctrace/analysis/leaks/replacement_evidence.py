@@ -45,7 +45,7 @@ _CHUNK = 5_000
 _FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
 """Share of its last size with which a buffer may have begun."""
-_BLOCK_COLUMNS = ("address", "size", "stack", "birth_seq", "birth_ns")
+_BLOCK_COLUMNS = ("address", "nbytes", "stack_id", "birth_seq", "birth_ns")
 _PARTS = 4
 """Most equal parts of a block of which one may have been appended."""
 _ALONE = 0.25
@@ -120,10 +120,10 @@ def are_buffers(
 
 
 def live_blocks(trace: RecordedTrace, device: str, at: Position, numbers: SiteNumbers) -> pd.DataFrame:
-    """The blocks that are live at a moment: address, size, stack, site (its number), birth_seq, birth_ns."""
+    """The blocks that are live at a moment: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
     blocks = trace.live(at, device=device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
-    return pd.DataFrame({**columns, "site": numbers.of(columns["stack"])})
+    return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
 
 
 def _appended(trace: RecordedTrace, device: str, replacement: Replacement, numbers: SiteNumbers) -> _Appended | None:
@@ -134,7 +134,7 @@ def _appended(trace: RecordedTrace, device: str, replacement: Replacement, numbe
     if last is None:
         return None
     grew = replacement.size - last.size
-    new = there["size"][there["birth_seq"] > last.birth]
+    new = there["nbytes"][there["birth_seq"] > last.birth]
     return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
 
 
@@ -142,8 +142,8 @@ def _replaced(trace: RecordedTrace, device: str, replacement: Replacement, of_si
     """The block that a block took the place of. of_site: those of its site that were there when it was born."""
     # The largest: what is appended may be made at the same line, and be gone before.
     last: _Smaller | None = None
-    there = of_site[of_site["size"] <= replacement.size].set_index("address")[["size", "birth_seq"]]
-    sizes, births = (there[name].to_dict() for name in ("size", "birth_seq"))
+    there = of_site[of_site["nbytes"] <= replacement.size].set_index("address")[["nbytes", "birth_seq"]]
+    sizes, births = (there[name].to_dict() for name in ("nbytes", "birth_seq"))
     until = trace.first_event_after(replacement.until)
     followed = replacement.birth + _FOLLOWED
     span = {"since": replacement.birth + 1, "until": followed if until is None else min(until, followed)}
@@ -202,7 +202,7 @@ class _MadeByQuarter:
             blocks=both["allocations"],
             sites=numbers.of(both.index.to_series()),
             largest=tuple(
-                live_blocks(trace, device, moment, numbers).groupby("site")["size"].max()
+                live_blocks(trace, device, moment, numbers).groupby("site")["nbytes"].max()
                 for moment in (*first_quarter, *last_quarter)
             ),
         )
@@ -228,7 +228,7 @@ class _MadeByQuarter:
 def _made(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
     """Blocks and bytes that each stack (the index) has made between two moments: allocations, bytes."""
     first, last = (
-        trace.stack_totals(device, at).set_index("stack")[["allocations", "bytes"]].astype(np.int64)
+        trace.stack_totals(device, at).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
         for at in (begin, end)
     )
     return last.sub(first, fill_value=0)

@@ -107,7 +107,7 @@ def _look(
     tables: list[tuple[npt.NDArray[np.int64], ...]] = []
     for moment in moments:
         blocks = live_blocks(trace, device, moment, numbers)
-        sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "size", "birth_seq"))
+        sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "nbytes", "birth_seq"))
         order = np.lexsort((births, sizes, sites))
         of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
         largest = order[first + counts - 1]
@@ -183,9 +183,9 @@ def _leak(
     blocks = live_blocks(trace, device, windows.judged_at, numbers)
     at_end = live_blocks(trace, device, "end", numbers)
     blocks = blocks[blocks["site"].isin(sites)]
-    total = int(blocks["size"].sum())
+    total = int(blocks["nbytes"].sum())
     length = windows.units * windows.length_of_unit
-    rate = (total - int(before["size"][before["site"].isin(sites)].sum())) / length
+    rate = (total - int(before["nbytes"][before["site"].isin(sites)].sum())) / length
     parts = {
         site: _leaking_site(trace, blocks[blocks["site"] == site], before[before["site"] == site], length)
         for site in sites
@@ -202,7 +202,7 @@ def _leak(
         rate=rate,
         bytes=total,
         blocks=len(blocks),
-        bytes_at_end=int(blocks["size"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
+        bytes_at_end=int(blocks["nbytes"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
         units_with_survivors=hits,
         units_judged=judged,
         windows_with_survivors=hits,
@@ -234,8 +234,8 @@ def _origin(group: list[_Growing]) -> int:
 def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFrame, length: float) -> LeakingSite:
     by_stack = bytes_by_stack(blocks)
     stack = max(by_stack, key=by_stack.__getitem__)
-    held = int(blocks["size"].sum())
-    rate = (held - int(before["size"].sum())) / length
+    held = int(blocks["nbytes"].sum())
+    rate = (held - int(before["nbytes"].sum())) / length
     return LeakingSite(Site.of_stack(trace.stacks, stack), stack, rate, held, len(blocks))
 
 

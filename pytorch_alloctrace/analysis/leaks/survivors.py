@@ -80,9 +80,9 @@ def surviving_leaks(
         device=device,
         windows=windows,
         blocks=blocks,
-        sizes=blocks["size"].to_numpy(np.int64),
+        sizes=blocks["nbytes"].to_numpy(np.int64),
         units=windows.units_of(blocks),
-        sites=numbers.of(blocks["stack"]),
+        sites=numbers.of(blocks["stack_id"]),
         numbers=numbers,
         free=free,
     )
@@ -135,8 +135,8 @@ def _given_up(survivors: _Survivors, sites: list[int]) -> dict[int, float]:
     # What is young at that moment may be in use, and dies soon in any program.
     old = windows.units_of(before) < quarter - max(windows.units // windows.counts[0], 1)
     died = old & ~np.isin(before["birth_seq"].to_numpy(np.int64), survivors.blocks["birth_seq"].to_numpy(np.int64))
-    sites_before = survivors.numbers.of(before["stack"])
-    sizes_before = before["size"].to_numpy(np.int64)
+    sites_before = survivors.numbers.of(before["stack_id"])
+    sizes_before = before["nbytes"].to_numpy(np.int64)
     recent = (survivors.units >= quarter) & (survivors.units < windows.first_unit_of_youngest(windows.counts[0]))
     shares = {}
     for site in sites:

@@ -37,7 +37,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
     if windows.too_short:
         return LeakVerdict(False, windows.unit, windows.units, windows.warmup, ())
     sites, blocks = SiteNumbers(trace.stacks), trace.live(windows.judged_at, device=device)
-    free = room(trace, device, windows, int(blocks["size"].sum()))
+    free = room(trace, device, windows, int(blocks["nbytes"].sum()))
     surviving = surviving_leaks(trace, device, windows, sites, blocks, free)
     known = {(site.site.filename, site.site.line) for leak in surviving for site in leak.sites}
     growing = [

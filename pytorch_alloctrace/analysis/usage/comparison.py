@@ -19,7 +19,7 @@ NEW, GONE = "new", "gone"
 _Chain = tuple[CodeLine, ...]
 COMPARISON_COLUMNS = (
     *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
-    *("stack_before", "stack_after"),
+    *("stack_id_before", "stack_id_after"),
     *CHANGE_COLUMNS,
 )
 
@@ -39,7 +39,7 @@ def compare(
     directory, else by the last parts of its path), function and source text are; a line whose text was changed is
     matched with the nearest of its function. Columns: match ("same", "near": the nearest line, "new": only in
     trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> where there is
-    none), function, source_before, source_after, user, stack_before, stack_after (for
+    none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
     `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
     bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
     the same are one row. Raises PositionError where one of the traces does not have the moment.
@@ -57,7 +57,7 @@ def compare(
     table = changes(before, after, "pair", ["pair", "filename", "function", "user"])
     for when, side in (("before", before), ("after", after)):
         named = side.drop_duplicates("pair").set_index("pair")
-        for name in ("line", "stack"):
+        for name in ("line", "stack_id"):
             table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
         sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
@@ -106,7 +106,7 @@ def _chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
     if by != "stack":
         rows = table.to_dict("records")
         return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
-    return [tuple(_code_line(frame) for frame in _user_frames(trace, int(stack))) for stack in table["stack"]]
+    return [tuple(_code_line(frame) for frame in _user_frames(trace, int(stack))) for stack in table["stack_id"]]
 
 
 def _text(source: Any) -> str | None:

@@ -78,7 +78,7 @@ def memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> Pe
         seq=peak.seq,
         time_ns=peak.time_ns,
         step=None if pd.isna(step) else int(step),
-        requested=int(live["size"].sum()),
+        requested=int(live["nbytes"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
         composition=composition_of(trace, live, "line", peak.seq + 1),
         phases=composition_of(trace, live, "phase", peak.seq + 1),
@@ -102,10 +102,10 @@ def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: i
         return _by_age(trace, blocks, until)
     if by == "phase":
         return _summed(blocks.assign(phase=phases_of_blocks(trace, blocks)), "phase", PHASES)
-    sites = sites_of_blocks(trace.stacks, blocks.rename(columns={"size": "requested_size"}), by)
+    sites = sites_of_blocks(trace.stacks, blocks.rename(columns={"nbytes": "requested_size"}), by)
     total = int(sites["bytes"].sum())
     table = sites.rename(columns={"live_blocks": "blocks", "live_backward_bytes": "backward_bytes"})
-    return table.assign(share=_shares(table["bytes"], total))[[*_SITE, *_HELD, "stack"]]
+    return table.assign(share=_shares(table["bytes"], total))[[*_SITE, *_HELD, "stack_id"]]
 
 
 def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
@@ -115,9 +115,14 @@ def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
 def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataFrame:
     """One row for each value of a column of the blocks, in this order; values that no block has are left out."""
     groups = (
-        blocks.assign(made=blocks["size"].where(blocks["backward"].astype(bool), 0))
+        blocks.assign(made=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
         .groupby(name)
-        .agg(bytes=("size", "sum"), blocks=("size", "size"), largest=("size", "max"), backward_bytes=("made", "sum"))
+        .agg(
+            bytes=("nbytes", "sum"),
+            blocks=("nbytes", "size"),
+            largest=("nbytes", "max"),
+            backward_bytes=("made", "sum"),
+        )
     )
     table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
     return table.assign(share=_shares(table["bytes"], int(table["bytes"].sum())))[[name, *_HELD]]

@@ -22,7 +22,7 @@ def difference(trace: RecordedTrace, a: Position, b: Position, by: str, device: 
 def key_of(by: str) -> str:
     """The column of a composition that tells its rows apart."""
     # What a place is called is its own within one trace; of several stacks of one line the number tells.
-    return by if by in ("stack", "age", "phase") else "site"
+    return {"stack": "stack_id", "age": "age", "phase": "phase"}.get(by, "site")
 
 
 def changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:

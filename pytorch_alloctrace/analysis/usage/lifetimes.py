@@ -49,11 +49,11 @@ def site_lifetimes(
         _measured(window.blocks(trace), device),
         slow_calls(trace, device, until, first),
     ]
-    stacks = pd.Index(np.unique(np.concatenate([table["stack"] for table in tables])), name="stack")
-    filled = [table.set_index("stack").reindex(stacks, fill_value=0) for table in tables]
+    stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
+    filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
     totals = pd.concat(filled, axis=1)
     if since is not None:
-        totals = _since(totals, trace.stack_totals(device, first - 1).astype(np.int64).set_index("stack"))
+        totals = _since(totals, trace.stack_totals(device, first - 1).astype(np.int64).set_index("stack_id"))
     more = {name: "sum" for name in ("live_change",) if name in totals}
     table = group_stacks(trace.stacks, totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
     if since is not None:
@@ -80,7 +80,7 @@ def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
 def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
     """Sums of the blocks of a window by stack."""
     own = blocks if device is None else blocks[blocks["device"] == device]
-    size = own["size"]
+    size = own["nbytes"]
     return (
         own.assign(
             measured_allocations=1,
@@ -90,6 +90,6 @@ def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
             measured_backward=size.where(own["backward"], 0),
             measured_survivors=own["survives"].astype(np.int64),
         )
-        .groupby("stack", as_index=False)[list(_MEASURED)]
+        .groupby("stack_id", as_index=False)[list(_MEASURED)]
         .sum()
     )

@@ -54,20 +54,22 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
     end = end if within.end is None else min(end, within.end)
     kinds = ("alloc", "free_requested")
-    events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "size"), kinds=kinds)
+    events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "nbytes"), kinds=kinds)
     events = events[events["device"] == device]
     is_alloc = (events["kind"] == "alloc").to_numpy(bool)
-    level = np.cumsum(np.where(is_alloc, 1, -1) * events["size"].to_numpy(np.int64))
+    level = np.cumsum(np.where(is_alloc, 1, -1) * events["nbytes"].to_numpy(np.int64))
     tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))
     highest = tops[np.argsort(-level[tops], kind="stable")[:_LOOKED_AT]]
     return [int(seq) for seq in events["seq"].to_numpy(np.int64)[highest]]
 
 
 def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
-    columns = ("seq", "kind", "device", "size")
+    columns = ("seq", "kind", "device", "nbytes")
     events = trace.events(since=within.first, until=within.end, columns=columns, kinds=tuple(_SEGMENTS))
     events = events[events["device"] == device]
-    level = np.cumsum(events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["size"].to_numpy(np.int64))
+    level = np.cumsum(
+        events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["nbytes"].to_numpy(np.int64)
+    )
     looked_at = {within.first - 1}
     if len(level):
         looked_at.add(int(events["seq"].iloc[int(level.argmax())]))
@@ -76,7 +78,7 @@ def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
 
 def _allocated(trace: RecordedTrace, seq: int, device: str) -> int:
     blocks = trace.blocks(seq, device=device)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "size"].sum())
+    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
 
 
 def _highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:

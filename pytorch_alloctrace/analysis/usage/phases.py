@@ -68,9 +68,9 @@ class StackPhases:
 def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame) -> pd.Series[str]:
     """The phase in which each live block was made. blocks: as `Trace.live` has them."""
     phases = StackPhases(trace)
-    by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack"].unique()}
-    found = blocks["stack"].map(by_stack).astype(object)
-    traced_to = set(blocks.loc[blocks["backward"], "stack"])
-    found[(found == OTHER) & blocks["stack"].isin(traced_to)] = FORWARD
+    by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack_id"].unique()}
+    found = blocks["stack_id"].map(by_stack).astype(object)
+    traced_to = set(blocks.loc[blocks["backward"], "stack_id"])
+    found[(found == OTHER) & blocks["stack_id"].isin(traced_to)] = FORWARD
     found[blocks["node_type"] != ""] = BACKWARD
     return found

@@ -18,8 +18,8 @@ MOST_EVENTS = 2_000_000
 """That a window has, unless a single step has more."""
 MOST_STEPS = 100
 _COLUMNS = (
-    *("seq", "kind", "device", "address", "size"),
-    *("stack", "forward_stack", "node_type"),
+    *("seq", "kind", "device", "address", "nbytes"),
+    *("stack_id", "forward_stack_id", "node_type"),
 )
 _FREES = ("free_requested", "free_completed")
 _KEPT = np.iinfo(np.int64).max
@@ -54,11 +54,11 @@ class Window:
         return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
 
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
-        """The blocks that were made in it: device, size, stack, born, freed, survives, backward, freed_in_backward.
+        """The blocks made in it: device, nbytes, stack_id, born, freed, survives, backward, freed_in_backward.
 
-        stack: of the forward that caused it, where autograd's thread has none of its own. born, freed: events, `freed`
-        the largest number where it is live at the window's end. survives: live at the end of the step that it was
-        made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while one was
+        stack_id: of the forward that caused it, where autograd's thread has none of its own. born, freed: events,
+        `freed` the largest number where it is live at the window's end. survives: live at the end of the step that
+        it was made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while one was
         evaluated.
         """
         events = trace.events(since=self.first, until=self.end, columns=_COLUMNS, kinds=("alloc", *_FREES))
@@ -82,9 +82,9 @@ class Window:
         return pd.DataFrame(
             {
                 "device": blocks["device"].astype(str).to_numpy(),
-                "size": blocks["size"].to_numpy(np.int64),
+                "nbytes": blocks["nbytes"].to_numpy(np.int64),
                 # Only one of the two is known.
-                "stack": blocks[["stack", "forward_stack"]].max(axis=1).to_numpy(np.int64),
+                "stack_id": blocks[["stack_id", "forward_stack_id"]].max(axis=1).to_numpy(np.int64),
                 "born": born,
                 "freed": blocks["freed"].to_numpy(np.int64),
                 "survives": blocks["freed"].to_numpy(np.int64) > end_of_step,
@@ -95,7 +95,7 @@ class Window:
 
 
 def _no_blocks() -> pd.DataFrame:
-    numbers = {name: np.array([], dtype=np.int64) for name in ("size", "stack", "born", "freed")}
+    numbers = {name: np.array([], dtype=np.int64) for name in ("nbytes", "stack_id", "born", "freed")}
     flags = {name: np.array([], dtype=bool) for name in ("survives", "backward", "freed_in_backward")}
     return pd.DataFrame({"device": np.array([], dtype=object), **numbers, **flags})
 
