@@ -46,13 +46,13 @@ def load(
 class Trace(RecordedTrace):
     """A trace, opened for reading: `RecordedTrace` has what it tells of itself."""
 
-    def plot_timeline(self, points: int = 2000, device: str | None = None, *, axes: Axes | None = None) -> Figure:
+    def plot_timeline(self, points: int = 2000, *, device: str | None = None, axes: Axes | None = None) -> Figure:
         """Draws `timeline` with matplotlib, a chart a device: see `report.timeline_plot`."""
         from .report.timeline_plot import plot_timeline
 
-        return plot_timeline(self.timeline(points, device), axes)
+        return plot_timeline(self.timeline(points, device=device), axes)
 
-    def composition(self, at: Position = "end", *, by: str = "line", device: str | None = None) -> pd.DataFrame:
+    def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What the live memory consists of at a moment, the most bytes first; bytes are requested bytes.
 
         at, device: as in `live`. by: "line", "stack", "function", "file" (columns as in `sites`: site, filename, line,
@@ -63,13 +63,13 @@ class Trace(RecordedTrace):
         """
         from .analysis.usage.composition import composition_at
 
-        return composition_at(self, at, by, device)
+        return composition_at(self, at, device=device, by=by)
 
     def peak(
         self,
-        device: str | None = None,
         measure: str = "allocated",
         *,
+        device: str | None = None,
         since: Position | None = None,
         until: Position | None = None,
     ) -> PeakMemory:
@@ -82,10 +82,10 @@ class Trace(RecordedTrace):
         from .analysis.usage.peak import peak_between
 
         if since is None and until is None:
-            return peak_memory(self, device, measure)
-        return peak_between(self, self.range(since, until, device), device, measure)
+            return peak_memory(self, measure, device=device)
+        return peak_between(self, self.range(since, until, device=device), measure, device=device)
 
-    def diff(self, a: Position, b: Position, *, by: str = "line", device: str | None = None) -> pd.DataFrame:
+    def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from moment `a` to moment `b`, the largest change first, in requested bytes.
 
         at, by, device: as in `composition`. Columns: those that name the place, age or phase; bytes_before,
@@ -93,18 +93,23 @@ class Trace(RecordedTrace):
         """
         from .analysis.usage.difference import difference
 
-        return difference(self, a, b, by, device)
+        return difference(self, a, b, device=device, by=by)
 
     def lifetimes(
-        self, device: str | None = None, by: str = "line", *, at: Position = "end", since: Position | None = None
+        self,
+        *,
+        device: str | None = None,
+        by: str = "line",
+        since: Position | None = None,
+        until: Position = "end",
     ) -> pd.DataFrame:
         """How often each place allocates, and how long its blocks live, up to a moment (from another one on): see
         `analysis.lifetimes`."""
         from .analysis.usage.lifetimes import site_lifetimes
 
-        return site_lifetimes(self, device, by, at, since)
+        return site_lifetimes(self, device=device, by=by, since=since, until=until)
 
-    def fragmentation(self, at: Position = "end", device: str | None = None) -> Fragmentation:
+    def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:
         """How the free memory of a CUDA device is cut up at a moment, and which live blocks pin it.
 
         at: as in `live`. device: default the one that has the most reserved then. Raises TraceError for a device that
@@ -112,17 +117,26 @@ class Trace(RecordedTrace):
         """
         from .analysis.free_memory.fragmentation import fragmentation_at
 
-        return fragmentation_at(self, at, device)
+        return fragmentation_at(self, at, device=device)
 
-    def ooms(self, device: str | None = None, *, last: int | None = None) -> list[OutOfMemory]:
+    def ooms(
+        self,
+        *,
+        device: str | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
+        last: int | None = None,
+    ) -> list[OutOfMemory]:
         """Each time a device was out of memory, in order: what was asked for, what was there, and why it did not do.
 
-        last: only so many, the last ones. Each costs a state of the replay. Raises TraceError for a device that the
-        trace does not have.
+        since, until: positions (as in `live`) that the refusals lie between. last: only the last n of them: each costs
+        a state of the replay. Raises TraceError for a device that the trace does not have, PositionError for a range
+        without events.
         """
         from .analysis.free_memory.oom import find_ooms
 
-        return find_ooms(self, device, last)
+        within = None if since is None and until is None else self.range(since, until, device=device)
+        return find_ooms(self, device=device, within=within, last=last)
 
     def diagnose(self) -> tuple[Finding, ...]:
         """What is the matter with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
@@ -138,10 +152,10 @@ class Trace(RecordedTrace):
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: each allocator state in it with the replay, each event with what came
         before; and what was lost."""
-        return self._replayed.verification(self.integrity)
+        return self.replay.verification(self.integrity)
 
     def leaks(
-        self, device: str | None = None, *, since: Position | None = None, until: Position | None = None
+        self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
     ) -> pd.DataFrame:
         """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing
         does, or the run is too short to tell. Definitions: `analysis.leaks.verdict`. since, until: moments
@@ -159,7 +173,7 @@ class Trace(RecordedTrace):
         """
         from .analysis.leaks.leak_table import leak_table
 
-        within = None if since is None and until is None else self.range(since, until, device)
+        within = None if since is None and until is None else self.range(since, until, device=device)
         return leak_table(self, self.devices if device is None else [device], within)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
+from ..reading.replay import Peak
 from ..reading.site_tables import SiteBytes, top_sites
 from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
@@ -124,34 +123,35 @@ def summarize(
 
 
 def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within: Range | None) -> DeviceSummary:
-    totals = trace.stack_totals(device)
-    peak_event, peak_ns = trace.peak_seq(device), trace.peak_ns(device)
+    totals = trace.stack_totals(device=device)
+    peak = trace.replay.peak("allocated", device)
     return DeviceSummary(
         device=device,
         allocations=int(totals["allocations"].sum()),
         bytes_allocated=int(totals["bytes"].sum()),
-        peak=_holding(trace, device, "peak" if peak_event is not None else "end", peak_event, peak_ns, top),
-        end=_holding(trace, device, "end", None, None, top),
+        peak=_holding(trace, device, peak, top),
+        end=_holding(trace, device, None, top),
         growth=step_growth(trace, device),
         leaks=find_leaks(trace, device, within),
         growing=() if of_leaks else growing_sites(trace, device, top),
         conditions=() if of_leaks else find_conditions(trace, device),
-        refused=None if of_leaks else next(iter(find_ooms(trace, device, 1)), None),
-        levels=tuple(int(level) for level in trace.timeline(120, device)["requested_max"]),
+        refused=None if of_leaks else next(iter(find_ooms(trace, device=device, last=1)), None),
+        levels=tuple(int(level) for level in trace.timeline(120, device=device)["requested_max"]),
     )
 
 
-def _holding(trace: RecordedTrace, device: str, at: str, event: int | None, time_ns: int | None, top: int) -> Holding:
-    sites = trace.sites(device=device, at=at)
+def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> Holding:
+    """At a peak, or at the end of the trace."""
+    event, time_ns = (None, trace.end_ns) if peak is None else (peak.seq, peak.time_ns)
+    sites = trace.sites("end" if event is None else event, device=device)
     shown = top_sites(sites, top)
     total = int(sites["live_bytes"].sum())
-    step = trace.positions.step_of(np.array([event], dtype=np.uint64))[0] if event is not None else None
     return Holding(
         bytes=total,
         blocks=int(sites["live_blocks"].sum()),
         event=event,
-        seconds=_seconds(trace, trace.end_ns if time_ns is None else time_ns),
-        step=int(step) if isinstance(step, (int, np.integer)) else None,
+        seconds=_seconds(trace, time_ns),
+        step=None if event is None else trace.positions.step_at(event),
         sites=shown,
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
         more_bytes=total - sum(site.bytes for site in shown),

@@ -73,7 +73,7 @@ def _between_moments(trace: Trace, options: argparse.Namespace) -> list[Changes]
     by = options.by or "line"
     frames = (lambda row: frames_of(trace)(int(row["stack_id"]))) if options.all_frames else None
     devices = options.device or trace.devices
-    tables = [trace.diff(options.since, until, by=by, device=device) for device in devices]
+    tables = [trace.diff(options.since, until, device=device, by=by) for device in devices]
     return [
         Changes(device, str(options.since), str(until), by, table, frames)
         for device, table in zip(devices, tables, strict=True)

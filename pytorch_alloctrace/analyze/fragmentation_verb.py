@@ -22,7 +22,7 @@ def show_fragmentation(trace: Trace, options: argparse.Namespace, screen: Screen
     devices, at = _devices(trace, options.at, device), options.at
     if len(devices) > 1 and (until := trace.first_event_after(at)) is not None:
         at = until - 1  # a peak is one device's: the others are shown as they were then
-    found = [trace.fragmentation(at, name) for name in devices]
+    found = [trace.fragmentation(at, device=name) for name in devices]
     if options.json:
         return json_text([fragmentation_data(one, top) for one in found], trace, options), 0
     if options.csv:

@@ -21,12 +21,12 @@ def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     top = options.top or sys.maxsize
     device = options.device[0] if options.device else None
     if options.json or options.csv:
-        leaks = trace.leaks(device, since=options.since, until=options.until)
+        leaks = trace.leaks(device=device, since=options.since, until=options.until)
         shown = leaks.head(top)
         text = json_text(shown, trace, options) if options.json else _csv(shown)
         return text, _status(len(leaks), options)
     is_whole = options.since is None and options.until is None
-    within = None if is_whole else trace.range(options.since, options.until, device)
+    within = None if is_whole else trace.range(options.since, options.until, device=device)
     summary = summarize(trace, devices=options.device, of_leaks=True, within=within)
     found = write_findings(summary, screen, top, whole_stacks(trace, options))
     return "", _status(found, options)

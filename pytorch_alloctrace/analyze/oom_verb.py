@@ -7,7 +7,6 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from ..analysis.free_memory.oom import OutOfMemory
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from ..report.screen import Screen
 from ..trace import Trace
@@ -23,7 +22,7 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     device = options.device[0] if options.device else None
     is_data = options.json or options.csv
     last = (None if is_data else _SHOWN) if options.top is None else options.top or None
-    found, all_of = _found(trace, options, device, last)
+    found = trace.ooms(device=device, since=options.since, until=options.until, last=last)
     names = place_names(trace, options)
     if options.json:
         return json_text([oom_data(one, names, _SITES) for one in found], trace, options), 0
@@ -34,21 +33,19 @@ def show_ooms(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     if not found and (options.since, options.until) != (None, None):
         screen.text("No request ran out of memory in this range.")
     else:
-        write_ooms(found, screen, names, trace.begin_ns, all_of=all_of)
+        write_ooms(
+            found,
+            screen,
+            names,
+            trace.begin_ns,
+            all_of=last is None or len(found) < last or len(found) == _count(trace, options, device),
+        )
     return "", 0
 
 
-def _found(
-    trace: Trace, options: argparse.Namespace, device: str | None, last: int | None
-) -> tuple[list[OutOfMemory], bool]:
-    """The last so many (None: all), of the stretch that was asked for; and whether none was left out."""
-    if options.since is None and options.until is None:
-        found = trace.ooms(device, last=last)
-        return found, len(found) != last or len(found) == trace.kind_counts.get("oom", 0)
-    within = trace.range(options.since, options.until, device)
+def _count(trace: Trace, options: argparse.Namespace, device: str | None) -> int:
+    """Refused requests in the range, those that are not shown included."""
+    within = trace.range(options.since, options.until, device=device)
     events = trace.events(since=within.first, columns=("seq", "device"), kinds=("oom",))
-    own = events["seq"].to_numpy(np.int64)[(events["device"] == device) if device else slice(None)]
-    count = int(within.has(own).sum())
-    # Each costs a state of the replay: those before the stretch are not asked for.
-    found = trace.ooms(device, last=len(own))[:count] if count else []
-    return found[-count if last is None else -last :], last is None or count <= last
+    own = events if device is None else events[events["device"] == device]
+    return int(within.has(own["seq"].to_numpy(np.int64)).sum())

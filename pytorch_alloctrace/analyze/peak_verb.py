@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-import pandas as pd
-
 from ..analysis.usage.composition import composition_of
 from ..reading.positions import PEAKS, Position
 from ..report.composition import Shown, composition_data, write_composition
@@ -35,7 +32,7 @@ def show_peak(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
 
 def _peak(trace: Trace, options: argparse.Namespace, by: str, device: str | None) -> Shown:
     at, since, until = options.at, options.since, options.until
-    found = trace.peak(device, "reserved" if at == "peak:reserved" else "allocated", since=since, until=until)
+    found = trace.peak("reserved" if at == "peak:reserved" else "allocated", device=device, since=since, until=until)
     known = {"line": found.composition, "phase": found.phases, "age": found.ages}
     table = known[by] if by in known else trace.composition(found.seq, by=by, device=found.device)
     return Shown(
@@ -51,7 +48,6 @@ def _moment(trace: Trace, at: Position, by: str, device: str | None) -> Shown:
     blocks = trace.live(moment, device=device)
     segments = trace.segments(moment, device=device)
     last = trace.integrity.events - 1 if until is None else until - 1
-    step = trace.positions.step_of(np.array([max(last, 0)], dtype=np.uint64))[0]
     return Shown(
         device=device,
         at=at,
@@ -59,7 +55,7 @@ def _moment(trace: Trace, at: Position, by: str, device: str | None) -> Shown:
         composition=composition_of(trace, blocks, by, until),
         seq=None if until is None else until - 1,
         time_ns=trace.time_ns(moment),
-        step=None if pd.isna(step) else int(step),
+        step=trace.positions.step_at(max(last, 0)),
         requested=int(blocks["nbytes"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
     )

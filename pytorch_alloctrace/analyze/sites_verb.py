@@ -18,7 +18,7 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     device = options.device[0] if options.device else None
     by = options.by or "line"
     at = options.at if options.until is None else options.until
-    table = trace.lifetimes(device, by, at=at, since=options.since)
+    table = trace.lifetimes(device=device, by=by, since=options.since, until=at)
     everything = max(len(table), 1)
     if options.json:
         return json_text(table.head(options.top or everything), trace, options), 0
@@ -27,7 +27,7 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     if table.empty:
         screen.text("Nothing was allocated.")
         return "", 0
-    first = 0 if options.since is None else trace.range(options.since, at, device).first
+    first = 0 if options.since is None else trace.range(options.since, at, device=device).first
     steps = len(Window.before(trace, trace.first_event_after(at, device), first).step_ends)
     names = place_names(trace, options)
     top = _DEFAULT_TOP if options.top is None else options.top or everything

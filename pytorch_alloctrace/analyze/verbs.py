@@ -49,7 +49,7 @@ def show(verb: str, trace: Trace, options: argparse.Namespace, screen: Screen) -
         write_verification(found, screen)
         return "", status
     if verb == "timeline":
-        table: pd.DataFrame = trace.timeline(options.points or _POINTS, device)
+        table: pd.DataFrame = trace.timeline(options.points or _POINTS, device=device)
         table = _between(table, trace, options)
         if not _is_data(options):
             write_timeline(table, screen)

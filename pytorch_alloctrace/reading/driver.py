@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .integers import int64, with_int64
 from .kinds import device_name
 
 COLUMNS = ("seq", "time_ns", "device", "used", "total", "by_this_process", "by_others", "reserved", "outside")
 _BYTES = COLUMNS[3:-1]
 _NOT_TOLD = (1 << 64) - 1
-_LARGEST = np.uint64((1 << 62) - 1)
+_LARGEST = (1 << 62) - 1
 
 
 def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
@@ -29,12 +30,12 @@ def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
     table.loc[is_cpu, "by_this_process"] = table.loc[is_cpu, "used"]
     table.loc[is_cpu, "by_others"] = pd.NA
     table["outside"] = table["used"] - table["reserved"]
-    return table[list(COLUMNS)]
+    return with_int64(table[list(COLUMNS)])
 
 
 def signed(values: pd.Series[Any]) -> pd.Series[Any]:
     """Unsigned 64-bit numbers as nullable signed ones, since what follows subtracts; a damaged trace may hold any."""
-    return pd.Series(np.minimum(values.to_numpy(), _LARGEST), index=values.index).astype("Int64")
+    return pd.Series(np.minimum(int64(values.to_numpy()), _LARGEST), index=values.index).astype("Int64")
 
 
 def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, moments: npt.NDArray[np.int64]) -> pd.Series[Any]:

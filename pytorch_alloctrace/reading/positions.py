@@ -17,12 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..errors import PositionError
+from .integers import int64
 from .kinds import MARK, STEP, kind_name
 
 Position = int | str | datetime.datetime
 PEAKS = ("peak", "peak:reserved")
 
-_LARGEST_STEP = (1 << 63) - 2
+_LARGEST = (1 << 63) - 2
 
 
 @dataclass(frozen=True)
@@ -60,22 +61,27 @@ class PositionTable:
     def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
         # A damaged trace may have any number: none that the arithmetic on 64 signed bits cannot hold.
         self._steps = [
-            (kind, seq, time, min(number, _LARGEST_STEP), live)
+            (kind, min(seq, _LARGEST), time, min(number, _LARGEST), live)
             for kind, seq, time, number, live in rows
             if kind == STEP
         ]
         self._marks = [row for row in rows if row[0] != STEP]
-        self._ends = np.array([row[1] for row in self._steps], dtype=np.uint64)
+        self._ends = np.array([row[1] for row in self._steps], dtype=np.int64)
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
 
-    def step_of(self, seq: npt.NDArray[np.uint64], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
+    def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
         """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step
         was told, and where `unknown` says so."""
         if not len(self._ends):
             return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
-        steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
+        steps = numbers[np.searchsorted(self._ends, int64(seq), side="left")].astype(np.int64)
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
+
+    def step_at(self, seq: int) -> int | None:
+        """The step that an event belongs to; None where the trace has no steps."""
+        step = self.step_of(np.array([seq], dtype=np.int64))[0]
+        return None if pd.isna(step) else int(step)
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
         rows = [

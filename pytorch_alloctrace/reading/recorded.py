@@ -15,10 +15,11 @@ import pandas as pd
 from .. import _replay
 from ..errors import PositionError
 from .driver import driver_memory
+from .integers import ADDRESSES, int64
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name
 from .positions import PEAKS, Position, PositionTable, Range, time_of
-from .replay import POINTS, Peak, Replay
+from .replay import POINTS, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
 
@@ -109,21 +110,21 @@ class RecordedTrace:
         return pd.DataFrame(rows or [{"device": "", "stream": 0, "pool": (0, 0)}])
 
     @functools.cached_property
-    def _replayed(self) -> Replay:
-        """The whole trace replayed, with check points; made once."""
-        return self._replayed_with(POINTS)
+    def replay(self) -> Replay:
+        """The whole trace replayed once, with checkpoints: what the analyses ask."""
+        return self._replay_with(POINTS)
 
-    def _replayed_with(self, points: int) -> Replay:
+    def _replay_with(self, points: int) -> Replay:
         return Replay(self._reader, self._locations, points, self._progress)
 
     def _until(self, at: Position, device: str | None = None) -> int | None:
         """Number of the first event after a moment; None: the end of the trace. Raises PositionError."""
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
-            return self._replayed.sequence_after(time_ns)
+            return self.replay.sequence_after(time_ns)
         peak = None
         if at in PEAKS:
-            peak = self._replayed.peak("reserved" if at == "peak:reserved" else "allocated", device)
+            peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)
         return self.positions.until(at, peak.seq if peak else None)
 
     @functools.cached_property
@@ -132,60 +133,39 @@ class RecordedTrace:
         return PositionTable(
             [
                 (kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
-                for kind, seq, time_ns, value, live in self._replayed.totals["positions"]
+                for kind, seq, time_ns, value, live in self.replay.totals["positions"]
             ]
         )
 
     @property
     def devices(self) -> list[str]:
         """The devices that have events, most bytes at the peak first."""
-        return sorted(self._replayed.used_devices, key=lambda name: -self.peak_bytes(name))
+        return sorted(self.replay.used_devices, key=lambda name: -self._most_allocated(name))
+
+    def _most_allocated(self, device: str) -> int:
+        peak = self.replay.peak("allocated", device)
+        return peak.bytes if peak else 0
 
     @property
     def kind_counts(self) -> dict[str, int]:
         """How many events of each kind there are, by kind."""
-        return {kind_name(number): count for number, count in enumerate(self._replayed.totals["kind_counts"]) if count}
+        return {kind_name(number): count for number, count in enumerate(self.replay.totals["kind_counts"]) if count}
 
     @functools.cached_property
     def refusals(self) -> dict[int, int]:
         """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
         it without a stack of its own and that is known; else 0."""
-        return dict(self._replayed.totals["refusals"])
+        return dict(self.replay.totals["refusals"])
 
     @property
     def unmatched_frees(self) -> int:
         """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
-        return int(self._replayed.totals["unmatched_frees"])
+        return int(self.replay.totals["unmatched_frees"])
 
     @property
     def missed_frees(self) -> int:
         """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
-        return int(self._replayed.totals["missed_frees"])
-
-    def peak_bytes(self, device: str | None = None) -> int:
-        """Most bytes that were allocated at once, on one device (default: the one with the highest peak)."""
-        peak = self._replayed.peak("allocated", device)
-        return peak.bytes if peak else 0
-
-    def peak_reserved_bytes(self, device: str | None = None) -> int:
-        """Most bytes that torch held from the driver at once, on one device (default: the one with the highest)."""
-        peak = self._replayed.peak("reserved", device)
-        return peak.bytes if peak else 0
-
-    def peak_event(self, measure: str = "allocated", device: str | None = None) -> Peak | None:
-        """The event that reached the most "allocated" or "reserved" bytes of one device (default: the one with the
-        highest); None where there were none, or they are not told."""
-        return self._replayed.peak(measure, device)
-
-    def peak_seq(self, device: str | None = None) -> int | None:
-        """The event that reached the peak; None in a trace without allocations."""
-        peak = self._replayed.peak("allocated", device)
-        return peak.seq if peak else None
-
-    def peak_ns(self, device: str | None = None) -> int | None:
-        """When the peak was reached: nanoseconds since 1970-01-01 UTC."""
-        peak = self._replayed.peak("allocated", device)
-        return peak.time_ns if peak else None
+        return int(self.replay.totals["missed_frees"])
 
     def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The segments that torch's CUDA allocator has at a moment, as `torch.cuda.memory_snapshot()` lists them.
@@ -195,7 +175,7 @@ class RecordedTrace:
         CPU's, cudaMallocAsync, pluggable ones) have none.
         """
         until = self._until(at, device)
-        return self._replayed.segments(ALL if until is None else until, device)
+        return self.replay.segments(ALL if until is None else until, device)
 
     def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks at a moment, those that are free included, by address.
@@ -206,13 +186,13 @@ class RecordedTrace:
         birth; of blocks older than the recording, its beginning).
         """
         until = self._until(at, device)
-        table = self._replayed.blocks(ALL if until is None else until, device)
+        table = self.replay.blocks(ALL if until is None else until, device)
         table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
         free = (table["state"] == "inactive").to_numpy()
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
         return table
 
-    def timeline(self, points: int = 2000, device: str | None = None) -> pd.DataFrame:
+    def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
         """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
 
         Columns: device, time_ns (beginning of the interval); requested, allocated, active, reserved, releasable,
@@ -223,11 +203,13 @@ class RecordedTrace:
         """
         if points < 1:
             raise ValueError(f"points={points}: a timeline has at least one")
-        replayed = self._replayed if POINTS % points == 0 else self._replayed_with(points)
+        replayed = self.replay if POINTS % points == 0 else self._replay_with(points)
         moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
         return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
 
-    def range(self, since: Position | None = None, until: Position | None = None, device: str | None = None) -> Range:
+    def range(
+        self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
+    ) -> Range:
         """The events after `since` (default: all), up to and including `until` (default: the end of the trace).
 
         since, until, device: as `at` and `device` of `live`. Raises PositionError where nothing happened in between.
@@ -280,6 +262,7 @@ class RecordedTrace:
 
     def events(
         self,
+        *,
         since: int | str | None = None,
         until: int | str | None = None,
         columns: Sequence[str] | None = None,
@@ -312,7 +295,7 @@ class RecordedTrace:
                 codes, known = pd.factorize(devices)
                 made[name] = pd.Categorical.from_codes(codes[location], categories=known)
             elif name == "stream":
-                made[name] = locations["stream"].fillna(0).to_numpy(np.uint64)[location]
+                made[name] = int64(locations["stream"].fillna(0).to_numpy(np.uint64))[location]
             elif name == "pool":
                 pools = np.empty(len(locations), dtype=object)
                 pools[:] = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
@@ -321,6 +304,8 @@ class RecordedTrace:
                 made[name] = self.positions.step_of(raw["seq"])
             elif name == "node_type":
                 made[name] = self.names_of_node_types(raw["node_type"])
+            elif name not in ADDRESSES:
+                made[name] = int64(raw[name])
             else:
                 made[name] = raw[name]
         return pd.DataFrame(made)
@@ -331,15 +316,15 @@ class RecordedTrace:
         named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
         return named
 
-    def frames(self, stack: int) -> list[Frame]:
+    def frames(self, stack_id: int) -> list[Frame]:
         """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
-        return self.stacks.frames(int(stack))
+        return self.stacks.frames(int(stack_id))
 
     def text(self, identifier: int) -> str:
         """The text that an event names by number (of a mark, of the allocator's settings); "" where it is lost."""
         return self._reader.string(int(identifier))
 
-    def stack_totals(self, device: str | None = None, at: Position = "end") -> pd.DataFrame:
+    def stack_totals(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """One row a stack: stack_id, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
         moment, on one device or all.
 
@@ -348,10 +333,10 @@ class RecordedTrace:
         recording are live, but no allocations of it.
         """
         until = self._until(at, device)
-        tables = self._replayed.stacks(ALL if until is None else until, device)
+        tables = self.replay.stacks(ALL if until is None else until, device)
         columns = ["stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
         if not tables:
-            return pd.DataFrame({name: np.array([], dtype=np.uint64) for name in columns})
+            return pd.DataFrame({name: np.array([], dtype=np.int64) for name in columns})
         if len(tables) == 1:
             return tables[0][columns]
         sums = (
@@ -361,7 +346,7 @@ class RecordedTrace:
         )
         return sums[columns]
 
-    def sites(self, by: str = "line", *, device: str | None = None, at: Position = "end") -> pd.DataFrame:
+    def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What each place in the code has allocated; bytes are requested bytes.
 
         by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
@@ -369,7 +354,7 @@ class RecordedTrace:
         user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
         largest, live_backward_bytes (see `stack_totals`), stack_id (the one with most live bytes). at: as in `live`.
         """
-        return group_stacks(self.stacks, self.stack_totals(device, at), by)
+        return group_stacks(self.stacks, self.stack_totals(at, device=device), by)
 
     def live(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks that are live at a moment, oldest first.
@@ -381,7 +366,7 @@ class RecordedTrace:
         (of birth).
         """
         until = self._until(at, device)
-        blocks = self._replayed.live(ALL if until is None else until, device)
+        blocks = self.replay.live(ALL if until is None else until, device)
         blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks
@@ -394,7 +379,7 @@ class RecordedTrace:
     def time_ns(self, at: Position) -> int:
         """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
         until = self._until(at)
-        return self.end_ns if until is None else self._replayed.time_before(until) or self.begin_ns
+        return self.end_ns if until is None else self.replay.time_before(until) or self.begin_ns
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:
@@ -405,7 +390,7 @@ class RecordedTrace:
         ]
         return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
 
-    def driver_memory(self, device: str | None = None) -> pd.DataFrame:
+    def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
         """What the driver said of each device's memory, and the system of this process's: sampled ten times a second, a
         row for each change.
 
@@ -414,12 +399,12 @@ class RecordedTrace:
         reserved (torch's segments at that moment; where its allocator tells them), outside (used - reserved: the CUDA
         context, libraries, other processes). What is not told is <NA>.
         """
-        table = driver_memory(self._replayed.samples())
+        table = driver_memory(self.replay.samples())
         return table if device is None else table[table["device"] == device].reset_index(drop=True)
 
-    def steps(self, device: str | None = None) -> pd.DataFrame:
+    def steps(self, *, device: str | None = None) -> pd.DataFrame:
         """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""
-        wanted = [index for index, name in enumerate(self._replayed.devices) if device in (None, name)]
+        wanted = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
         return self.positions.steps(wanted)
 
     def marks(self) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from .. import _replay
 from .driver import signed
+from .integers import ADDRESSES, with_int64
 from .integrity import Integrity
 from .kinds import device_name
 
@@ -173,7 +174,9 @@ class Replay:
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""
-        return [pd.DataFrame(columns) for _, columns in self._by_device(self._run.stacks_before, until, device)]
+        return [
+            with_int64(pd.DataFrame(columns)) for _, columns in self._by_device(self._run.stacks_before, until, device)
+        ]
 
     def _by_device(
         self, ask: Callable[..., list[tuple[int, int, dict[str, Any]]]], until: int, device: str | None
@@ -216,8 +219,8 @@ class Replay:
 
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
     if not tables:
-        return pd.DataFrame({name: pd.Series(dtype=np.uint64) for name in columns})
-    return pd.concat(tables, ignore_index=True)[list(columns)]
+        return pd.DataFrame({name: pd.Series(dtype=np.uint64 if name in ADDRESSES else np.int64) for name in columns})
+    return with_int64(pd.concat(tables, ignore_index=True)[list(columns)])
 
 
 def _fewer(table: pd.DataFrame, points: int) -> pd.DataFrame:

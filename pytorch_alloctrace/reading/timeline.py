@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .driver import outside_at, signed
+from .driver import outside_at
 from .replay import external_fragmentation
 
 
@@ -17,7 +17,7 @@ def make_timeline(table: pd.DataFrame, moments: Any, driver: pd.DataFrame) -> pd
     table = table.copy()
     repeats = len(table) // (len(moments) - 1)
     table.insert(1, "time_ns", np.tile(moments[:-1], repeats))
-    cached = signed(table["reserved"]) - signed(table["active"])
+    cached = table["reserved"] - table["active"].astype("Int64")
     pieces = external_fragmentation(table["largest_free"], cached)
     table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
     table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(moments[1:], repeats)))

@@ -99,7 +99,7 @@ def test_peak_is_what_torch_says(folder: Path, traces: dict[str, alloctrace.Trac
     trace = traces["cuda"]
     peak = trace.peak()
     assert (peak.device, peak.bytes) == ("cuda:0", known["allocated"])
-    assert trace.peak(measure="reserved").bytes == known["reserved"] == trace.peak(measure="reserved").reserved
+    assert trace.peak("reserved").bytes == known["reserved"] == trace.peak("reserved").reserved
     for device, found in ((DEVICES[name], trace.peak()) for name, trace in traces.items()):
         assert found.device == device
         trace = traces["cpu" if device == "cpu" else "cuda"]
@@ -114,11 +114,11 @@ def test_peak_is_what_torch_says(folder: Path, traces: dict[str, alloctrace.Trac
 def test_bad_arguments_are_told(traces: dict[str, alloctrace.Trace]) -> None:
     trace = traces["cpu"]
     with pytest.raises(alloctrace.PositionError, match="no peak"):
-        trace.peak(measure="reserved")
+        trace.peak("reserved")
     with pytest.raises(alloctrace.PositionError, match="no peak"):
-        trace.peak("cuda:7")
+        trace.peak(device="cuda:7")
     with pytest.raises(ValueError, match="measure"):
-        trace.peak(measure="active")
+        trace.peak("active")
     with pytest.raises(ValueError, match="use one of"):
         trace.composition(by="moon")
     with pytest.raises(ValueError, match="use one of"):
@@ -187,7 +187,7 @@ def test_lifetimes_are_those_of_the_events(traces: dict[str, alloctrace.Trace]) 
 def test_lifetimes_tell_temporaries_and_activations(traces: dict[str, alloctrace.Trace]) -> None:
     large, forward = line_of("base", "LARGE"), line_of("base", "FORWARD")
     for name, trace in traces.items():
-        table = trace.lifetimes(DEVICES[name])
+        table = trace.lifetimes(device=DEVICES[name])
         row = of_line(table, large)
         assert row["temporary"] and row["churn_per_step"] == row["bytes_per_step"] == 20 * MIB
         assert row["allocations_per_step"] == 1
@@ -200,7 +200,7 @@ def test_lifetimes_tell_temporaries_and_activations(traces: dict[str, alloctrace
     # Gradients of both of its factors, in backward, and its result, in forward.
     assert product["backward_per_step"] == (256 * 256 + 64 * 256) * 4
     assert product["bytes_per_step"] == product["backward_per_step"] + 64 * 256 * 4
-    halfway = traces["cuda"].lifetimes(at="step:3")
+    halfway = traces["cuda"].lifetimes(until="step:3")
     assert of_line(halfway, large)["allocations"] == 3
 
 

@@ -82,13 +82,13 @@ def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
         first, last = sorted(chance.sample(range(1, events), 2))
         if not max(levels[first - 1 : last + 1]):
             continue
-        found = peak_between(trace, Range(first, last + 1), device, measure)
+        found = peak_between(trace, Range(first, last + 1), measure, device=device)
         assert found.bytes == max(levels[first - 1 : last + 1]), (first, last)
         assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
         assert (
             found.composition["bytes"].sum() == found.requested == trace.live(found.seq, device=device)["nbytes"].sum()
         )
-    whole, expected = trace.peak(device, measure, since=0), trace.peak(device, measure)
+    whole, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
     assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
 
 
@@ -97,13 +97,13 @@ def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> 
     first, end = (trace.first_event_after(moment) for moment in ("step:3", "step:7"))
     events = trace.events(since=first, until=end, kinds=("alloc",))
     made = events[events["device"] == "cuda:0"]
-    table = trace.lifetimes("cuda:0", at="step:7", since="step:3")
+    table = trace.lifetimes(device="cuda:0", since="step:3", until="step:7")
     row = table.iloc[0]
     assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["nbytes"].sum()) and len(made) == 32
     live = [int(trace.live(moment, device="cuda:0")["nbytes"].sum()) for moment in ("step:3", "step:7")]
     assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
-    one = trace.lifetimes("cuda:0", at="step:4", since="step:3")
+    one = trace.lifetimes(device="cuda:0", since="step:3", until="step:4")
     assert list(one["allocations_per_step"]) == [8]
 
 
@@ -115,7 +115,7 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert "(32 allocations" in shown and "LIVE" not in shown
     assert "SHRANK from step:3 to step:7: what holds less -86.0 MiB" in shown and "GREW" not in shown
     peak = json.loads(run_analyze(folder, "peak", *words, "--json"))
-    expected = trace.peak("cuda:0", since="step:3", until="step:7")
+    expected = trace.peak(device="cuda:0", since="step:3", until="step:7")
     assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
     assert "the highest from step:3 to step:7" in " ".join(run_analyze(folder, "peak", *words).split())
     refused = json.loads(run_analyze(folder, "oom", *words, "--json"))
@@ -125,7 +125,7 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     shown = run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2")
     assert shown.startswith("The last 2 refused requests") and "in step 3" in shown and "in step 6" in shown
     until_later = json.loads(run_analyze(folder, "peak", *words[:3], "--until", "99s", "--json", "--device", "cuda:0"))
-    assert until_later["bytes"] == trace.peak("cuda:0", since="step:3").bytes
+    assert until_later["bytes"] == trace.peak(device="cuda:0", since="step:3").bytes
     none = run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
     assert none == "No request ran out of memory in this range.\n"
 

@@ -71,7 +71,7 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
 
 def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> None:
     run_program(PROGRAM, "cpu")
-    leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks("cpu")
+    leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks(device="cpu")
     assert list(leaks["rate"]) == [200_000, 4_000]
     assert leaks["forecast"].notna().all()
     assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace"), (

@@ -88,7 +88,7 @@ def sequence_of(trace: Trace, mark: str) -> int:
 
 def told_by_driver(trace: Trace, mark: str, device: str = GPU) -> pd.Series[Any]:
     """The last that the driver, or of the CPU the system, had told before a mark."""
-    samples = trace.driver_memory(device)
+    samples = trace.driver_memory(device=device)
     return samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
 
 
@@ -106,14 +106,12 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     aside = MIB * sum(size for (_, source), size in at_first.items() if WORKSPACE in source)
     assert (aside > 0) == (name == "function_scope")
     highest = max(figures["peak"] for figures in told.values())
-    assert trace.peak_bytes(GPU) == highest + aside
+    assert trace.peak(device=GPU).bytes == highest + aside
     for mark, figures in told.items():
         assert allocated_bytes(trace, mark) == figures["allocated"] + aside, mark
         assert trace.segments(f"mark:{mark}", device=GPU)["total_size"].sum() == figures["reserved"], mark
         # torch's peak is that so far.
-        peak_seq = trace.peak_seq(GPU)
-        assert peak_seq is not None
-        assert (peak_seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
+        assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
 
 
 def test_freed_memory_is_reused(folder: Path) -> None:
@@ -124,7 +122,7 @@ def test_freed_memory_is_reused(folder: Path) -> None:
     assert before == after
     assert trace.live("mark:freed", device=GPU).empty
     assert trace.kind_counts["segment_alloc"] == 1
-    assert trace.fragmentation("mark:freed", GPU).releasable == 100 * MIB
+    assert trace.fragmentation("mark:freed", device=GPU).releasable == 100 * MIB
 
 
 def test_rebinding_needs_twice_the_memory(folder: Path) -> None:
@@ -175,7 +173,7 @@ def test_only_empty_cache_gives_back_to_the_driver(folder: Path) -> None:
     for mark, figures in told.items():
         driver = told_by_driver(trace, mark)
         assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
-    deleted = trace.fragmentation("mark:deleted", GPU)
+    deleted = trace.fragmentation("mark:deleted", device=GPU)
     assert (deleted.active, deleted.releasable, deleted.stranded) == (0, 1024 * MIB, 0)
 
 

@@ -43,7 +43,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
         SIMCUDA_NVML_EXTRA=str(extra),
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    table = trace.driver_memory("cuda:0")
+    table = trace.driver_memory(device="cuda:0")
     assert (table["total"] == 80 * GIB).all() and list(trace.hardware["bytes"]) == [80 * GIB]
     marks = trace.marks().set_index("name")["seq"]
 
@@ -57,7 +57,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
     assert alone["by_others"] == GIB
     assert (table["seq"] < marks.iloc[0]).any()
-    resident = trace.driver_memory("cpu")
+    resident = trace.driver_memory(device="cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
     assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
 
@@ -91,7 +91,7 @@ def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp
     (tmp_path / "other.py").write_text(OTHER_PROCESS)
     run_cuda_program(BESIDE_ANOTHER)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    table = trace.driver_memory("cuda:0")
+    table = trace.driver_memory(device="cuda:0")
     marks = trace.marks().set_index("name")["seq"]
     alone, beside, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
     assert {row["reserved"] // MIB for row in (alone, beside, again)} == {100}

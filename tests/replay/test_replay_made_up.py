@@ -58,7 +58,7 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
 def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
     rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("alloc", address=BEGIN, size=4 * MIB)]
     trace = load(tmp_path, [*rows, event("lost", size=3), event("allocator_state", size=0)])
-    assert len(trace.devices) == 1 and trace.peak_bytes() == 4 * MIB
+    assert len(trace.devices) == 1 and trace.peak().bytes == 4 * MIB
     assert trace.live().empty and trace.diagnose() and trace.verify().resumed == 1
 
 

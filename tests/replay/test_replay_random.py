@@ -226,7 +226,7 @@ def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
         comparison.add(trace.segments(at=since_begin), trace.blocks(at=since_begin), checkpoint)
     assert not comparison.differences, "\n".join(comparison.differences[:10])
     peaks = checkpoints[-1].peaks["cuda:0"]
-    assert trace.segments(at="peak")["allocated_size"].sum() == peaks["allocated"] == trace.peak_bytes("cuda:0")
+    assert trace.segments(at="peak")["allocated_size"].sum() == peaks["allocated"] == trace.peak(device="cuda:0").bytes
     assert trace.segments(at="peak:reserved")["total_size"].sum() == peaks["reserved"]
     assert peaks["reserved"] > checkpoints[-1].segments[0][2] > 0
 

@@ -108,8 +108,8 @@ def test_live_and_peak(trace: alloctrace.Trace) -> None:
     assert sorted(trace.live(at="step:1")["nbytes"]) == [10, 10]
     assert list(trace.live(at="step:1")["step"]) == [0, 1]
     assert trace.live(at="peak")["nbytes"].max() == 5000
-    assert trace.peak_bytes() == 5064 == trace.live(at="peak")["nbytes"].sum()
-    assert trace.live(at=trace.peak_seq() - 1)["nbytes"].sum() == 64
+    assert trace.peak().bytes == 5064 == trace.live(at="peak")["nbytes"].sum()
+    assert trace.live(at=trace.peak().seq - 1)["nbytes"].sum() == 64
     assert trace.live(at="mark:after the layer")["nbytes"].sum() == 64
     assert trace.sites(at="peak")["live_bytes"].sum() == 5064
     assert trace.live(device="cuda:0").empty
@@ -123,7 +123,7 @@ def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> 
         assert timeline["requested"].iloc[-1] == 64
         assert (timeline["requested_min"] <= timeline["requested"]).all()
         assert (timeline["requested"] <= timeline["requested_max"]).all()
-    assert trace.timeline(1)["seq"].iloc[0] == trace.peak_seq()
+    assert trace.timeline(1)["seq"].iloc[0] == trace.peak().seq
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 

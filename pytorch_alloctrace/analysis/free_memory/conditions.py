@@ -64,7 +64,7 @@ class Condition:
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     """What is the matter with a device, most bytes first; nothing where its allocator tells no segments."""
-    table = trace.timeline(_POINTS, device)
+    table = trace.timeline(_POINTS, device=device)
     if not len(table) or table["reserved_max"].isna().all():
         return ()
     found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
@@ -83,7 +83,7 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
     if usual < LEAST:
         return
     at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
-    worst = fragmentation_at(trace, at, device)
+    worst = fragmentation_at(trace, at, device=device)
     if not _matters(worst.stranded, worst.reserved):
         return
     first = next(iter(worst.pinners_by_line.to_dict("records")), None)

@@ -24,7 +24,7 @@ _POOL_COLUMNS = (
     *("segment_pool_id", "stream", "segment_type", "segments", "total_size", "active_size", "free_size"),
     *("largest_free", "pieces", "external_fragmentation"),
 )
-_LARGEST = np.uint64(1 << 62)
+_LARGEST = 1 << 62
 _CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
 
 
@@ -67,7 +67,7 @@ class Fragmentation:
         return float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free if self.free else 0.0
 
 
-def fragmentation_at(trace: RecordedTrace, at: Position, device: str | None) -> Fragmentation:
+def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> Fragmentation:
     """See `Trace.fragmentation`."""
     if device is not None and device not in trace.devices:
         raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")

@@ -29,10 +29,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
 from ...errors import TraceError
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteBytes, sites_of_blocks, top_sites
 from .allocator import LEAST_SPLIT_SIZE, MIB, SMALL_REQUEST, AllocatorSettings, SettingsHistory
@@ -198,11 +198,13 @@ class OutOfMemory:
         return ELSEWHERE if is_elsewhere else FRAGMENTED
 
 
-def find_ooms(trace: RecordedTrace, device: str | None = None, last: int | None = None) -> list[OutOfMemory]:
-    """See `Trace.ooms`."""
+def find_ooms(
+    trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
+) -> list[OutOfMemory]:
+    """See `Trace.ooms`. within: only refusals in these events."""
     if device is not None and device not in trace.devices:
         raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
-    refusals = find_refusals(trace, device, last)
+    refusals = find_refusals(trace, device=device, within=within, last=last)
     if not refusals:
         return []
     history = SettingsHistory(trace)
@@ -225,10 +227,10 @@ def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHist
     total, by_others = _device_memory(trace, refusal)
     allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
     sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
-    step = trace.positions.step_of(np.array([refusal.seq], dtype=np.uint64))[0]
+    peak = trace.replay.peak("reserved", device)
     return OutOfMemory(
         refusal=refusal,
-        step=None if pd.isna(step) else int(step),
+        step=trace.positions.step_at(refusal.seq),
         site=Site.of_stack(trace.stacks, refusal.stack_id),
         segment_size=settings.segment_size(refusal.requested) if makes_segments else refusal.requested,
         segment_type="small" if refusal.requested <= SMALL_REQUEST else "large",
@@ -237,7 +239,7 @@ def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHist
         allocated=allocated,
         total=total,
         by_others=by_others,
-        peak_reserved=trace.peak_reserved_bytes(device),
+        peak_reserved=peak.bytes if peak is not None else 0,
         here=parts[0],
         elsewhere=parts[1],
         top_sites=sites,
@@ -257,7 +259,7 @@ def _device_memory(trace: RecordedTrace, refusal: Refusal) -> tuple[int | None, 
     """Bytes of the device, and of other processes on it: by the last sample before the refusal that tells them, or, as
     a program may fail before the first, the next one."""
     hardware = trace.hardware.set_index("device")["bytes"]
-    samples = trace.driver_memory(refusal.device)
+    samples = trace.driver_memory(device=refusal.device)
     total = hardware.get(refusal.device, samples["total"].max() if len(samples) else None)
     told = samples[samples["by_others"].notna()]
     before = told[told["seq"] < refusal.seq]

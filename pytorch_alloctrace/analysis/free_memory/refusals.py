@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.kinds import KINDS
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 
 _COLUMNS = (
@@ -49,14 +50,20 @@ class Refusal:
     outcome_ns: int | None = None
 
 
-def find_refusals(trace: RecordedTrace, device: str | None = None, last: int | None = None) -> list[Refusal]:
-    """In order; on one device or all, only the last so many. Reads the events from the first one on."""
-    if not trace.refusals:
+def find_refusals(
+    trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
+) -> list[Refusal]:
+    """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on."""
+    within = within or Range(0, None)
+    numbers = np.array([*trace.refusals], dtype=np.int64)
+    wanted = numbers[within.has(numbers)]
+    if not len(wanted):
         return []
     found: deque[Refusal] = deque(maxlen=last)
-    for frame in trace.iter_events(since=min(trace.refusals), columns=_COLUMNS, kinds=("oom", "alloc")):
+    for frame in trace.iter_events(since=int(wanted.min()), columns=_COLUMNS, kinds=("oom", "alloc")):
         is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
         refused = frame[is_oom]
+        refused = refused[refused["seq"].isin(wanted)]
         if device is not None:
             refused = refused[refused["device"] == device]
         found.extend(_refusals(trace, refused))
@@ -90,13 +97,13 @@ def _settle(found: deque[Refusal], device: str, served: pd.DataFrame) -> None:
     """Notes for the refusals of a device what came of them in a stretch of its allocations."""
     if served.empty:
         return
-    seq: npt.NDArray[np.uint64] = served["seq"].to_numpy()
+    seq: npt.NDArray[np.int64] = served["seq"].to_numpy()
     sizes = -(-served["nbytes"].to_numpy(np.int64) // _GRANULE) * _GRANULE
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
     for index, refusal in enumerate(found):
         if refusal.device != device or refusal.outcome == RETRIED:
             continue
-        first = int(np.searchsorted(seq, np.uint64(refusal.seq)))
+        first = int(np.searchsorted(seq, refusal.seq))
         if first == len(seq):
             continue
         if largest_from[first] >= refusal.requested:

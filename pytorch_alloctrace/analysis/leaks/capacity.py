@@ -17,7 +17,7 @@ def room(trace: RecordedTrace, device: str, windows: Windows, live: int) -> int 
     the memory of the machine without what this process had resident; what other processes use is not known. Where the
     driver told nothing, the device's size without the live bytes.
     """
-    samples = trace.driver_memory(device)
+    samples = trace.driver_memory(device=device)
     samples = samples[samples["total"].notna() & samples["used"].notna()]
     if samples.empty:
         sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]

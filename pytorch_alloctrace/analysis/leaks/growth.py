@@ -60,7 +60,7 @@ class GrowingSite:
 
 def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
     """None for a trace without steps."""
-    steps = trace.steps(device)
+    steps = trace.steps(device=device)
     if steps.empty:
         return None
     levels = steps["live_bytes"].to_numpy(np.int64)
@@ -96,9 +96,9 @@ def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingS
     windows = Windows.of(trace, device)
     if not windows.units or windows.too_short:
         return ()
-    before = trace.sites(device=device, at=windows.warmup_end).to_dict("records")
+    before = trace.sites(windows.warmup_end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
-    after = trace.sites(device=device, at=windows.judged_at)
+    after = trace.sites(windows.judged_at, device=device)
     length = windows.units * windows.length_of_unit
     found = []
     for row in after.to_dict("records"):

@@ -228,7 +228,7 @@ class _MadeByQuarter:
 def _made(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
     """Blocks and bytes that each stack (the index) has made between two moments: allocations, bytes."""
     first, last = (
-        trace.stack_totals(device, at).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
+        trace.stack_totals(at, device=device).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
         for at in (begin, end)
     )
     return last.sub(first, fill_value=0)

@@ -60,7 +60,7 @@ class Windows:
     def of(cls, trace: RecordedTrace, device: str, within: Range | None = None) -> Windows:
         """By steps where the trace has any, else by time. within: of these events alone, by steps; what lies before it
         is the warm-up. Raises PositionError where that cannot be."""
-        steps = trace.steps(device)
+        steps = trace.steps(device=device)
         if within is not None:
             inside = within.has(steps["seq"].to_numpy(np.int64))
             if not inside.any():
@@ -92,7 +92,7 @@ class Windows:
 
     @classmethod
     def _of_time(cls, trace: RecordedTrace, device: str) -> Windows:
-        timeline = trace.timeline(_TIMELINE_POINTS, device)
+        timeline = trace.timeline(_TIMELINE_POINTS, device=device)
         warmup = _TIMELINE_POINTS - WINDOWS
         begins = timeline["time_ns"].to_numpy(np.int64)
         moments = timeline["seq"].to_numpy(np.int64)

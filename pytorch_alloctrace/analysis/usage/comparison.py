@@ -29,8 +29,8 @@ def compare(
     trace_b: RecordedTrace,
     *,
     at: Position = "peak",
-    by: str = "line",
     device: str | None = None,
+    by: str = "line",
 ) -> pd.DataFrame:
     """What two runs hold at a moment of each, matched by place in the code, the largest change first, in requested
     bytes.
@@ -68,14 +68,14 @@ def compare(
 def has_moment(trace: RecordedTrace, at: Position, device: str) -> bool:
     """Whether a trace has the device at all, and if a peak is asked for, a peak of it."""
     if at in PEAKS:
-        return trace.peak_event("reserved" if at == "peak:reserved" else "allocated", device) is not None
+        return trace.replay.peak("reserved" if at == "peak:reserved" else "allocated", device) is not None
     return device in trace.devices
 
 
 def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
     """That of a device which the other trace alone has is empty."""
     missing = device is not None and not has_moment(trace, at, device)
-    return composition_at(trace, 0, by, "") if missing else composition_at(trace, at, by, device)
+    return composition_at(trace, 0, device="", by=by) if missing else composition_at(trace, at, device=device, by=by)
 
 
 def _pairs(

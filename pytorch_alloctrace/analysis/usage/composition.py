@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ _LEAST_SECONDS = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class PeakMemory:
-    """The most that a device had at once, and what it consisted of."""
+    """The most that a device had at once. What it consisted of is worked out when it is first asked for."""
 
     device: str
     measure: str
@@ -40,53 +41,62 @@ class PeakMemory:
     """Since 1970-01-01 UTC."""
     step: int | None
     """None where the trace has no steps."""
-    requested: int
-    """Live then, in the sizes that the program asked for: the sum of `composition`."""
-    reserved: int | None
-    """Held from the driver then; None where the allocator tells no segments."""
-    composition: pd.DataFrame = field(repr=False)
-    """`Trace.composition` by line, then."""
-    phases: pd.DataFrame = field(repr=False)
-    """The same by phase."""
-    ages: pd.DataFrame = field(repr=False)
-    """The same by age."""
+    _trace: RecordedTrace = field(repr=False)
+
+    @functools.cached_property
+    def requested(self) -> int:
+        """Live then, in the sizes that the program asked for: the sum of `composition`."""
+        return int(self._live["nbytes"].sum())
+
+    @functools.cached_property
+    def reserved(self) -> int | None:
+        """Held from the driver then; None where the allocator reports no segments."""
+        segments = self._trace.segments(self.seq, device=self.device)
+        return int(segments["total_size"].sum()) if len(segments) else None
+
+    @functools.cached_property
+    def composition(self) -> pd.DataFrame:
+        """`Trace.composition` by line, then."""
+        return composition_of(self._trace, self._live, "line", self.seq + 1)
+
+    @functools.cached_property
+    def phases(self) -> pd.DataFrame:
+        """The same by phase."""
+        return composition_of(self._trace, self._live, "phase", self.seq + 1)
+
+    @functools.cached_property
+    def ages(self) -> pd.DataFrame:
+        """The same by age."""
+        return composition_of(self._trace, self._live, "age", self.seq + 1)
+
+    @functools.cached_property
+    def _live(self) -> pd.DataFrame:
+        return self._trace.live(self.seq, device=self.device)
 
 
-def peak_memory(trace: RecordedTrace, device: str | None, measure: str) -> PeakMemory:
+def peak_memory(trace: RecordedTrace, measure: str, *, device: str | None = None) -> PeakMemory:
     """See `Trace.peak`."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
-    peaks = {name: trace.peak_event(measure, name) for name in trace.devices if device in (None, name)}
+    peaks = {name: trace.replay.peak(measure, name) for name in trace.devices if device in (None, name)}
     reached = {name: peak for name, peak in peaks.items() if peak is not None}
     device = max(reached, key=lambda name: reached[name].bytes, default=device)
     found = reached.get(device or "")
     if device is None or found is None:
-        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
         raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
     return memory_at(trace, found, device, measure)
 
 
 def memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> PeakMemory:
-    """What the memory of a device consisted of at a peak that is known."""
-    segments = trace.segments(peak.seq, device=device)
-    live = trace.live(peak.seq, device=device)
-    step = trace.positions.step_of(np.array([peak.seq], dtype=np.uint64))[0]
-    return PeakMemory(
-        device=device,
-        measure=measure,
-        bytes=peak.bytes,
-        seq=peak.seq,
-        time_ns=peak.time_ns,
-        step=None if pd.isna(step) else int(step),
-        requested=int(live["nbytes"].sum()),
-        reserved=int(segments["total_size"].sum()) if len(segments) else None,
-        composition=composition_of(trace, live, "line", peak.seq + 1),
-        phases=composition_of(trace, live, "phase", peak.seq + 1),
-        ages=composition_of(trace, live, "age", peak.seq + 1),
-    )
+    """A peak whose event is known."""
+    step = trace.positions.step_at(peak.seq)
+    return PeakMemory(device, measure, peak.bytes, peak.seq, peak.time_ns, step, trace)
 
 
-def composition_at(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
+def composition_at(
+    trace: RecordedTrace, at: Position = "end", *, device: str | None = None, by: str = "line"
+) -> pd.DataFrame:
     """See `Trace.composition`."""
     until = trace.first_event_after(at, device)
     blocks = trace.live("end" if until is None else until - 1, device=device)
@@ -130,12 +140,12 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
 
 def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int | None) -> pd.DataFrame:
     """Classes that double in length where the trace has steps; else of seconds, that grow tenfold."""
-    ends = trace.steps()["seq"].to_numpy(np.uint64)
+    ends = trace.steps()["seq"].to_numpy(np.int64)
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
         # belongs to it.
-        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.uint64), side="left")
-        now = len(ends) if until is None else int(np.searchsorted(ends, np.uint64(max(until, 1) - 1), side="left"))
+        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.int64), side="left")
+        now = len(ends) if until is None else int(np.searchsorted(ends, max(until, 1) - 1, side="left"))
         ages, unit = (now - born).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0

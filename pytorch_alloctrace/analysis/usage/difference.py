@@ -12,9 +12,11 @@ CHANGE_COLUMNS = ("bytes_before", "bytes_after", "change", "blocks_before", "blo
 _HELD = ("bytes", "blocks")
 
 
-def difference(trace: RecordedTrace, a: Position, b: Position, by: str, device: str | None) -> pd.DataFrame:
+def difference(
+    trace: RecordedTrace, a: Position, b: Position, *, device: str | None = None, by: str = "line"
+) -> pd.DataFrame:
     """See `Trace.diff`."""
-    before, after = (composition_at(trace, moment, by, device) for moment in (a, b))
+    before, after = (composition_at(trace, moment, device=device, by=by) for moment in (a, b))
     names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
     return changes(before, after, key_of(by), names)
 

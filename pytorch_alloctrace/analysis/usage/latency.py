@@ -30,7 +30,7 @@ def slow_calls(trace: RecordedTrace, device: str | None, until: int | None, firs
         known = requests if before is None else pd.concat([before.iloc[-1000:], requests])
         before = known
         left -= len(told)
-        called = known.set_index("seq").reindex(told["address"])
+        called = known.set_index("seq").reindex(told["address"].to_numpy(np.int64))
         own = called["stack_id"].notna().to_numpy() & (
             np.ones(len(called), dtype=bool) if device is None else (called["device"] == device).to_numpy()
         )

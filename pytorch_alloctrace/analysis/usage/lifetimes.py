@@ -24,7 +24,12 @@ LIFETIME_COLUMNS = (*(f"{name}_per_step" for name in _PER_STEP), "temporary", *L
 
 
 def site_lifetimes(
-    trace: RecordedTrace, device: str | None, by: str, at: Position, since: Position | None = None
+    trace: RecordedTrace,
+    *,
+    device: str | None = None,
+    by: str = "line",
+    since: Position | None = None,
+    until: Position = "end",
 ) -> pd.DataFrame:
     """The columns of `Trace.sites`, ordered as there, and of the measured steps, on average per step (<NA> without
     steps):
@@ -41,19 +46,19 @@ def site_lifetimes(
 
     Three passes over the trace, and the events of the measured steps in memory.
     """
-    until = trace.first_event_after(at, device)
-    first = 0 if since is None else trace.range(since, at, device).first
-    window = Window.before(trace, until, first)
+    end = trace.first_event_after(until, device)
+    first = 0 if since is None else trace.range(since, until, device=device).first
+    window = Window.before(trace, end, first)
     tables = [
-        trace.stack_totals(device, "end" if until is None else until - 1).astype(np.int64),
+        trace.stack_totals("end" if end is None else end - 1, device=device).astype(np.int64),
         _measured(window.blocks(trace), device),
-        slow_calls(trace, device, until, first),
+        slow_calls(trace, device, end, first),
     ]
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
     filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
     totals = pd.concat(filled, axis=1)
     if since is not None:
-        totals = _since(totals, trace.stack_totals(device, first - 1).astype(np.int64).set_index("stack_id"))
+        totals = _since(totals, trace.stack_totals(first - 1, device=device).astype(np.int64).set_index("stack_id"))
     more = {name: "sum" for name in ("live_change",) if name in totals}
     table = group_stacks(trace.stacks, totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
     if since is not None:

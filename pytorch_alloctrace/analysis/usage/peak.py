@@ -16,7 +16,7 @@ _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 """Kinds of events that change what is reserved."""
 
 
-def peak_between(trace: RecordedTrace, within: Range, device: str | None, measure: str) -> PeakMemory:
+def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: str | None = None) -> PeakMemory:
     """As `Trace.peak`, within a range; what it begins with counts. Raises PositionError where there is none."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
@@ -24,7 +24,7 @@ def peak_between(trace: RecordedTrace, within: Range, device: str | None, measur
     peaks = {name: highest(trace, within, name) for name in trace.devices if device in (None, name)}
     name = max(peaks, key=lambda name: peaks[name].bytes, default="")
     if name not in peaks or not peaks[name].bytes:
-        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not tell it"
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
         raise PositionError(f"there is no peak of {device or 'any device'} in this range: nothing was {kept}")
     return memory_at(trace, peaks[name], name, measure)
 
@@ -32,7 +32,7 @@ def peak_between(trace: RecordedTrace, within: Range, device: str | None, measur
 def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:
     """The replay has measured the highest of each of many intervals, and which event reached it. Of the two intervals
     that only a part of the range is in, it may lie outside: there the events decide which moments are looked at."""
-    table = trace.timeline(POINTS, device)
+    table = trace.timeline(POINTS, device=device)
     events, sizes = table["seq"].to_numpy(np.int64), table["allocated_max"].to_numpy(np.int64)
     is_inside = within.has(events)
     looked_at = {within.first - 1}

@@ -58,8 +58,8 @@ class Window:
 
         stack_id: of the forward that caused it, where autograd's thread has none of its own. born, freed: events,
         `freed` the largest number where it is live at the window's end. survives: live at the end of the step that
-        it was made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while one was
-        evaluated.
+        it was made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while
+        one was evaluated.
         """
         events = trace.events(since=self.first, until=self.end, columns=_COLUMNS, kinds=("alloc", *_FREES))
         if events.empty:

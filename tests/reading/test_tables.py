@@ -1,0 +1,138 @@
+"""Every public table of a real trace: columns that do not hide what a DataFrame has, and integers that can be
+subtracted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+from running import needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+
+kept = []
+
+def step(number, model, optimizer):
+    kept.append(torch.empty(300_000, device="cuda"))
+    kept.append(torch.empty(70_000))
+    model(torch.ones(64, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def refuse():
+    try:
+        torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+
+with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
+    model = torch.nn.Linear(64, 64, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+    for number in range(40):
+        step(number, model, optimizer)
+        alloctrace.step()
+    large = torch.empty(30_000_000, device="cuda")
+    del kept[10:20], large
+    alloctrace.mark("half")
+    refuse()
+"""
+SERIES_ONLY = {"name", "nbytes"}
+"""A Series has these and a DataFrame does not: `table.nbytes` is the column. Only of a row that was made a Series is
+`row.nbytes` something else than `row["nbytes"]`."""
+UNSIGNED = {"address", "segment", "range"}
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "program.py").write_text(PROGRAM)
+    run_python(folder, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
+    """All of them, by the expression that makes them; none may be empty."""
+    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
+    yield "events", trace.events(columns=columns)
+    for at in ("end", "peak"):
+        yield f"live({at})", trace.live(at)
+        yield f"blocks({at})", trace.blocks(at)
+        yield f"segments({at})", trace.segments(at)
+        yield f"stack_totals({at})", trace.stack_totals(at)
+        yield f"stack_totals({at}, device)", trace.stack_totals(at, device="cuda:0")
+    for by in ("line", "stack", "function", "file"):
+        yield f"sites by {by}", trace.sites(by=by)
+        yield f"lifetimes by {by}", trace.lifetimes(by=by)
+        yield f"lifetimes since by {by}", trace.lifetimes(by=by, since="step:3", until="step:9")
+    for by in ("line", "stack", "function", "file", "age", "phase"):
+        yield f"composition by {by}", trace.composition(by=by)
+        yield f"diff by {by}", trace.diff("step:3", "step:9", by=by)
+        yield f"compare by {by}", alloctrace.compare(trace, trace, by=by)
+    peak, fragmentation = trace.peak(), trace.fragmentation("mark:half")
+    yield from (("peak", peak.composition), ("peak, phases", peak.phases), ("peak, ages", peak.ages))
+    for name in ("segments", "pools", "free_pieces", "pinners", "pinners_by_line"):
+        yield f"fragmentation, {name}", getattr(fragmentation, name)
+    yield "timeline", trace.timeline()
+    yield "driver_memory", trace.driver_memory()
+    yield "steps", trace.steps()
+    yield "marks", trace.marks()
+    yield "threads", trace.threads
+    yield "hardware", trace.hardware
+    leaks = trace.leaks()
+    yield "leaks", leaks
+    yield "leaks, sites", pd.DataFrame(leaks["sites"].iloc[0])
+
+
+@needs_cuda_build
+def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
+    taken = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
+    seen = dict(tables(trace))
+    assert [name for name, table in seen.items() if table.empty] == []
+    assert {name: {*table.columns} & taken for name, table in seen.items() if {*table.columns} & taken} == {}
+
+
+@needs_cuda_build
+def test_integers_are_signed(trace: alloctrace.Trace) -> None:
+    """What pandas subtracts from an unsigned integer wraps. Also where a table is empty."""
+    nothing = [("live", trace.live(device="cuda:7")), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
+    nothing += [("stack_totals", trace.stack_totals(0)), ("timeline", trace.timeline(device="cuda:7"))]
+    for name, table in [*tables(trace), *nothing]:
+        for column, dtype in table.dtypes.items():
+            if isinstance(dtype, np.dtype) and dtype.kind in "iu":
+                allowed = (np.int64, np.uint64) if column in UNSIGNED else (np.int64,)
+                assert dtype in allowed, (name, column, dtype)
+            elif isinstance(dtype, pd.api.extensions.ExtensionDtype) and dtype.kind in "iu":
+                assert dtype == pd.Int64Dtype(), (name, column, dtype)
+
+
+@needs_cuda_build
+def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace) -> None:
+    for wrong in (
+        lambda: trace.sites("end", "cuda:0"),  # type: ignore[misc]
+        lambda: trace.timeline(100, "cuda:0"),  # type: ignore[misc]
+        lambda: trace.events("step:1"),  # type: ignore[misc]
+        lambda: trace.leaks("cuda:0"),  # type: ignore[misc]
+        lambda: trace.peak("allocated", "cuda:0"),  # type: ignore[misc]
+    ):
+        with pytest.raises(TypeError, match="positional"):
+            wrong()
+    assert trace.peak("reserved", device="cuda:0").bytes == trace.segments("peak:reserved")["total_size"].sum()
+    assert trace.ooms(since="mark:half")[0].seq == trace.ooms(last=1)[0].seq and not trace.ooms(until="mark:half")
+
+
+def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> pd.DataFrame:
+        raise AssertionError("a state of the replay for a number that is known")
+
+    monkeypatch.setattr(type(trace), "live", refuse)
+    monkeypatch.setattr(type(trace), "segments", refuse)
+    peak = trace.peak()
+    assert peak.bytes > 0 and "cuda:0" in repr(peak)
+    with pytest.raises(AssertionError, match="state of the replay"):
+        _ = peak.composition
