@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .analysis.free_memory.fragmentation import Fragmentation
     from .analysis.free_memory.oom import OutOfMemory
     from .analysis.usage.composition import PeakMemory
-    from .report.findings import Finding
+    from .report.finding import Finding
 
 
 def load(
@@ -47,8 +47,8 @@ class Trace(RecordedTrace):
     """A trace, opened for reading: `RecordedTrace` has what it tells of itself."""
 
     def plot_timeline(self, points: int = 2000, *, device: str | None = None, axes: Axes | None = None) -> Figure:
-        """Draws `timeline` with matplotlib, a chart a device: see `report.timeline_plot`."""
-        from .report.timeline_plot import plot_timeline
+        """Draws `timeline` with matplotlib, a chart a device: see `report.timeline`."""
+        from .report.timeline import plot_timeline
 
         return plot_timeline(self.timeline(points, device=device), axes)
 
@@ -145,7 +145,7 @@ class Trace(RecordedTrace):
         run has one, of kind "no_leak".
         """
         from .analysis.summary import summarize
-        from .report.findings import diagnosis
+        from .report.verdict import diagnosis
 
         return diagnosis(summarize(self))
 

@@ -11,10 +11,9 @@ from rich.console import Console
 
 from ..analysis import summarize
 from ..errors import AlloctraceError, TraceError
-from ..report.as_json import verdict_json
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
-from ..report.text import write_verdict
+from ..report.verdict import verdict_json, write_verdict
 from ..trace import Trace, load
 from .forms import whole_stacks
 from .options import PROGRAM, parse

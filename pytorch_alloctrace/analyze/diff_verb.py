@@ -14,8 +14,8 @@ from ..analysis.usage.comparison import compare, has_moment
 from ..reading.sites import Frame
 from ..report import units
 from ..report.difference import Changes, changes_data, write_changes
-from ..report.places import PlaceNames
 from ..report.screen import Screen
+from ..report.site_names import SiteNames
 from ..report.stacks import frames_of
 from ..trace import Trace
 
@@ -37,7 +37,7 @@ def show_diff(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
     if options.csv:
         tables = [changes.table.head(top).assign(device=changes.device) for changes in found]
         return (pd.concat(tables, ignore_index=True).to_csv(index=False) if tables else ""), status
-    names = PlaceNames(str(other.header.get("working_directory", "")))
+    names = SiteNames(str(other.header.get("working_directory", "")))
     if not found:
         screen.text("Nothing was allocated in either.")
     for number, changes in enumerate(found):

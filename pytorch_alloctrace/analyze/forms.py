@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from ..report.fragmentation import records
-from ..report.places import PlaceNames
+from ..report.site_names import SiteNames
 from ..report.stacks import Frames, frames_of, with_frames
+from ..report.tables import records
 from ..trace import Trace
 
 
@@ -19,9 +19,9 @@ def whole_stacks(trace: Trace, options: argparse.Namespace) -> Frames | None:
     return frames_of(trace) if options.all_frames else None
 
 
-def place_names(trace: Trace, options: argparse.Namespace) -> PlaceNames:
+def place_names(trace: Trace, options: argparse.Namespace) -> SiteNames:
     """As the program's user knows them, and whole stacks where they are asked for."""
-    return PlaceNames(str(trace.header.get("working_directory", "")), whole_stacks(trace, options))
+    return SiteNames(str(trace.header.get("working_directory", "")), whole_stacks(trace, options))
 
 
 def json_text(data: Any, trace: Trace, options: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..analysis import summarize
 from ..report.screen import Screen
-from ..report.text import write_findings
+from ..report.verdict import write_leaks
 from ..trace import Trace
 from .forms import json_text, whole_stacks
 
@@ -28,7 +28,7 @@ def show_leaks(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
     is_whole = options.since is None and options.until is None
     within = None if is_whole else trace.range(options.since, options.until, device=device)
     summary = summarize(trace, devices=options.device, of_leaks=True, within=within)
-    found = write_findings(summary, screen, top, whole_stacks(trace, options))
+    found = write_leaks(summary, screen, top, whole_stacks(trace, options))
     return "", _status(found, options)
 
 

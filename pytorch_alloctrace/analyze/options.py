@@ -117,7 +117,7 @@ a moment (--at, --since, --until) is:
 examples:
 {examples}
 
-Sizes of the verdict are those that the program asked for. Fields of its --json: pydoc pytorch_alloctrace.report.as_json
+Sizes of the verdict are those that the program asked for. Fields of its --json: pydoc pytorch_alloctrace.report.verdict
 """
 
 

@@ -10,8 +10,10 @@ import sys
 import pandas as pd
 
 from ..errors import PositionError
-from ..report.memory import write_blocks, write_segments, write_timeline, write_verification
 from ..report.screen import Screen
+from ..report.segments import write_blocks, write_segments
+from ..report.timeline import write_timeline
+from ..report.verification import write_verification
 from ..trace import Trace
 from .diff_verb import show_diff
 from .forms import json_text, place_names

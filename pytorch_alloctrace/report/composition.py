@@ -1,9 +1,9 @@
-"""What the live memory consists of, for people and for programs.
+"""What the live memory consists of, at the peak or at another position, as text and as plain values.
 
-JSON is an object: device, at, since and until (the stretch that the peak is of; null: the whole run), measure and bytes
-(of the peak; else null), seq (the state is the one after this event), time_ns (since 1970-01-01 UTC), step, requested,
-reserved (null where they are not told), by, composition (a list of objects, see `Trace.composition`). CSV is the
-composition. Sizes in bytes, shares from 0 to 1.
+JSON is an object: device, at, since and until (the range whose peak it is; null: the whole run), measure and bytes (of
+the peak; else null), seq (the state is that after this event), time_ns (since 1970-01-01 UTC), step, requested,
+reserved (null if unknown), by, composition (a list of objects, see `Trace.composition`). CSV is the composition. Sizes
+in bytes, shares from 0 to 1.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ..analysis.usage.composition import PeakMemory
 from ..reading.positions import Position
 from ..reading.sites import BY
 from . import units
-from .fragmentation import records, site_of
-from .places import PlaceNames
 from .screen import ENTRY_BAR, Screen
+from .site_names import SiteNames
+from .tables import records, rows, site_of
 
 _COLUMN = 16
 """Width of a share and a size."""
 _BARS = 48
-"""Columns of a line with a bar that are not the bar."""
+"""Width of everything but the bar in a line that has one."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A composition to be shown, and of which moment it is."""
+    """A composition to be shown, and its position."""
 
     device: str
     at: Position
@@ -43,15 +43,15 @@ class Shown:
     requested: int
     reserved: int | None
     peak: PeakMemory | None = None
-    """If the moment is one."""
+    """If the position is one."""
     since: Position | None = None
-    """Of a peak: of the stretch from here."""
+    """Of a peak: after this."""
     until: Position | None = None
-    """To here."""
+    """Up to and including this."""
 
 
 def composition_data(shown: Shown, top: int) -> dict[str, Any]:
-    """As plain values, with no more than `top` rows."""
+    """As plain values, with at most `top` rows."""
     return {
         "device": shown.device,
         "at": str(shown.at),
@@ -69,8 +69,8 @@ def composition_data(shown: Shown, top: int) -> dict[str, Any]:
     }
 
 
-def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: PlaceNames, top: int) -> None:
-    """The moment, and what was live then; at a peak also by phase and age. begin_ns: of the recording."""
+def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: SiteNames, top: int) -> None:
+    """The position and what was live there; of a peak also by phase and by age. begin_ns: when the recording began."""
     blocks = units.counted(int(shown.composition["blocks"].sum()), "block")
     when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
     if shown.step is not None:
@@ -85,9 +85,8 @@ def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: PlaceN
     title = Text.assemble((label, "bold"), f"  {shown.device}: {amount} {when}{after}")
     screen.text(title, hanging=len(label) + 2)
     if shown.peak is not None:
-        reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} were reserved then"
-        asked = f"{units.size(shown.requested)} of it in {blocks} asked for by the program"
-        screen.text(f"{asked}{reserved}.", len(label) + 2)
+        reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} was reserved"
+        screen.text(f"The program requested {units.size(shown.requested)} in {blocks}{reserved}.", len(label) + 2)
     write_table(shown.composition, shown.by, screen, names, top)
     if shown.peak is not None and shown.by in BY:
         for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
@@ -96,30 +95,28 @@ def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: PlaceN
             write_table(table, name, screen, names, top)
 
 
-def write_table(table: pd.DataFrame, by: str, screen: Screen, names: PlaceNames, top: int) -> None:
-    """The rows of a composition; of places the first `top`, what is left in one line."""
+def write_table(table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int) -> None:
+    """The rows of a composition; of sites the first `top`, and what is left in one line."""
     total = int(table["bytes"].sum())
     if by not in BY:
         width = max(min(screen.width - _BARS, 40), 4)
-        for row in table.to_dict("records"):
+        for row in rows(table):
             bar = units.bar(row["share"], width, plain=screen.plain)
             amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
             screen.text(Text.assemble(f"{amount}  {row[by]:<16}  ", (bar, "green")))
         return
-    for row in table.head(top).to_dict("records"):
-        site = site_of({str(name): value for name, value in row.items()})
-        place = (
-            names.place(site) if by in ("line", "stack", "function") or not site.filename else names.file(site.filename)
-        )
+    for row in rows(table.head(top)):
+        site = site_of(row)
+        name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
         notes = [units.counted(int(row["blocks"]), "block")]
         if row["backward_bytes"]:
-            notes.append(f"of it {units.size(row['backward_bytes'])} made in its backward")
-        if by == "stack":
+            notes.append(f"including {units.size(row['backward_bytes'])} in its backward")
+        if by == "stack_id":
             notes.append(f"stack {int(row['stack_id'])}")
         amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
-        screen.entry(amount, f"{place} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
+        screen.entry(amount, f"{name} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
     rest = table.iloc[top:]
     if len(rest):
         left = int(rest["bytes"].sum())

@@ -1,4 +1,4 @@
-"""Conditions of a device's memory in words: what it is, with figures, and what to do."""
+"""Conditions of a device's memory in words: what is wrong, with figures, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,85 +6,96 @@ from collections.abc import Callable
 
 from ..analysis.free_memory.conditions import Condition
 from . import units
-from .places import PlaceNames
+from .finding import Finding
+from .site_names import SiteNames
 
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 
 
-def condition_title(condition: Condition) -> str:
-    """One line without a full stop: how much, of what, where."""
+def condition_finding(condition: Condition, names: SiteNames) -> Finding:
+    """The condition in words."""
+    return Finding(
+        kind=condition.kind,
+        title=_title(condition),
+        device=condition.device,
+        bytes=condition.bytes,
+        confidence=None,
+        site=condition.site,
+        stack_id=condition.stack_id,
+        sentences=_SENTENCES[condition.kind](condition, names),
+    )
+
+
+def _title(condition: Condition) -> str:
     amount, of = units.size(condition.bytes), units.size(condition.of)
     titles = {
-        "fragmentation": f"{amount} of {of} reserved are stranded in segments that live blocks hold",
-        "cache": f"{amount} of {of} reserved are cached, and nothing uses them any more",
-        "rounding": f"{amount} of {of} allocated at the peak are rounding waste",
-        "pending": f"{amount} were freed, but held back for another stream (of {of} reserved)",
-        "churn": f"{amount} went back to the driver and were taken again",
-        "outside": f"{amount} of the device's {of} are used outside of PyTorch",
+        "fragmentation": f"{amount} of {of} reserved is stranded in segments that live blocks hold",
+        "cache": f"{amount} of {of} reserved is cached, but no longer used",
+        "rounding": f"{amount} of {of} allocated at the peak is rounding waste",
+        "pending": f"{amount} of {of} reserved was freed, but held back for another stream",
+        "churn": f"{amount} was returned to the driver and taken again",
+        "outside": f"{amount} of the device's {of} is used outside PyTorch",
     }
     return f"{condition.device}: {titles[condition.kind]}"
 
 
-def condition_sentences(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
-    """What it rests on, and what to do about it."""
-    return _SENTENCES[condition.kind](condition, names)
-
-
-def _fragmentation(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
-    blocks = units.counted(int(condition.figures["blocks"]), "block")
+def _fragmentation(condition: Condition, names: SiteNames) -> tuple[str, ...]:
+    count, amount = int(condition.figures["blocks"]), units.size(condition.figures["block_bytes"])
+    blocks = f"1 block of {amount} keeps" if count == 1 else f"{count:,} blocks ({amount}) keep"
     return (
-        f"Most by {_where(condition, names)}: {blocks}, {units.size(condition.figures['block_bytes'])}, that keep"
-        f" {units.size(condition.site_bytes)} from being returned ({_when(condition)}).",
-        f"What helps is to make what lives long before what is large, or {_VARIABLE}=expandable_segments:True."
-        " All of them: the verb fragmentation.",
+        f"Mostly because of {_where(condition, names)}: {blocks} {units.size(condition.site_bytes)} from being"
+        f" returned ({_when(condition)}).",
+        "What helps: allocate long-lived memory before large memory, or set"
+        f" {_VARIABLE}=expandable_segments:True. The verb fragmentation shows all such lines.",
     )
 
 
-def _cache(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
-    needed = "only the warm-up needed them" if condition.figures["is_warmup"] else "they were last needed"
+def _cache(condition: Condition, names: SiteNames) -> tuple[str, ...]:
+    needed = "Only the warm-up needed it" if condition.figures["is_warmup"] else "It was last needed"
     return (
-        f"As it is, {needed} ({_when(condition)}), and other processes cannot have them.",
-        "torch.cuda.empty_cache() after that, once, gives them back to the driver.",
+        f"{needed} ({_when(condition)}), and other processes cannot use it.",
+        "What helps: one torch.cuda.empty_cache() after that returns it to the driver.",
     )
 
 
-def _rounding(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
+def _rounding(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"Blocks are larger than what was asked for: most at {_where(condition, names)},"
-        f" {units.size(condition.site_bytes)} of it.",
-        "torch rounds up to 512 B, and takes what is left of a block of over 1 MiB along where that is less than 1 MiB:"
-        f" what helps is sizes just below a multiple of 2 MiB, or a finer roundup_power2_divisions in {_VARIABLE}"
-        " where that is set.",
+        f"Blocks are larger than requested, most of all at {_where(condition, names)}:"
+        f" {units.size(condition.site_bytes)}.",
+        "torch rounds requests up to a multiple of 512 B; one of over 1 MiB also gets the rest of its block if that is"
+        " less than 1 MiB. What helps: sizes just below a multiple of 2 MiB or, if it is set, a finer"
+        f" roundup_power2_divisions in {_VARIABLE}.",
     )
 
 
-def _pending(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
+def _pending(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"Their tensors are gone, but record_stream() makes torch wait for the other stream ({_when(condition)});"
-        f" most were made at {_where(condition, names)}, {units.size(condition.site_bytes)}. Over the run it comes to"
-        f" {units.size(condition.figures['byte_seconds'])} for one second.",
-        "What helps is to let the streams wait for each other (Stream.wait_stream) and free after that, without"
+        f"The tensors are gone, but record_stream() makes torch wait for the other stream ({_when(condition)});"
+        f" {units.size(condition.site_bytes)} was allocated at {_where(condition, names)}. Over the run this adds up"
+        f" to {units.size(condition.figures['byte_seconds'])} held for one second.",
+        "What helps: make the streams wait for each other (Stream.wait_stream) before freeing, instead of"
         " record_stream().",
     )
 
 
-def _churn(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
+def _churn(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"In the second half of the run alone, {condition.figures['times']:.0f} times the"
-        f" {units.size(condition.of)} that were reserved (estimated). Each time the device has to stand still.",
-        "What helps is not to call torch.cuda.empty_cache() in the loop, and to leave torch room: it gives memory back"
-        " by itself when the device is nearly full.",
+        f"In the second half of the run alone: {condition.figures['times']:.0f} times the"
+        f" {units.size(condition.of)} reserved (estimated). Each time the device has to wait.",
+        "What helps: do not call torch.cuda.empty_cache() in the loop, and leave torch some room, since it returns"
+        " memory by itself when the device is nearly full.",
     )
 
 
-def _outside(condition: Condition, names: PlaceNames) -> tuple[str, ...]:
+def _outside(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
-        f"By CUDA's context, by libraries, or by other processes ({_when(condition)}): what torch has is not in it.",
-        "nvidia-smi names the processes on the device.",
+        f"By CUDA's context, libraries or other processes ({_when(condition)}); memory that torch reserved is not"
+        " included.",
+        "nvidia-smi lists the processes on the device.",
     )
 
 
-_SENTENCES: dict[str, Callable[[Condition, PlaceNames], tuple[str, ...]]] = {
+_SENTENCES: dict[str, Callable[[Condition, SiteNames], tuple[str, ...]]] = {
     "fragmentation": _fragmentation,
     "cache": _cache,
     "rounding": _rounding,
@@ -94,8 +105,8 @@ _SENTENCES: dict[str, Callable[[Condition, PlaceNames], tuple[str, ...]]] = {
 }
 
 
-def _where(condition: Condition, names: PlaceNames) -> str:
-    return names.place(condition.site) if condition.site is not None else "an unknown line"
+def _where(condition: Condition, names: SiteNames) -> str:
+    return names.site(condition.site) if condition.site is not None else "an unknown line"
 
 
 def _when(condition: Condition) -> str:

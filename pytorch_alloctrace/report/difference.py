@@ -1,6 +1,6 @@
-"""What changed between two moments, or two runs, for people and for programs.
+"""What changed between two positions or two runs, as text and as plain values.
 
-JSON is a list with an object for each device: device, before and after (what was compared: a trace and a moment),
+JSON is a list with an object for each device: device, before and after (what was compared: positions, of which trace),
 bytes_before, bytes_after, change (of all rows together), by, changes (a list of objects: see `Trace.diff` and
 `alloctrace.compare`). CSV is the changes of all devices. Sizes in bytes.
 """
@@ -16,18 +16,17 @@ from rich.text import Text
 
 from ..analysis.usage.comparison import GONE, NEW
 from ..analysis.usage.matching import NEAR
-from ..reading.site_tables import Site
 from ..reading.sites import BY, Frame
 from . import units
-from .fragmentation import records
-from .places import PlaceNames
 from .screen import ENTRY_BAR, Screen
+from .site_names import SiteNames
 from .stacks import frames_data
+from .tables import records, rows, site_of, text_of
 
 _COLUMN = 10
 """Width of a change."""
 _MOST_TIMES = 10
-"""A change of more than so many times what was there is not told in percent."""
+"""A change of more than this many times what was there before is not given in percent."""
 _LABELS = {1: ("MORE", "bold yellow"), -1: ("LESS", "bold green"), 0: ("SAME", "bold green")}
 
 
@@ -41,9 +40,9 @@ class Changes:
     after: str
     by: str
     table: pd.DataFrame
-    """Of `Trace.diff` or `compare`."""
+    """As `Trace.diff` or `compare` returns it."""
     frames: Callable[[dict[str, Any]], Sequence[Frame]] | None = None
-    """The whole stack of a row, where these are to be shown."""
+    """The whole stack of a row; given if stacks are to be shown."""
 
     @property
     def bytes_before(self) -> int:
@@ -57,15 +56,15 @@ class Changes:
 
     @property
     def change(self) -> int:
-        """In bytes; above 0 where it grew."""
+        """In bytes; above 0 if it grew."""
         return self.bytes_after - self.bytes_before
 
 
 def changes_data(changes: Changes, top: int) -> dict[str, Any]:
-    """As plain values, with no more than `top` rows."""
-    rows = records(changes.table.head(top))
+    """As plain values, with at most `top` rows."""
+    shown = records(changes.table.head(top))
     if changes.frames is not None:
-        rows = [{**row, "frames": frames_data(changes.frames(row))} for row in rows]
+        shown = [{**row, "frames": frames_data(changes.frames(row))} for row in shown]
     return {
         "device": changes.device,
         "before": changes.before,
@@ -74,24 +73,24 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
         "bytes_after": changes.bytes_after,
         "change": changes.change,
         "by": changes.by,
-        "changes": rows,
+        "changes": shown,
     }
 
 
-def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int) -> None:
-    """One device: the sums, then the places that changed the most, both their lines where they moved."""
+def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) -> None:
+    """One device: the sums, then the rows that changed the most; of a line that moved, where it was."""
     direction = (changes.change > 0) - (changes.change < 0)
     label, style = _LABELS[direction]
-    told = changes.bytes_before and abs(changes.change) <= _MOST_TIMES * changes.bytes_before
-    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if told else ""
-    said = f"{units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}"
-    amount = f"{units.change(changes.change)} ({said}{percent})" if direction else units.size(changes.bytes_after)
+    comparable = changes.bytes_before and abs(changes.change) <= _MOST_TIMES * changes.bytes_before
+    percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if comparable else ""
+    sizes = f"{units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}"
+    amount = f"{units.change(changes.change)} ({sizes}{percent})" if direction else units.size(changes.bytes_after)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
     moved = changes.table[changes.table["change"] != 0]
     largest = int(moved["change"].abs().max()) if len(moved) else 0
-    for row in moved.head(top).to_dict("records"):
-        _row({str(name): value for name, value in row.items()}, changes, largest, screen, names)
+    for row in rows(moved.head(top)):
+        _row(row, changes, largest, screen, names)
     rest = moved.iloc[top:]
     if len(rest):
         more = units.counted(len(rest), f"more {changes.by}")
@@ -100,36 +99,30 @@ def write_changes(changes: Changes, screen: Screen, names: PlaceNames, top: int)
     same = len(changes.table) - len(moved)
     if same and len(moved):
         kept = int(changes.table.loc[changes.table["change"] == 0, "bytes_after"].sum())
-        screen.text(f"{units.counted(same, changes.by)} of {units.size(kept)} did not change.", style="dim")
+        screen.text(f"{units.counted(same, changes.by)} with {units.size(kept)} did not change.", style="dim")
 
 
-def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: PlaceNames) -> None:
+def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
     sizes = f"{units.size(row['bytes_before'])} to {units.size(row['bytes_after'])}"
     bar = units.bar(abs(row["change"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
-    place, source = _place(row, changes.by, names)
-    frames = [names.place(frame) for frame in changes.frames(row)] if changes.frames is not None else []
-    screen.entry(units.change(row["change"]), f"{place} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
+    name, source = _name(row, changes.by, names)
+    frames = [names.site(frame) for frame in changes.frames(row)] if changes.frames is not None else []
+    screen.entry(units.change(row["change"]), f"{name} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
 
 
-def _place(row: dict[str, Any], by: str, names: PlaceNames) -> tuple[str, str | None]:
+def _name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
     """What a row is about, and its source."""
     if by not in BY:
         return str(row[by]), None
     if "match" not in row:
-        site = Site(row["filename"], int(row["line"]), row["function"], _text(row["source"]), bool(row["user"]))
-        return names.place(site), names.source(site)
-    is_gone = row["match"] == GONE
-    line = row["line_before"] if is_gone else row["line_after"]
-    source = _text(row["source_before"] if is_gone else row["source_after"])
-    site = Site(row["filename"], int(line), row["function"], source, bool(row["user"]))
+        site = site_of(row)
+        return names.site(site), names.source(site)
+    when = "before" if row["match"] == GONE else "after"
+    site = site_of({**row, "line": row[f"line_{when}"], "source": row[f"source_{when}"]})
     notes = [row["match"]] if row["match"] in (NEW, GONE) else []
     if row["match"] == NEAR:
-        was = (_text(row["source_before"]) or "").strip()
+        was = (text_of(row["source_before"]) or "").strip()
         notes.append(f"was line {int(row['line_before'])}: {was}" if was else f"was line {int(row['line_before'])}")
     elif not notes and row["line_before"] != row["line_after"]:
         notes.append(f"was line {int(row['line_before'])}")
-    return names.place(site) + "".join(f", {note}" for note in notes), names.source(site)
-
-
-def _text(source: Any) -> str | None:
-    return source if isinstance(source, str) else None
+    return names.site(site) + "".join(f", {note}" for note in notes), names.source(site)

@@ -1,13 +1,12 @@
-"""Fragmentation for people and for programs: what is free in which pieces, and which lines of code pin it.
+"""Fragmentation, as text and as plain values: how the free memory is cut up, and which lines of code pin it.
 
 JSON is a list with an object for each device: the sums and tables of `analysis.Fragmentation` under their names, each
-table a list of objects; `pinners` and `pinners_by_line` have as many rows as --top allows. CSV is the pinners of all
-devices, all of them. Sizes in bytes, ages in nanoseconds, shares from 0 to 1.
+table a list of objects; `pinners` and `pinners_by_line` have as many rows as --top allows. CSV is all the pinners of
+all devices. Sizes in bytes, ages in nanoseconds, shares from 0 to 1.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ import pandas as pd
 from rich.text import Text
 
 from ..analysis.free_memory.fragmentation import Fragmentation
-from ..reading.site_tables import Site
 from . import units
-from .memory import write_segment
-from .places import PlaceNames
 from .screen import Screen
+from .segments import write_segment
+from .site_names import SiteNames
+from .tables import records, rows, site_of
 
 _SUMS = (
     *("device", "at", "reserved", "active", "free", "releasable", "stranded", "largest_free"),
@@ -28,13 +27,13 @@ _SUMS = (
 _TABLES = ("pinners_by_line", "pinners", "pools", "free_pieces", "segments")
 _LABEL = "PINNED"
 _WORTH_SAYING = 0.01
-"""Share of what is reserved from which on a line that strands it is named."""
+"""A line is named if it strands at least this share of what is reserved."""
 _MUCH_WORSE = 2
-"""Another moment is told when so many times as much was stranded then."""
+"""Another position is mentioned if this many times as much was stranded there."""
 
 
 def fragmentation_data(found: Fragmentation, top: int) -> dict[str, Any]:
-    """As plain values: the sums, and each table as a list of objects, the pinners no more than `top`. In bytes."""
+    """As plain values: the sums, and each table as a list of objects; of the pinners at most `top`."""
     sums = {name: getattr(found, name) for name in _SUMS}
     tables = {name: records(getattr(found, name)) for name in _TABLES}
     for name in ("pinners", "pinners_by_line"):
@@ -42,25 +41,19 @@ def fragmentation_data(found: Fragmentation, top: int) -> dict[str, Any]:
     return {**sums, **tables}
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as JSON has them."""
-    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
-    return rows
-
-
 def write_fragmentation(
-    found: Fragmentation, blocks: pd.DataFrame, timeline: pd.DataFrame, screen: Screen, names: PlaceNames, top: int
+    found: Fragmentation, blocks: pd.DataFrame, timeline: pd.DataFrame, screen: Screen, names: SiteNames, top: int
 ) -> None:
-    """One device. blocks: all of it at that moment; timeline: of the device."""
+    """One device. blocks: all of its blocks at that position; timeline: that of the device."""
     free = f"{units.size(found.free)} free in {units.counted(len(found.sizes), 'piece')}"
     title = f"  {units.size(found.reserved)} reserved, {units.size(found.active)} active, {free}"
     screen.text(Text.assemble((found.device, "bold"), title), hanging=2)
     if found.reserved == 0:
-        screen.text("Nothing is reserved at this moment, or the allocator tells no segments (the CPU's never does).", 2)
+        screen.text("Nothing is reserved here, or the allocator reports no segments (the CPU's never does).", 2)
         _over_time(found, timeline, screen)
         return
-    returned = f"{units.size(found.releasable)} wholly free (empty_cache() returns them)"
-    screen.text(f"{returned}, {units.size(found.stranded)} stranded beside live blocks.", 2)
+    returned = f"{units.size(found.releasable)} wholly free (empty_cache() returns it)"
+    screen.text(f"{returned}, {units.size(found.stranded)} stranded next to live blocks.", 2)
     share = units.share(found.external_fragmentation, 1)
     screen.text(f"Largest free piece {units.size(found.largest_free)}: external fragmentation {share}.", 2)
     _over_time(found, timeline, screen)
@@ -69,39 +62,30 @@ def write_fragmentation(
     _segments(found, blocks, screen, top)
 
 
-def pinned(row: dict[str, Any], names: PlaceNames) -> str:
-    """What a line keeps from being returned, in a sentence. row: of `Fragmentation.pinners_by_line`."""
+def pinned(row: dict[str, Any], names: SiteNames) -> str:
+    """What a line keeps from being reused, in a sentence or two. row: of `Fragmentation.pinners_by_line`."""
     count, amount = int(row["blocks"]), units.size(row["bytes"])
-    subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks of {amount}"
-    verb = "keeps" if count == 1 else "keep"
-    place = names.place(site_of(row))
-    sentence = f"{subject} from {place} {verb} {units.size(row['stranded'])} from being reused."
+    subject = f"This {amount} block" if count == 1 else f"These {count:,} blocks ({amount})"
+    keeps, alone = ("keeps", "It alone holds") if count == 1 else ("keep", "They alone hold")
+    sentence = f"{subject} from {names.site(site_of(row))} {keeps} {units.size(row['stranded'])} from being reused."
     if row["alone"] < row["stranded"]:
-        holds = "it alone holds" if count == 1 else "they alone hold"
-        sentence += f" Of that {holds} {units.size(row['alone'])}: blocks of other lines are in the same segments."
+        sentence += f" {alone} {units.size(row['alone'])} of it; other lines have blocks in the same segments."
     return sentence
 
 
-def site_of(row: dict[str, Any]) -> Site:
-    """The site of a row that has a site's columns."""
-    source = row["source"] if isinstance(row["source"], str) else None
-    return Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
-
-
-def write_pinners(found: Fragmentation, screen: Screen, names: PlaceNames, indent: int, top: int) -> None:
-    """A sentence for each of the first lines that pin something worth saying, with its source and its age."""
+def write_pinners(found: Fragmentation, screen: Screen, names: SiteNames, indent: int, top: int) -> None:
+    """The first lines that pin a notable amount: what each does, its source and its age."""
     held = "mostly free mapping unit" if found.segments["is_expandable"].any() else "mostly free segment"
-    for row in _worth_saying(found).head(top).to_dict("records"):
-        named = {str(name): value for name, value in row.items()}
-        screen.text(pinned(named, names), indent)
-        source = names.source(site_of(named))
+    for row in rows(_worth_saying(found).head(top)):
+        screen.text(pinned(row, names), indent)
+        source = names.source(site_of(row))
         if source:
             screen.source(source, indent + 2)
-        screen.frames(names.stack(int(named["stack_id"])), indent + 2)
-        born = "" if pd.isna(named["step"]) else f", born in step {named['step']}"
-        oldest = "" if named["blocks"] == 1 else "the oldest "
-        age = f"{oldest}{units.duration(named['oldest_age_ns'] / 1e9)} old{born}"
-        where = units.counted(int(named["ranges"]), held)
+        screen.frames(names.stack(int(row["stack_id"])), indent + 2)
+        born = "" if pd.isna(row["step"]) else f", allocated in step {row['step']}"
+        oldest = "" if row["blocks"] == 1 else "the oldest is "
+        age = f"{oldest}{units.duration(row['oldest_age_ns'] / 1e9)} old{born}"
+        where = units.counted(int(row["ranges"]), held)
         screen.text(f"{age}, in {where}", indent + 2, style="dim")
 
 
@@ -111,15 +95,15 @@ def _worth_saying(found: Fragmentation) -> pd.DataFrame:
 
 
 def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart, and where to look if another moment was much worse."""
-    told = timeline["external_fragmentation"].dropna()
-    if told.empty:
+    """A chart, and where to look if fragmentation was much worse at another position."""
+    known = timeline["external_fragmentation"].dropna()
+    if known.empty:
         return
-    levels = [round(value * 1000) for value in told]
+    levels = [round(value * 1000) for value in known]
     chart = units.sparkline(levels, max(min(screen.width - 32, 60), 10), plain=screen.plain)
-    most = units.share(float(told.max()), 1) if told.max() else "0 %"
+    most = units.share(float(known.max()), 1)
     screen.text(Text.assemble("over the run  ", (chart, "green"), f"  at most {most}"), 2)
-    # Values are those at the end of their interval, where the next one begins; the last is the end of the trace.
+    # A value is that at the end of its interval, where the next begins; the last one is that at the end of the trace.
     stranded = timeline["stranded"].fillna(0).to_numpy(np.int64)[:-1]
     worst = int(stranded.argmax()) if len(stranded) else 0
     if len(stranded) and stranded[worst] > max(_MUCH_WORSE * found.stranded, _WORTH_SAYING * found.reserved):
@@ -129,7 +113,7 @@ def _over_time(found: Fragmentation, timeline: pd.DataFrame, screen: Screen) -> 
         screen.text(f"The most was stranded at {units.duration(seconds)}: {units.size(stranded[worst])} ({shows}).", 2)
 
 
-def _pinners(found: Fragmentation, screen: Screen, names: PlaceNames, top: int) -> None:
+def _pinners(found: Fragmentation, screen: Screen, names: SiteNames, top: int) -> None:
     worth = _worth_saying(found)
     screen.blank()
     if worth.empty:
@@ -149,7 +133,7 @@ def _classes(pieces: pd.DataFrame, screen: Screen) -> None:
     screen.blank()
     screen.text(Text.assemble(("FREE PIECES", "bold"), "  by size"))
     width = max(min(screen.width - 48, 40), 4)
-    for row in pieces[pieces["pieces"] > 0].to_dict("records"):
+    for row in rows(pieces[pieces["pieces"] > 0]):
         sizes = f"{units.size(row['from_size']):>8} to {units.size(row['to_size']):>8}"
         count = f"{int(row['pieces']):>7,}"
         bar = units.bar(row["share"], width, plain=screen.plain)
@@ -162,9 +146,8 @@ def _segments(found: Fragmentation, blocks: pd.DataFrame, screen: Screen, top: i
         return
     screen.blank()
     screen.text(Text.assemble(("SEGMENTS", "bold"), "  with the most stranded bytes"))
-    for row in held.nlargest(top, "stranded", keep="first").to_dict("records"):
-        inside = blocks[blocks["segment"] == row["address"]]
-        write_segment({str(name): value for name, value in row.items()}, inside, screen)
+    for row in rows(held.nlargest(top, "stranded", keep="first")):
+        write_segment(row, blocks[blocks["segment"] == row["address"]], screen)
     if len(held) > top:
         more = units.counted(len(held) - top, "more segment")
         screen.text(f"and {more} with stranded bytes (--top 0 shows all)", 2, style="dim")

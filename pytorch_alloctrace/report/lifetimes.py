@@ -1,7 +1,7 @@
-"""What each place in the code allocates, for people and for programs.
+"""What each site allocates, as text.
 
-JSON is a list with an object for each place, CSV a table: see `analysis.lifetimes.site_lifetimes`. Sizes in bytes,
-times in nanoseconds; per step: of the last steps, on average.
+JSON is a list with an object for each site, CSV a table: see `analysis.usage.lifetimes.site_lifetimes`. Sizes in bytes,
+times in nanoseconds; per step: the average over the last steps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pandas as pd
 from rich.text import Text
 
 from . import units
-from .fragmentation import site_of
-from .places import PlaceNames
 from .screen import ENTRY_BAR, Screen
+from .site_names import SiteNames
+from .tables import rows, site_of
 
 _COLUMN = 9
 _LARGE = 1 << 20
-"""From here on a temporary block is large: smaller ones come from the small pool."""
+"""A temporary block from this size on is large: smaller ones come from the small pool."""
 
 
 @dataclass(frozen=True)
 class _Section:
-    """One table of the text: the places that lead in one respect."""
+    """One table of the text: the sites that lead in one respect."""
 
     label: str
     title: str
@@ -41,56 +41,56 @@ def write_lifetimes(
     at: str,
     by: str,
     screen: Screen,
-    names: PlaceNames,
+    names: SiteNames,
     top: int,
     *,
     since: str | None = None,
 ) -> None:
-    """A table for each respect in which places can lead. steps: how many were measured. since: where the stretch
-    begins, if it is one."""
-    measured = f"on average of the last {units.counted(steps, 'step')}" if steps else "no steps to measure it over"
+    """A table for each respect in which sites can lead. steps: how many were measured; since: where the range begins,
+    if it is one."""
+    measured = f"the average of the last {units.counted(steps, 'step')}" if steps else "unknown, there are no steps"
     sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
     if since is not None:
         table = table.assign(live_shrunk=-table["live_change"])
         sections = [
-            _Section("ALLOCATED", f"from {since} to {at}, what is freed again too", "bytes", _allocated),
+            _Section("ALLOCATED", f"from {since} to {at}, including what was freed again", "bytes", _allocated),
             _Section("GREW", f"from {since} to {at}: what holds more", "live_change", _changed, units.change),
             _Section("SHRANK", f"from {since} to {at}: what holds less", "live_shrunk", _changed, _less),
         ]
     if steps:
         sections += [
-            _Section("CHURN", "per step: made and freed within it", "churn_per_step", _churn),
+            _Section("CHURN", "per step: allocated and freed within it", "churn_per_step", _churn),
             _Section(
-                "KEPT FOR BACKWARD", "per step: made in forward, freed in backward", "retained_per_step", _retained
+                "KEPT FOR BACKWARD", "per step: allocated in forward, freed in backward", "retained_per_step", _retained
             ),
-            _Section("LARGE TEMPORARIES", "none is live at any step's end", "largest", _temporary),
+            _Section("LARGE TEMPORARIES", "never live at the end of a step", "largest", _temporary),
         ]
-    sections += [_Section("SLOW CALLS", "of the allocator: over 10 us, or to the driver", "slow_ns", _slow, _duration)]
+    sections += [
+        _Section(
+            "SLOW CALLS", "of the allocator: over 10 us, or with a call to the driver", "slow_ns", _slow, _duration
+        )
+    ]
     screen.text(f"Per step: {measured}.", style="dim")
     for section in sections:
-        rows = table[table["temporary"] & (table["largest"] >= _LARGE)] if section.column == "largest" else table
-        leading = rows[rows[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
+        own = table[table["temporary"] & (table["largest"] >= _LARGE)] if section.column == "largest" else table
+        leading = own[own[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
         if len(leading):
             _write(section, leading, by, screen, names, top)
 
 
-def _write(section: _Section, rows: pd.DataFrame, by: str, screen: Screen, names: PlaceNames, top: int) -> None:
+def _write(section: _Section, leading: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int) -> None:
     screen.blank()
     screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
-    highest = float(rows[section.column].iloc[0])
-    for record in rows.head(top).to_dict("records"):
-        row = {str(name): value for name, value in record.items()}
-        site = site_of(row)
-        note = section.note(row)
-        amount = float(row[section.column])
+    highest = float(leading[section.column].iloc[0])
+    for row in rows(leading.head(top)):
+        site, amount = site_of(row), float(row[section.column])
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
-        place, frames = f"{names.place(site)} ({note})", names.stack(int(row["stack_id"]))
-        screen.entry(section.size(amount), place, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
-    if len(rows) > top:
-        rest = (
-            "" if section.column == "largest" else f" of {section.size(float(rows[section.column].iloc[top:].sum()))}"
-        )
-        screen.text(f"and {units.counted(len(rows) - top, f'more {by}')}{rest} (--top 0 shows all)", 2, style="dim")
+        name, frames = f"{names.site(site)} ({section.note(row)})", names.stack(int(row["stack_id"]))
+        screen.entry(section.size(amount), name, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
+    if len(leading) > top:
+        left = float(leading[section.column].iloc[top:].sum())
+        rest = "" if section.column == "largest" else f" with {section.size(left)}"
+        screen.text(f"and {units.counted(len(leading) - top, f'more {by}')}{rest} (--top 0 shows all)", 2, style="dim")
 
 
 def _allocated(row: dict[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _changed(row: dict[str, Any]) -> str:
 def _live(row: dict[str, Any]) -> str:
     blocks = units.counted(int(row["live_blocks"]), "block")
     backward = row["live_backward_bytes"]
-    return f"{blocks}, of it {units.size(backward)} made in its backward" if backward else blocks
+    return f"{blocks}, including {units.size(backward)} in its backward" if backward else blocks
 
 
 def _churn(row: dict[str, Any]) -> str:
@@ -123,7 +123,7 @@ def _retained(row: dict[str, Any]) -> str:
 
 
 def _temporary(row: dict[str, Any]) -> str:
-    return f"the largest; {units.size(row['bytes_per_step'])} in {row['allocations_per_step']:.3g} per step"
+    return f"the largest; {units.size(row['bytes_per_step'])} in {row['allocations_per_step']:.3g} allocations per step"
 
 
 def _slow(row: dict[str, Any]) -> str:

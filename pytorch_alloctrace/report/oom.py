@@ -1,18 +1,19 @@
-"""Out of memory in words: what was asked for, what was there, why it did not do, and what to do about it.
+"""Refused requests in words: what was requested, what was free, why that was not enough, and what to do about it.
 
-JSON is a list with an object for each refused request, in order, and CSV has a row for each. Sizes in bytes, what is
-not known is null; later versions may add fields.
+JSON is a list with an object for each refused request, in order, and CSV has a row for each. Sizes in bytes; null means
+unknown; later versions may add fields.
 
 seq, time_ns (since 1970-01-01 UTC), device, step
-verdict (one of `analysis.oom.VERDICTS`)
-filename, line, function, source, stack_id, backward (true: the line of forward whose backward asked), node_type
-requested, segment_size (needed from the driver), largest_free (that it could have had), stream, pool
+verdict (one of `analysis.free_memory.oom.VERDICTS`)
+filename, line, function, source, stack_id, backward (true: the line of forward whose backward made the request),
+    node_type
+requested, segment_size (needed from the driver), largest_free (that could have served it), stream, pool
 device_free, device_total, reserved, allocated
 free_here, releasable_here, stranded_here (of the request's own pool and stream), free_elsewhere, largest_free_elsewhere
-outside (of PyTorch), by_others (other processes)
-outcome ("ended", "went on", "retried"), outcome_seq (event of the allocation that tells)
-in JSON also: sentences, settings_that_help, top_sites (site, bytes, blocks, stack_id, backward_bytes; requested bytes),
-    pinners_by_line (of its own pool: see `analysis.pinning`), pools_elsewhere (see `Fragmentation.pools`)
+outside (used outside PyTorch), by_others (by other processes)
+outcome ("ended", "went on", "retried"), outcome_seq (event of the allocation that shows it)
+only in JSON: sentences, settings_that_help, top_sites (site, bytes, blocks, stack_id, backward_bytes; requested bytes),
+    pinners_by_line (of its own pool: see `analysis.free_memory.pinning`), pools_elsewhere (see `Fragmentation.pools`)
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.free_memory.refusals import ENDED, RETRIED
 from . import units
-from .fragmentation import pinned, records, write_pinners
-from .places import PlaceNames
+from .finding import Finding
+from .fragmentation import pinned, write_pinners
 from .screen import Screen
+from .site_names import SiteNames
+from .tables import records, rows
 
 NONE = "No request ran out of memory in this trace."
 _SHOWN_SITES = 5
 _SHOWN_PINNERS = 3
 _KEPT_STEPS = 3
-"""Blocks of one line from so many steps are kept from step to step."""
+"""Blocks of one line from this many steps are kept from step to step."""
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 _PARTS = (
     ("allocated", "█", "#"),
@@ -45,29 +48,44 @@ _PARTS = (
     ("outside PyTorch", "▞", "+"),
     ("free", "·", "."),
 )
-"""Of the chart of a device: what, its sign, and that in ASCII."""
+"""The parts of a device's chart: what it is, its sign, and its sign in ASCII."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """What a verdict says."""
+    """What is said about a verdict."""
 
     why: list[str]
     help: list[str]
     pinned: Fragmentation | None = None
-    """Whose pinners are to be named between the two."""
+    """Its pinners are named between the two."""
 
 
-def sentences(found: OutOfMemory, names: PlaceNames | None = None) -> tuple[str, ...]:
-    """The verdict with its figures, and what to do. names: how files are called; default in full."""
-    names = names or PlaceNames("")
+def oom_finding(found: OutOfMemory, names: SiteNames) -> Finding:
+    """The refused request in words."""
+    when = f" in step {found.step}" if found.step is not None else ""
+    return Finding(
+        kind="oom",
+        title=f"{names.site(found.site)}: {found.device} refused {units.size(found.requested)}{when}: {found.verdict}",
+        device=found.device,
+        bytes=found.requested,
+        confidence=None,
+        site=found.site,
+        stack_id=found.refusal.stack_id,
+        sentences=sentences(found, names),
+    )
+
+
+def sentences(found: OutOfMemory, names: SiteNames | None = None) -> tuple[str, ...]:
+    """The verdict with its figures, and what to do. names: how files are named; default in full."""
+    names = names or SiteNames("")
     words = _words(found, names)
-    first = words.pinned.pinners_by_line.head(1).to_dict("records") if words.pinned is not None else []
-    pinning = [pinned({str(name): value for name, value in row.items()}, names) for row in first]
+    first = rows(words.pinned.pinners_by_line.head(1)) if words.pinned is not None else []
+    pinning = [pinned(row, names) for row in first]
     return (request(found), *words.why, *pinning, *words.help, *_outcome(found))
 
 
-def _words(found: OutOfMemory, names: PlaceNames) -> _Words:
+def _words(found: OutOfMemory, names: SiteNames) -> _Words:
     if found.verdict == rules.FULL:
         return _full(found, names)
     said = {
@@ -81,46 +99,46 @@ def _words(found: OutOfMemory, names: PlaceNames) -> _Words:
 
 
 def request(found: OutOfMemory) -> str:
-    """What was asked for, and what there was for it."""
+    """What was requested, and what was free for it."""
     requested, segment = units.size(found.requested), units.size(found.segment_size)
-    asked = f"{requested} were asked for"
+    asked = f"{requested} was requested"
     if segment != requested:
         asked += f" (a segment of {segment} from the driver)"
     largest = f"the largest free block for it was {units.size(found.largest_free)}"
-    return f"{asked}; {largest}, and {units.size(found.device_free)} were free on the device."
+    return f"{asked}; {largest}, and the device had {units.size(found.device_free)} free."
 
 
-def _full(found: OutOfMemory, names: PlaceNames) -> _Words:
+def _full(found: OutOfMemory, names: SiteNames) -> _Words:
     of_all = f" of {units.size(found.total)}" if found.total is not None else ""
-    why = [f"The memory is in use: {units.size(found.allocated)}{of_all} are allocated."]
+    why = [f"The memory is in use: {units.size(found.allocated)}{of_all} is allocated."]
     if found.top_sites:
         first = found.top_sites[0]
         blocks = units.counted(first.blocks, "block")
-        why.append(f"The most is from {names.place(first.site)}: {units.size(first.bytes)} in {blocks}.")
+        why.append(f"The largest share is from {names.site(first.site)}: {units.size(first.bytes)} in {blocks}.")
     if found.steps_of_top_site >= _KEPT_STEPS:
-        kept = f"These were made in {found.steps_of_top_site} different steps, so they are kept from step to step:"
-        return _Words(why, [f"{kept} if that is not meant, it is a leak."])
-    less = "a smaller batch, activation checkpointing, lower precision, or to let go sooner of what these lines hold"
-    return _Words(why, [f"What helps is to need less at once: {less}."])
+        kept = f"They were allocated in {found.steps_of_top_site} different steps, so they are kept from step to step:"
+        return _Words(why, [f"{kept} if that is not intended, it is a leak."])
+    less = "a smaller batch, activation checkpointing, lower precision, or freeing earlier what these lines hold"
+    return _Words(why, [f"What helps: {less}."])
 
 
 def _fragmented(found: OutOfMemory) -> _Words:
     free, largest = units.size(found.here.free), units.size(found.here.largest_free)
-    had = "the limit left" if found.limit else "the device had"
+    left = "the limit left" if found.limit else "the device had left"
     why = [
         *_refused_by_limit(found),
-        f"{free} were free in the request's own pool, {largest} in the largest piece: enough with what {had},"
+        f"{free} was free in the request's own pool, {largest} in the largest piece: enough with what {left},"
         " but not in one piece.",
     ]
     if found.here.releasable > found.here.stranded and found.refusal.pool != (0, 0):
-        held = "It is a private pool, whose free segments stay with it as long as it is held: what helps is to let go"
-        return _Words(why, [f"{held} of it when it is not in use."])
+        why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
+        return _Words(why, ["What helps: let go of the pool when it is not in use."])
     settings = found.settings_that_help()
-    order = "to make what lives long before what is large"
+    order = "allocate long-lived memory before large memory"
     if not settings:
-        return _Words(why, [f"Expandable segments are on already: what helps is {order}."], found.here)
-    other = f" (or, where that cannot be, {settings[1]})" if len(settings) > 1 else ""
-    return _Words(why, [f"What helps is {_VARIABLE}={settings[0]}{other}, or {order}."], found.here)
+        return _Words([*why, "Expandable segments are already on."], [f"What helps: {order}."], found.here)
+    other = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
+    return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}."], found.here)
 
 
 def _elsewhere(found: OutOfMemory) -> _Words:
@@ -129,46 +147,45 @@ def _elsewhere(found: OutOfMemory) -> _Words:
     largest = units.size(found.elsewhere.largest_free)
     why = [
         *_refused_by_limit(found),
-        f"{units.size(found.elsewhere.free)} were free for other pools and streams, {largest} in the largest piece;"
-        f" the most, {units.size(first['free_size'])}, for {_place(pool, stream)}.",
-        f"The request was for {_place(found.refusal.pool, found.refusal.stream)}, which cannot take them.",
+        f"{units.size(found.elsewhere.free)} was free in other pools or streams, {largest} in the largest piece;"
+        f" {units.size(first['free_size'])} of it belongs to {_location(pool, stream)}.",
+        f"The request was for {_location(found.refusal.pool, found.refusal.stream)}, which cannot use it.",
     ]
     if pool == tuple(found.refusal.pool):
-        one_stream = "What helps is to allocate on one stream, or to free what lives on the other one."
+        one_stream = "What helps: allocate on one stream, or free what is live on the other one."
         return _Words(why, [one_stream], found.elsewhere)
     if pool != (0, 0):
         held = f"let go of pool {pool} (its MemPool, the CUDA graphs captured into it) when it is not in use"
-        return _Words(why, [f"What helps is to {held}, or to allocate both from one pool."])
+        return _Words(why, [f"What helps: {held}, or allocate both from one pool."])
     if found.elsewhere.releasable:
-        returned = (
-            f"While a pool is in use torch returns nothing of others: {units.size(found.elsewhere.releasable)} could"
-        )
-        return _Words(why, [f"{returned} have been. What helps is torch.cuda.empty_cache() before the pool is used."])
-    return _Words(why, ["What helps is to free what lives beside them, or not to use a pool."], found.elsewhere)
+        returnable = units.size(found.elsewhere.releasable)
+        why.append(f"While a pool is in use, torch returns nothing from the others; {returnable} could be returned.")
+        return _Words(why, ["What helps: torch.cuda.empty_cache() before the pool is used."])
+    return _Words(why, ["What helps: free the live blocks next to it, or do not use a pool."], found.elsewhere)
 
 
-def _place(pool: tuple[int, int], stream: int) -> str:
+def _location(pool: tuple[int, int], stream: int) -> str:
     where = "the default stream" if stream == 0 else f"stream {stream:#x}"
     return where if tuple(pool) == (0, 0) else f"{where} in pool {tuple(pool)}"
 
 
 def _outside(found: OutOfMemory) -> _Words:
-    what = f"{units.size(found.outside or 0)} are used outside of PyTorch"
+    what = f"{units.size(found.outside or 0)} is used outside PyTorch"
     by_others = f"{units.size(found.by_others)} of it by other processes" if found.by_others else ""
-    what += f", {by_others or 'by other processes or by other libraries of this one'}"
+    what += f", {by_others or 'by other processes or by other libraries in this one'}"
     why = f"{what}; torch itself holds {units.size(found.reserved)} of {units.size(found.total or 0)}."
-    return _Words([why], ["What helps is a device of one's own: nvidia-smi names the processes on it."])
+    return _Words([why], ["What helps: a device that nothing else uses; nvidia-smi lists the processes on it."])
 
 
 def _too_large(found: OutOfMemory) -> _Words:
     most = units.size(found.most_possible or 0)
-    why = f"The device has {units.size(found.total or 0)}, of which at most {most} can be had: freeing cannot help."
-    return _Words([why], ["What helps is to ask for less at once: a smaller batch, chunks, or several devices."])
+    why = f"The device has {units.size(found.total or 0)}, and at most {most} can be allocated: freeing cannot help."
+    return _Words([why], ["What helps: smaller requests (a smaller batch, chunks), or several devices."])
 
 
 def _limit(found: OutOfMemory) -> _Words:
-    held = f"torch holds {units.size(found.reserved)}, of which {units.size(found.allocated)} are allocated."
-    return _Words([*_refused_by_limit(found), held], ["What helps is to raise the limit, or to need less."])
+    held = f"torch holds {units.size(found.reserved)}; {units.size(found.allocated)} of that is allocated."
+    return _Words([*_refused_by_limit(found), held], ["What helps: raise the limit, or need less."])
 
 
 def _refused_by_limit(found: OutOfMemory) -> list[str]:
@@ -176,7 +193,7 @@ def _refused_by_limit(found: OutOfMemory) -> list[str]:
         return []
     between = " and ".join(units.size(size) for size in found.limit)
     setting = f"torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in {_VARIABLE}"
-    return [f"The driver had enough. What refused is a limit on what torch may hold, between {between} ({setting})."]
+    return [f"The driver had enough; a limit on what torch may hold, between {between}, refused it ({setting})."]
 
 
 def _outcome(found: OutOfMemory) -> list[str]:
@@ -185,12 +202,12 @@ def _outcome(found: OutOfMemory) -> list[str]:
         return []
     later = f"{units.duration((refusal.outcome_ns - refusal.time_ns) / 1e9)} later (event {refusal.outcome_seq:,})"
     if refusal.outcome == RETRIED:
-        return [f"It was not the end: a request of this size was served {later}."]
-    return [f"The program went on, with smaller requests, {later}."]
+        return [f"The program went on: a request of this size was served {later}."]
+    return [f"The program went on with smaller requests {later}."]
 
 
-def oom_data(found: OutOfMemory, names: PlaceNames, top: int) -> dict[str, Any]:
-    """As plain values for JSON; sizes in bytes."""
+def oom_data(found: OutOfMemory, names: SiteNames, top: int) -> dict[str, Any]:
+    """As plain values."""
     return {
         **oom_row(found),
         "sentences": list(sentences(found, names)),
@@ -202,8 +219,8 @@ def oom_data(found: OutOfMemory, names: PlaceNames, top: int) -> dict[str, Any]:
 
 
 def oom_row(found: OutOfMemory) -> dict[str, Any]:
-    """One row of a table: the figures, without lists. Sizes in bytes."""
-    return {name: told(found) for name, told in _ROW.items()}
+    """One row of a table: the figures, without lists."""
+    return {name: figure(found) for name, figure in _ROW.items()}
 
 
 _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
@@ -239,11 +256,11 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "outcome_seq": lambda found: found.refusal.outcome_seq,
 }
 COLUMNS = tuple(_ROW)
-"""Of `oom_row`."""
+"""The columns of `oom_row`."""
 
 
-def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: PlaceNames, begin_ns: int, *, all_of: bool) -> None:
-    """Refused requests in order; all_of: none was left out before them. begin_ns: when the recording began."""
+def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: SiteNames, begin_ns: int, *, all_of: bool) -> None:
+    """Refused requests in order. all_of: none was left out before them; begin_ns: when the recording began."""
     if not found:
         screen.text(NONE)
         return
@@ -255,13 +272,13 @@ def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: PlaceNames, 
         _write(one, screen, names, begin_ns)
 
 
-def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int) -> None:
+def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) -> None:
     when = f"at {units.duration((found.refusal.time_ns - begin_ns) / 1e9)}"
     if found.step is not None:
         when += f" in step {found.step}"
     title = f"  {found.device} {when}: {found.verdict}"
     screen.text(Text.assemble(("OUT OF MEMORY", "bold red"), (title, "bold")), hanging=2)
-    screen.text(names.place(found.site) + _in_backward(found), 2)
+    screen.text(names.site(found.site) + _in_backward(found), 2)
     source = names.source(found.site)
     if source:
         screen.source(source, 4)
@@ -275,12 +292,9 @@ def _write(found: OutOfMemory, screen: Screen, names: PlaceNames, begin_ns: int)
         screen.text(sentence, 2)
     _chart(found, screen)
     if found.top_sites:
-        screen.text("Held the most then:", 2)
+        screen.text("Lines that held the most:", 2)
     for site in found.top_sites[:_SHOWN_SITES]:
-        place = names.place(site.site)
-        if site.backward_bytes:
-            place += f" (of it {units.size(site.backward_bytes)} in its backward)"
-        screen.text(f"{units.size(site.bytes):>9}  {place}", 4, hanging=15)
+        screen.text(f"{units.size(site.bytes):>9}  {names.holder(site)}", 4, hanging=15)
         text = names.source(site.site)
         if text:
             screen.source(text, 15)
@@ -295,7 +309,7 @@ def _in_backward(found: OutOfMemory) -> str:
 
 
 def _chart(found: OutOfMemory, screen: Screen) -> None:
-    """The device as one bar, and what its parts are."""
+    """The device as one bar, and a legend."""
     if found.total is None or found.outside is None:
         return
     cached_here, cached_elsewhere = found.here.free, found.elsewhere.free

@@ -1,4 +1,4 @@
-"""A progress bar for what takes long, for people only: on stderr, when that is a terminal, and after a second."""
+"""A progress bar for slow reading: on stderr, only if that is a terminal, and only after a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 class SlowProgress:
-    """Called with shares from 0 to 1. A share that goes back begins another pass over the trace."""
+    """Called with shares from 0 to 1. A share below the last one begins another pass over the trace."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -30,7 +30,7 @@ class SlowProgress:
             self._bar.stop()
 
     def __call__(self, share: float) -> None:
-        """Shows the share; from within any pass of reading."""
+        """Shows the share of the current pass."""
         if share < self._last:
             self._passes += 1
         self._last = share

@@ -1,7 +1,7 @@
 """Lines of text for a terminal or a pipe.
 
-Text breaks between words at the width of the terminal, or at 80 columns when piped. A path is never broken or cut, so
-that it can be clicked and searched for. Only a line of quoted source is shortened, and only on a terminal.
+Text breaks between words, at the width of the terminal or at 80 columns in a pipe. A path is never broken or cut off,
+so that it can be clicked and searched for. Only quoted source is shortened, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -49,15 +49,21 @@ class Screen:
             text = set_cell_size(text, room - 3).rstrip() + "..."
         self._write(Text(" " * indent) + Text(text, style="cyan"))
 
-    def frames(self, places: Sequence[str], indent: int) -> None:
-        """The frames of a stack, one a line."""
-        for place in places:
-            self.text(place, indent, hanging=indent + 2, style="dim")
+    def frames(self, frames: Sequence[str], indent: int) -> None:
+        """The frames of a stack, one on each line."""
+        for frame in frames:
+            self.text(frame, indent, hanging=indent + 2, style="dim")
+
+    def stack(self, frames: Sequence[str], indent: int) -> None:
+        """A whole stack under a heading; nothing if there is none."""
+        if frames:
+            self.text("Stack, innermost frame first:", indent)
+            self.frames(frames, indent + 2)
 
     def entry(
         self,
         amount: str,
-        place: str,
+        name: str,
         source: str | None,
         indent: int,
         column: int,
@@ -65,26 +71,26 @@ class Screen:
         bar: str | None = None,
         frames: Sequence[str] = (),
     ) -> None:
-        """An amount, a place and, below it, its source and frames: lines rather than cells that are cut. bar: of
-        ENTRY_BAR characters at most, between the two."""
+        """An amount, a name and, below it, its source and frames: lines, since cells would cut them off. bar: at most
+        ENTRY_BAR characters, between the two."""
         begin = indent + column + 2 + (0 if bar is None else ENTRY_BAR + 2)
         chart = "" if bar is None else f"{bar:<{ENTRY_BAR}}  "
-        self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), place), indent, hanging=begin)
+        self.text(Text.assemble(f"{amount:>{column}}  ", (chart, "green"), name), indent, hanging=begin)
         if source:
             self.source(source, begin)
         self.frames(frames, begin)
 
     def _write(self, line: Text) -> None:
-        # Without soft wrapping rich would break paths and fill lines with blanks.
+        # Otherwise rich would break paths and pad lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def _breaks(self, plain: str, indent: int, hanging: int) -> list[int]:
-        """Where to break: after the blank before each word that does not fit any more."""
+        """Where lines begin: at each word that no longer fits."""
         breaks: list[int] = []
         begin, room = 0, self.width - indent
-        places = [match.end() for match in _BREAK.finditer(plain)] + [len(plain) + 1]
-        for place, end in zip([0, *places], places, strict=False):
-            if cell_len(plain[begin : end - 1]) > room and place > begin:
-                breaks.append(place)
-                begin, room = place, self.width - hanging
+        ends = [match.end() for match in _BREAK.finditer(plain)] + [len(plain) + 1]
+        for word, end in zip([0, *ends], ends, strict=False):
+            if cell_len(plain[begin : end - 1]) > room and word > begin:
+                breaks.append(word)
+                begin, room = word, self.width - hanging
         return breaks

@@ -1,6 +1,6 @@
-"""Whole stacks, where they are asked for (--all-frames): every frame, of libraries too, innermost first.
+"""Whole stacks, if --all-frames asks for them: every frame, including those of libraries, innermost first.
 
-In JSON, whatever has a `stack` then has `frames`: a list of function, filename, line, source.
+In JSON, whatever has a `stack_id` then also has `frames`: a list of function, filename, line, source.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Frames = Callable[[int], Sequence[Frame]]
 
 
 def frames_of(trace: RecordedTrace) -> Frames:
-    """Those of a trace; of a stack that a damaged trace does not have, none."""
+    """Those of a trace; none for a stack that a damaged trace lacks."""
     return lambda stack: trace.frames(stack) if 0 <= stack < len(trace.stacks) else []
 
 
 def with_frames(data: Any, frames: Frames | None) -> Any:
-    """Plain values, each object that has a stack with its frames; without `frames` as they are."""
+    """Plain values, where each object that has a stack gets its frames; unchanged without `frames`."""
     if frames is None:
         return data
     if isinstance(data, list):

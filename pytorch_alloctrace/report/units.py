@@ -1,4 +1,4 @@
-"""Numbers for people: sizes, rates, durations, counts, shares. The only place that words them."""
+"""How numbers are shown: sizes, rates, durations, counts, shares and small charts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def number(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun, in the plural where it must be: "1 step", "5,662 events"."""
+    """A count and its noun, in the plural unless it is one: "1 step", "5,662 events"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent: "45 %", "<1 %"; "-" of nothing."""
+    """A part in percent: "45 %", "<1 %"; "-" if the whole is nothing."""
     if whole <= 0:
         return "-"
     percent = 100 * part / whole
@@ -75,11 +75,10 @@ def share(part: float, whole: float) -> str:
 def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
     """A chart of one line; `plain` uses ASCII characters.
 
-    Goes from the lowest value to the highest, or over a tenth of the highest if that is more: what hardly changes must
-    look flat.
+    It spans the lowest to the highest value, but at least a tenth of the highest: what hardly changes must look flat.
     """
     columns = min(width, len(values))
-    # Of each stretch the highest: a spike that lasts one step must be seen.
+    # The highest of each part: a spike that lasts one step must be visible.
     picked = [max(values[i * len(values) // columns : (i + 1) * len(values) // columns]) for i in range(columns)]
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     highest = max(picked, default=0)
@@ -89,5 +88,5 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
 
 
 def bar(part: float, width: int, *, plain: bool = False) -> str:
-    """A share, 0 to 1, as a bar of at most `width` characters; what is more than nothing has at least one."""
+    """A share, 0 to 1, as a bar of at most `width` characters; anything above nothing has at least one."""
     return ("#" if plain else "█") * max(round(min(part, 1.0) * width), 1 if part > 0 else 0)

@@ -68,7 +68,7 @@ def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
             own = table[table["user"]]
             assert (own["line_after"] > own["line_before"]).all()
             assert (own["source_before"].str.strip() == own["source_after"].str.strip()).all()
-            # Two lines of one function have the same text: they are told apart by their order.
+            # Two lines of one function have the same text: their order tells them apart.
             kept = own[own["function"] == "keep"].sort_values("line_before")
             assert [*kept["line_after"] - kept["line_before"]] == [
                 line_of("shifted", "EDITED") - line_of("base", "EDITED")
@@ -122,7 +122,7 @@ functions = st.lists(texts, min_size=1, max_size=12)
 
 
 def code_lines(sources: list[str], gaps: list[int], filename: str = "/here/train.py") -> list[CodeLine]:
-    """One function; before each line as many lines as its gap says."""
+    """One function, with as many lines before each line as its gap says."""
     numbers = [sum(gaps[: place + 1]) + place + 1 for place in range(len(sources))]
     return [CodeLine(filename, "f", number, text) for number, text in zip(numbers, sources, strict=True)]
 
@@ -146,7 +146,7 @@ def test_matches_are_one_to_one(one: list[str], other: list[str], data: st.DataO
     before, after = drawn(one), drawn(other)
     found = match_lines(before, after, {"/here/train.py": "/here/train.py"})
     assert len({match.before for match in found}) == len({match.after for match in found}) == len(found)
-    # No text that both have is left unmatched on both sides.
+    # A text that both have is not left unmatched on both sides.
     left = {before[place].text for place in range(len(before)) if place not in {match.before for match in found}}
     right = {after[place].text for place in range(len(after)) if place not in {match.after for match in found}}
     assert not left & right
@@ -192,7 +192,7 @@ def test_files_are_matched_by_what_their_paths_share() -> None:
         "/home/one/run/model/util.py": "/srv/two/model/util.py",
         "/home/one/run/data/util.py": "/srv/two/data/util.py",
     }
-    # Without the working directories the last parts tell.
+    # Without the working directories, the last parts of the paths decide.
     assert match_files(["/x/model/util.py", "/x/data/util.py"], ["/y/data/util.py", "/y/model/util.py"]) == {
         "/x/model/util.py": "/y/model/util.py",
         "/x/data/util.py": "/y/data/util.py",
@@ -217,13 +217,13 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     run_analyze(folder, *two, "--fail-above", "0", "--json", status=1)
     same = run_analyze(folder, "diff", "base/cuda.alloctrace", "shifted/cuda.alloctrace", "--fail-above", "0")
     assert same.startswith("SAME")
-    # CUDA in one, the CPU in the other: each device is judged by itself.
+    # CUDA in one, the CPU in the other: each device is compared by itself.
     other = run_analyze(folder, "diff", "base/cuda.alloctrace", "base/cpu.alloctrace", "--device", "cuda:0")
     assert other.startswith("LESS  cuda:0")
 
 
 @needs_cuda_build
-def test_verb_diff_of_two_moments(folder: Path, traces: Traces) -> None:
+def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
     arguments = ("diff", "base/cuda.alloctrace", "--since", "mark:kept", "--until", "peak")
     [found] = json.loads(run_analyze(folder, *arguments, "--json"))
     expected = traces["base", "cuda"].diff("mark:kept", "peak")
@@ -279,8 +279,8 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
-    told = run_analyze(folder, *arguments, status=2)
-    assert part in told.splitlines()[-1]
+    said = run_analyze(folder, *arguments, status=2)
+    assert part in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,6 @@ def test_sizes_of_the_command_line(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-5", "5 XiB", "1e9", "12 GiB per step"])
-def test_what_is_no_size_is_told(text: str) -> None:
+def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
         byte_count(text)

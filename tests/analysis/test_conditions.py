@@ -1,5 +1,4 @@
-"""What is the matter with a program's memory, besides leaks: each condition is found where it was planted, with its
-line, and a healthy program has none."""
+"""Conditions: each is found where it was planted, with its line, and a healthy program has none."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def test_what_was_planted_is_found(traces: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_told_in_words(traces: Path, name: str) -> None:
+def test_it_is_put_in_words(traces: Path, name: str) -> None:
     found = alloctrace.load(traces / f"{name}.alloctrace").diagnose()
     assert [finding.kind for finding in found][1:] == ([] if name == "healthy" else [name])
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in found)

@@ -1,5 +1,5 @@
-"""Fragmentation: programs with a planted pinner, each named first. What it strands is held to what torch gives back
-once it is gone, sums and tables to torch's snapshot and to the native replay's own sums."""
+"""Fragmentation: in programs with a planted pinner, it is named first. What it strands is compared with what torch
+returns once it is gone; sums and tables with torch's snapshot and with the native replay's own sums."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def told_by_torch(folder: Path, case: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / f"{case}.json").read_text())
-    return told
+def from_torch(folder: Path, case: str) -> dict[str, Any]:
+    reported: dict[str, Any] = json.loads((folder / f"{case}.json").read_text())
+    return reported
 
 
 def found_in(folder: Path, case: str) -> Fragmentation:
@@ -67,24 +67,24 @@ def test_the_planted_pinner_comes_first(folder: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", PLANTED)
 def test_what_is_stranded_comes_back_when_the_pinner_goes(folder: Path, case: str) -> None:
-    found, told = found_in(folder, case), told_by_torch(folder, case)
+    found, reported = found_in(folder, case), from_torch(folder, case)
     planted = found.pinners_by_line.iloc[0]
     if case == "private_pool":
-        assert told["given_back"] == 0 and planted["alone"] == 3 * 770 * MIB
+        assert reported["given_back"] == 0 and planted["alone"] == 3 * 770 * MIB
         return
     if case == "awaited_by_a_stream":
-        # empty_cache() waits for the stream, so the block is given back together with what it stranded.
-        assert found.releasable == 0 and planted["alone"] + planted["bytes"] == told["given_back"]
+        # empty_cache() waits for the stream, so the block is returned together with what it stranded.
+        assert found.releasable == 0 and planted["alone"] + planted["bytes"] == reported["given_back"]
         return
-    assert found.releasable == told["given_back"]
-    assert planted["alone"] + planted["bytes"] == told["given_back_without_planted"]
+    assert found.releasable == reported["given_back"]
+    assert planted["alone"] + planted["bytes"] == reported["given_back_without_planted"]
     assert found.pinners_by_line["stranded"].sum() == found.stranded
 
 
 @pytest.mark.parametrize("case", PLANTED + RANDOM)
 def test_tables_are_those_of_torch(folder: Path, case: str) -> None:
-    found, told = found_in(folder, case), told_by_torch(folder, case)
-    segments = {segment["address"]: segment for segment in told["segments"]}
+    found, reported = found_in(folder, case), from_torch(folder, case)
+    segments = {segment["address"]: segment for segment in reported["segments"]}
     assert list(found.segments["address"]) == sorted(segments)
     for row in found.segments.to_dict("records"):
         segment = segments[row["address"]]
@@ -93,7 +93,7 @@ def test_tables_are_those_of_torch(folder: Path, case: str) -> None:
         assert row["live_blocks"] == len(segment["blocks"]) - len(free)
         assert row["total_size"] == segment["total_size"] and row["stream"] == segment["stream"]
         assert list(row["segment_pool_id"]) == segment["segment_pool_id"]
-    pieces = sorted(b["size"] for s in told["segments"] for b in s["blocks"] if b["state"] == "inactive")
+    pieces = sorted(b["size"] for s in reported["segments"] for b in s["blocks"] if b["state"] == "inactive")
     assert list(found.sizes) == pieces and found.free == sum(pieces) == found.releasable + found.stranded
     for size in (1, 512, 3 * MIB, *pieces[::7], found.largest_free + 1):
         too_small = sum(piece for piece in pieces if piece < size)
@@ -116,24 +116,24 @@ def test_sums_are_those_of_the_timeline(folder: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", RANDOM)
 def test_random_sizes(folder: Path, case: str) -> None:
-    found, told = found_in(folder, case), told_by_torch(folder, case)
-    assert found.releasable == told["given_back"]
+    found, reported = found_in(folder, case), from_torch(folder, case)
+    assert found.releasable == reported["given_back"]
     pinners = found.pinners
     assert len(pinners) > 10 and (pinners["range_free"] > 0.5 * pinners["range_size"]).all()
     assert (pinners["range_blocks"] > 1).any() and (pinners["alone"] <= pinners["stranded"]).all()
     assert pinners["stranded"].sum() == found.pinners_by_line["stranded"].sum() <= found.stranded
-    # Here one line makes all: whatever it pins it pins alone, though single blocks share segments.
+    # Here one line allocates everything: what it pins it pins alone, although single blocks share segments.
     [line] = found.pinners_by_line.to_dict("records")
     assert line["alone"] == line["stranded"] and line["blocks"] == len(pinners)
     assert line["bytes"] == pinners["nbytes"].sum() and line["largest"] == pinners["nbytes"].max()
-    # Each block alone: what torch's snapshot has around it in its segment.
+    # For each block: what torch's snapshot has around it in its segment.
     if case == "random_sizes":
         segments = found.segments.set_index("address")
         shared = segments.loc[pinners["segment"], ["free_size", "live_blocks"]].to_numpy(np.int64)
         assert (abs(pinners["stranded"] - shared[:, 0] / shared[:, 1]) < 1).all()
 
 
-def test_of_a_moment(folder: Path) -> None:
+def test_of_a_position(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_among_many.alloctrace")
     before, after = trace.fragmentation("step:0"), trace.fragmentation("step:1")
     line = marked_line(PROGRAM, "one_among_many", "PIN")
@@ -149,7 +149,7 @@ def test_of_a_moment(folder: Path) -> None:
 
 def test_verb(folder: Path) -> None:
     shown = run_analyze(folder, "fragmentation", "one_among_many.alloctrace")
-    # Where lines are broken depends on how long the program took: its times are in them.
+    # The text contains times, and where it breaks depends on how long they are.
     sentences = " ".join(shown.split())
     assert "This 13.0 MiB block from" in sentences and "keeps 1.16 GiB from being reused" in sentences
     assert "PINNED" in shown and "FREE PIECES" in shown and "SEGMENTS" in shown and "over the run" in shown
@@ -185,7 +185,7 @@ def test_without_segments(run_program: Any, tmp_path: Path) -> None:
     found = alloctrace.load(tmp_path / "run.alloctrace").fragmentation()
     assert (found.device, found.reserved, found.free, found.index(1)) == ("cpu", 0, 0, 0.0)
     assert all(table.empty for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
-    assert "tells no segments" in run_analyze(tmp_path, "fragmentation", "run.alloctrace")
+    assert "reports no segments" in run_analyze(tmp_path, "fragmentation", "run.alloctrace")
     [data] = json.loads(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--json"))
     assert data["pinners"] == []
     assert pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--csv"))).empty

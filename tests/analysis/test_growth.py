@@ -1,4 +1,4 @@
-"""What counts as a leak, on traces of small programs with one planted, and of programs that only look like it."""
+"""What counts as a leak: small programs with a planted leak, and programs that only look like one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import Leak, LeakVerdict, find_leaks, growing_sites, step_growth, summarize
 from pytorch_alloctrace.analysis.leaks.growth import median_slope
-from pytorch_alloctrace.report.findings import findings
+from pytorch_alloctrace.report.leaks import leak_findings
 
 SIZE = 10_000
 """Bytes of one planted block."""
@@ -28,7 +28,7 @@ def block(size: int = SIZE) -> torch.Tensor:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Callable[..., alloctrace.Trace]:
-    """Runs a program under recording; what it returns lives until the recording has ended."""
+    """Runs a program under recording; what it returns stays live until the recording has ended."""
 
     def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> alloctrace.Trace:
         with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), **options) as session:
@@ -55,7 +55,7 @@ def only_leak(trace: alloctrace.Trace) -> Leak:
 
 def every_step(steps: int, work: Callable[[int], Any]) -> None:
     for number in range(steps):
-        block(50_000)  # what every program does: memory that is gone before the step ends
+        block(50_000)  # as in every program: memory that is freed before the step ends
         work(number)
         alloctrace.step()
 
@@ -76,11 +76,11 @@ def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
 ) -> None:
     leak = only_leak(record(append_every_step, 60))
     site = leak.sites[0].site
-    # block() is user code of this file, too: the innermost line is the one that allocates, its callers say who asked.
+    # block() is user code in this file, too: the innermost line allocates, its callers say what for.
     assert site.source is not None and "torch.empty" in site.source and site.function == "block"
     assert [frame.function for frame in leak.path[:3]] == ["work", "every_step", "append_every_step"]
     assert leak.path[0].source is not None and "# planted" in leak.path[0].source
-    # 60 steps: 12 of warm-up, then 48 in 24 windows of 2, the youngest of which is not judged.
+    # 60 steps: 12 of warm-up, then 48 in 24 windows of 2; the youngest window is not judged.
     assert (leak.unit, leak.units_judged, leak.units_with_survivors) == ("step", 46, 46)
     assert (leak.windows_judged, leak.windows_with_survivors) == (23, 23)
     assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (SIZE, 46 * SIZE, 46, 46 * SIZE)
@@ -91,7 +91,7 @@ def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
 def test_a_program_that_keeps_nothing_has_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
     trace = record(every_step, 60, lambda number: block())
     assert judge(trace).leaks == ()
-    assert [finding.kind for finding in findings(summarize(trace))] == ["no_leak"]
+    assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak"]
 
 
 @pytest.mark.parametrize("bound", [1, 5, 30, 60, 90, 99])
@@ -101,14 +101,14 @@ def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., all
 
 
 def test_a_cache_that_is_just_full_lowers_the_confidence(record: Callable[..., alloctrace.Trace]) -> None:
-    # Nothing but its last few steps tells it from a leak.
+    # Only its last few steps distinguish it from a leak.
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=110)
     leak = only_leak(record(every_step, 120, lambda number: cache.append(block())))
     assert leak.confidence < 0.7
 
 
 def test_a_cache_replaced_at_random_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    # Its survivors are of all ages, as those of a leak are.
+    # Its survivors are of all ages, like those of a leak.
     chance, cache = random.Random(1), {}
 
     def work(number: int) -> None:
@@ -118,12 +118,12 @@ def test_a_cache_replaced_at_random_is_no_leak(record: Callable[..., alloctrace.
     assert judge(record(every_step, 200, work)).leaks == ()
 
 
-@pytest.mark.parametrize("moments", [(30,), (99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
-def test_caches_filled_once_are_no_leak(record: Callable[..., alloctrace.Trace], moments: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("fills", [(30,), (99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
+def test_caches_filled_once_are_no_leak(record: Callable[..., alloctrace.Trace], fills: tuple[int, ...]) -> None:
     cache = []
 
     def work(number: int) -> None:
-        if number in moments:
+        if number in fills:
             cache.append(block())
 
     assert judge(record(every_step, 100, work)).leaks == ()
@@ -162,7 +162,7 @@ def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[...
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_training_is_no_leak(record: Callable[..., alloctrace.Trace], optimizer: str, set_to_none: bool) -> None:
-    # Parameters, gradients and the optimizer's state are kept; gradients are made anew each step, or once.
+    # Parameters, gradients and the optimizer's state are kept; gradients are allocated in each step, or once.
     trace = record(train, 40, optimizer, set_to_none, None)
     assert len(trace.steps()) >= 39
     assert judge(trace).leaks == ()
@@ -172,7 +172,7 @@ def test_a_loss_kept_with_its_graph_is_one_finding(record: Callable[..., alloctr
     kept: list[torch.Tensor] = []
     leak = only_leak(record(train, 40, "adam", True, kept))
     functions = {site.site.function for site in leak.sites}
-    # The largest is the activation that the model's line makes, and that the graph of the kept loss holds.
+    # The largest is the activation that the model's line allocates and the graph of the kept loss holds.
     assert leak.sites[0].site.source is not None and "# activation" in leak.sites[0].site.source
     assert {"forward", "train"} <= functions
     assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.bytes))
@@ -242,7 +242,7 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: C
     assert trace.live().empty
     leak = only_leak(trace)
     assert (leak.rate, leak.bytes_at_end) == (SIZE, 0)
-    sentences = " ".join(findings(summarize(trace))[0].sentences)
+    sentences = " ".join(leak_findings(summarize(trace))[0].sentences)
     assert "when the last step ended" in sentences and "freed after the last step" in sentences
 
 
@@ -251,7 +251,7 @@ def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], step
     trace = record(append_every_step, steps)
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged is judged and bool(verdict.leaks) is judged
-    assert findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
+    assert leak_findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
 @pytest.mark.parametrize("steps", [5, 12, 60])
@@ -293,7 +293,7 @@ def test_a_leak_without_steps_is_found_by_time(record: Callable[..., alloctrace.
     trace = record(without_steps, lambda number: kept.append(block()))
     leak = only_leak(trace)
     assert leak.unit == "second"
-    # Whatever the speed of the machine: nearly all of what was kept after a fifth of the time.
+    # However fast the machine is: nearly everything that was kept after a fifth of the time.
     assert 0.6 * 300 * SIZE < leak.bytes < 300 * SIZE
     assert leak.rate == pytest.approx(leak.bytes / leak.oldest_age, rel=0.2)
     assert leak.confidence < 0.8
@@ -305,7 +305,9 @@ def test_a_cache_without_steps_is_no_leak(record: Callable[..., alloctrace.Trace
     assert judge(record(without_steps, lambda number: cache.append(block()))).leaks == ()
 
 
-def test_a_trace_without_steps_and_with_one_moment_is_not_judged(record: Callable[..., alloctrace.Trace]) -> None:
+def test_activity_at_one_time_and_no_steps_is_not_judged(
+    record: Callable[..., alloctrace.Trace],
+) -> None:
     assert not find_leaks(record(block), "cpu").judged
 
 
@@ -320,17 +322,17 @@ def test_growing_sites_and_growth_per_step_agree_with_what_was_kept(record: Call
     assert (site.before, site.after, site.bytes, site.rate) == (10 * SIZE, 50 * SIZE, 40 * SIZE, SIZE)
 
 
-def test_a_leak_that_hardly_matters_is_called_small(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_negligible_leak_is_called_small(record: Callable[..., alloctrace.Trace]) -> None:
     kept = []
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
-    assert any(sentence.startswith("Small: ") for sentence in findings(summarize(trace))[0].sentences)
+    assert any(sentence.startswith("Small: ") for sentence in leak_findings(summarize(trace))[0].sentences)
     trace = record(append_every_step, 50, overwrite=True)
-    sentences = findings(summarize(trace))[0].sentences
-    assert any("1 GiB more after" in sentence for sentence in sentences)
+    sentences = leak_findings(summarize(trace))[0].sentences
+    assert any("grows by 1 GiB in" in sentence for sentence in sentences)
     assert not any(sentence.startswith("Small: ") for sentence in sentences)
 
 
-def test_without_stacks_the_leak_is_still_told(record: Callable[..., alloctrace.Trace]) -> None:
+def test_without_stacks_the_leak_is_still_found(record: Callable[..., alloctrace.Trace]) -> None:
     leak = only_leak(record(append_every_step, 60, stacks="none"))
     assert leak.rate == SIZE and leak.sites[0].site.filename == "" and leak.path == ()
 

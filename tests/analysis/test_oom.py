@@ -1,5 +1,5 @@
-"""Out of memory: a labelled corpus of runs that died or went on, each verdict with the line that is to be named.
-torch's own error message and snapshot are the oracles of the figures."""
+"""Out of memory: a labelled corpus of runs that died or went on, with the verdict and the line to be named for each.
+The oracles of the figures are torch's own error message and snapshot."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Case:
     name: str
     verdict: str
     asks: str = ""
-    """The function with the line that asks, where it is not the case's own."""
+    """The function with the line that makes the request, if it is not the case's own."""
     top: bool = False
-    """A line is marked that holds the most."""
+    """The line that holds the most is marked."""
     pin: str = ""
     """The function with the line that pins."""
     device: str = "cuda:0"
     outcome: str = "ended"
     advice: str = ""
-    """What the sentences have to say."""
+    """What the sentences must contain."""
     has_temporaries: bool = False
-    """An operator's own temporary tensors are gone when the exception arrives: free pieces are not comparable."""
+    """An operator's temporary tensors are gone when the exception arrives, so free pieces cannot be compared."""
 
 
 CASES = [
@@ -66,7 +66,7 @@ CASES = [
     Case("cache_outside_of_the_pool_in_use", ELSEWHERE, advice="torch.cuda.empty_cache() before"),
     Case("cache_of_another_stream", ELSEWHERE, pin="cache_of_another_stream", advice="one stream"),
     Case("another_process", OUTSIDE, top=True, device="cuda:1", advice="5.00 GiB of it by other processes"),
-    Case("outside_of_pytorch", OUTSIDE, top=True, advice="outside of PyTorch"),
+    Case("outside_of_pytorch", OUTSIDE, top=True, advice="outside PyTorch"),
     Case("memory_fraction", LIMIT, top=True, advice="set_per_process_memory_fraction"),
     Case("memory_fraction_set_late", LIMIT, asks="memory_fraction", advice="between 3.00 GiB and 5.00 GiB"),
     Case("fragmented_below_a_memory_fraction", FRAGMENTED, pin="cut_up", advice="enough with what the limit left"),
@@ -129,9 +129,9 @@ def test_verdict(folder: Path, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_figures_are_those_of_torch(folder: Path, case: Case) -> None:
     found = the_one(folder, case.name)
-    [told] = json.loads((folder / f"{case.name}.json").read_text())
-    compare_with_torch(found, told, has_temporaries=case.has_temporaries)
-    # torch has given back what it could: what is left in pools that are not private is stranded.
+    [reported] = json.loads((folder / f"{case.name}.json").read_text())
+    compare_with_torch(found, reported, has_temporaries=case.has_temporaries)
+    # torch has returned what it could: what is left in pools that are not private is stranded.
     assert found.here.releasable == 0
     assert found.elsewhere.releasable == (5 * GIB if "pool" in case.name or "graph" in case.name else 0)
 
@@ -139,9 +139,9 @@ def test_figures_are_those_of_torch(folder: Path, case: Case) -> None:
 @pytest.mark.parametrize("name", RANDOM)
 def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) -> None:
     found = alloctrace.load(folder / f"{name}.alloctrace").ooms()
-    told = json.loads((folder / f"{name}.json").read_text())
-    assert len(found) == len(told) == 25
-    for one, of_torch in zip(found, told, strict=True):
+    reported = json.loads((folder / f"{name}.json").read_text())
+    assert len(found) == len(reported) == 25
+    for one, of_torch in zip(found, reported, strict=True):
         compare_with_torch(one, of_torch)
     assert {one.verdict for one in found} >= {FULL, ELSEWHERE} and {one.refusal.pool for one in found} != {(0, 0)}
     served = [one for one in found if one.refusal.outcome == "retried"]
@@ -149,27 +149,28 @@ def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) 
 
 
 def in_bytes(text: str) -> Any:
-    """What torch wrote with two digits after the point."""
+    """A size that torch wrote with two decimals."""
     amount, unit = text.split()
     return pytest.approx(float(amount) * UNITS[unit], abs=0.005 * UNITS[unit])
 
 
-def compare_with_torch(found: OutOfMemory, told: dict[str, Any], *, has_temporaries: bool = False) -> None:
-    """The figures with torch's error message, snapshot and memory info."""
-    assert found.segment_size == in_bytes(told["tried"])
-    assert (found.limit is None) == (told["allowed"] is None)
+def compare_with_torch(found: OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
+    """Compares the figures with torch's error message, snapshot and memory info."""
+    assert found.segment_size == in_bytes(reported["tried"])
+    assert (found.limit is None) == (reported["allowed"] is None)
     if found.limit is not None:
         least, most = found.limit
-        assert least <= in_bytes(told["allowed"]).expected <= most
-    assert [found.device_free, found.total] == told["mem_get_info"]
-    assert found.reserved == told["reserved"]
+        assert least <= in_bytes(reported["allowed"]).expected <= most
+    assert [found.device_free, found.total] == reported["mem_get_info"]
+    assert found.reserved == reported["reserved"]
     assert found.outside == found.total - found.device_free - found.reserved
     if has_temporaries:
         return
 
     def free(*, here: bool) -> list[int]:
-        place = [found.refusal.stream, list(found.refusal.pool)]
-        return sorted(piece["size"] for piece in told["free"] if ([piece["stream"], piece["pool"]] == place) == here)
+        location = [found.refusal.stream, list(found.refusal.pool)]
+        pieces = [(piece["size"], [piece["stream"], piece["pool"]]) for piece in reported["free"]]
+        return sorted(size for size, where in pieces if (where == location) == here)
 
     assert list(found.here.sizes) == free(here=True)
     assert list(found.elsewhere.sizes) == free(here=False)
@@ -190,7 +191,7 @@ def test_of_a_device(folder: Path) -> None:
         trace.ooms(device="cuda:7")
 
 
-def test_devices_of_one_moment(folder: Path) -> None:
+def test_devices_at_one_position(folder: Path) -> None:
     shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))
     assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
 
@@ -216,7 +217,7 @@ def test_steps_tell_a_leak(folder: Path) -> None:
 def test_verb(folder: Path) -> None:
     shown = run_analyze(folder, "oom", "fragmented.alloctrace")
     assert "OUT OF MEMORY  cuda:0" in shown and ": fragmented" in shown
-    # Where lines are broken depends on where the program lies: its path is in them.
+    # The text contains the program's path, and where it breaks depends on its length.
     sentences = " ".join(shown.split())
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in sentences
     assert "kept.append(torch.empty(12 * MIB" in shown and "keep 4.94 GiB from being reused" in sentences
@@ -286,6 +287,6 @@ def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path:
 
 
 def without_times(shown: str) -> str:
-    """Without what differs from run to run: times, addresses, the course over time."""
+    """Without what differs from run to run: times, addresses, the chart over time."""
     text = re.sub(r"\d[\d.]* (ms|us|s)\b|0x[0-9a-f]+|over the run.*", "-", shown)
     return " ".join(text.split())

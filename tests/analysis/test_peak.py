@@ -1,5 +1,5 @@
-"""What the memory consisted of: composition, peak, differences between moments, lifetimes; on CUDA and on the CPU. The
-program's own account of its tensors, torch's own statistics and the events are the oracles."""
+"""What the memory consisted of: composition, peak, differences between positions, lifetimes; on CUDA and on the CPU.
+The oracles are the program's own account of its tensors, torch's statistics and the events."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_composition_by_phase_is_what_the_program_knows(folder: Path, traces: di
     for name, trace in traces.items():
         known = json.loads((folder / f"{name}.json").read_text())
         found = trace.composition("mark:stepped", by="phase").set_index("phase")["bytes"]
-        # The file is of the last step, the mark of the first: all steps hold the same.
+        # The file was written in the last step, the mark set in the first: all steps hold the same.
         assert found["backward"] == known["backward"]
         assert found["optimizer"] == known["optimizer"]
-        # On the CPU nothing tells a product that is written outside of any module from other work.
+        # On the CPU nothing distinguishes a product outside of any module from other work.
         assert found["forward"] == known["in_module"] + (known["in_backward_of_line"] if name == "cuda" else 0)
 
 
@@ -89,7 +89,7 @@ def test_composition_by_age(folder: Path, traces: dict[str, alloctrace.Trace]) -
         assert (table["from_age"] < table["to_age"]).all()
     table = alloctrace.load(folder.parent / "no_steps/cpu.alloctrace").composition(by="age")
     assert [*table["unit"].unique()] == ["second"]
-    # Youngest first; the older one was there before the program slept for 50 ms.
+    # Youngest first; the older one was allocated before the program slept for 50 ms.
     assert [*table["bytes"]] == [20_000, 4_000]
     assert table["to_age"].iloc[-1] > 0.05
 
@@ -111,7 +111,7 @@ def test_peak_is_what_torch_says(folder: Path, traces: dict[str, alloctrace.Trac
     assert traces["cpu"].peak().reserved is None
 
 
-def test_bad_arguments_are_told(traces: dict[str, alloctrace.Trace]) -> None:
+def test_bad_arguments_are_refused(traces: dict[str, alloctrace.Trace]) -> None:
     trace = traces["cpu"]
     with pytest.raises(alloctrace.PositionError, match="no peak"):
         trace.peak("reserved")
@@ -147,7 +147,7 @@ def test_diff_names_the_line(traces: dict[str, alloctrace.Trace]) -> None:
 
 
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
-    """Of the measured steps, by line: bytes, churn and what backward freed of forward; event by event."""
+    """The measured steps by line, from the events: bytes, churn, and what backward freed of what forward allocated."""
     window = Window.before(trace, None)
     columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
     ends = [int(end) for end in window.step_ends]
@@ -168,7 +168,7 @@ def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
 
 
 def test_lifetimes_are_those_of_the_events(traces: dict[str, alloctrace.Trace]) -> None:
-    """On the CPU, where backward has stacks of its own, line by line; on CUDA in the sums."""
+    """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
     for name, trace in traces.items():
         steps = len(Window.before(trace, None).step_ends)
         assert steps == 6
@@ -193,11 +193,11 @@ def test_lifetimes_tell_temporaries_and_activations(traces: dict[str, alloctrace
         assert row["allocations_per_step"] == 1
         kept = of_line(table, line_of("base", "EDITED"))
         assert not kept["temporary"] and kept["churn_per_step"] == 0
-        # What the module makes last is saved for the product's backward, and held by nothing else.
+        # What the module allocates last is saved for the product's backward, and nothing else holds it.
         last = table[table["source"].str.contains("self.last(self.seen)", regex=False).fillna(False)].iloc[0]
         assert last["retained_per_step"] == 64 * 256 * 4
     product = of_line(traces["cuda"].lifetimes(), forward)
-    # Gradients of both of its factors, in backward, and its result, in forward.
+    # The gradients of both its factors in backward, and its result in forward.
     assert product["backward_per_step"] == (256 * 256 + 64 * 256) * 4
     assert product["bytes_per_step"] == product["backward_per_step"] + 64 * 256 * 4
     halfway = traces["cuda"].lifetimes(until="step:3")
@@ -210,16 +210,16 @@ def test_lifetimes_without_steps(folder: Path) -> None:
     assert table["live_bytes"].sum() == 24_000
 
 
-def test_slow_calls_are_those_that_were_told(traces: dict[str, alloctrace.Trace]) -> None:
+def test_slow_calls_are_those_in_the_events(traces: dict[str, alloctrace.Trace]) -> None:
     trace = traces["cuda"]
-    told = trace.events(kinds=("latency",))
+    reported = trace.events(kinds=("latency",))
     for by in ("line", "function", "stack"):
         table = trace.lifetimes(by=by)
-        assert table["slow_calls"].sum() == len(told) > 0
-        assert table["slow_ns"].sum() == told["nbytes"].sum()
-        assert table["slowest_ns"].max() == told["nbytes"].max()
+        assert table["slow_calls"].sum() == len(reported) > 0
+        assert table["slow_ns"].sum() == reported["nbytes"].sum()
+        assert table["slowest_ns"].max() == reported["nbytes"].max()
     events = trace.events(columns=["seq", "stack_id"]).set_index("seq")["stack_id"]
     by_stack = trace.lifetimes(by="stack").set_index("stack_id")["slow_ns"]
-    sums = told.groupby(events.loc[told["address"]].to_numpy())["nbytes"].sum()
+    sums = reported.groupby(events.loc[reported["address"]].to_numpy())["nbytes"].sum()
     assert {stack: value for stack, value in by_stack.items() if value} == sums.astype(np.int64).to_dict()
     assert traces["cpu"].lifetimes()["slow_calls"].sum() == 0

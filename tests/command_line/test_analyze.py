@@ -27,9 +27,8 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import summarize
 from pytorch_alloctrace.analyze import __main__ as command_line
 from pytorch_alloctrace.report import progress, units
-from pytorch_alloctrace.report.as_json import verdict
 from pytorch_alloctrace.report.screen import Screen
-from pytorch_alloctrace.report.text import write_verdict
+from pytorch_alloctrace.report.verdict import verdict_data, write_verdict
 
 PROGRAM = """
     import torch
@@ -118,7 +117,7 @@ def test_the_verdict_comes_first_with_the_line_and_its_source(folder: Path) -> N
     # Each prediction is 8 x 1000 floats of 4 bytes; its graph keeps the input, 8 x 100 floats, made by another line.
     assert lines[3] == f"LEAK  program.py:{number} in train_step: +34.4 KiB per step"
     assert lines[4].strip() == LEAKING
-    assert "still alive at the end, from 31 of the 31 steps judged." in " ".join(" ".join(lines[5:8]).split())
+    assert "31 of the 31 steps judged left blocks behind: " in " ".join(" ".join(lines[5:8]).split())
     text = "\n".join(lines)
     assert "+3.12 KiB per step  program.py:16" in text
     for section in ("PEAK  cpu: ", "AT THE END  cpu: ", "GROWTH  cpu, live at the end of each step"):
@@ -315,7 +314,7 @@ def recorded(path: Path, program: Callable[[], object], **options: str) -> Path:
 
 def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
     _, text, _ = in_process(recorded(tmp_path / "empty", lambda: None))
-    assert "Nothing was allocated through torch while this was recorded (cpu)." in text
+    assert "Nothing was allocated through torch during the recording (cpu)." in text
     assert json.loads(in_process(tmp_path / "empty", "--json")[1])["devices"] == []
 
     _, text, _ = in_process(recorded(tmp_path / "one", lambda: torch.empty(1000)))
@@ -351,7 +350,7 @@ def test_several_devices_have_a_section_each(folder: Path) -> None:
     assert (
         text.index("PEAK  cuda:0") < text.index("GROWTH  cuda:0") < text.index("PEAK  cpu") < text.index("GROWTH  cpu")
     )
-    assert [device["device"] for device in verdict(both)["devices"]] == ["cuda:0", "cpu"]
+    assert [device["device"] for device in verdict_data(both)["devices"]] == ["cuda:0", "cpu"]
 
 
 def test_user_paths_make_installed_code_the_users_own(tmp_path: Path) -> None:

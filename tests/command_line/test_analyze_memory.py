@@ -75,7 +75,7 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
         alloctrace.disable()
         """
     )
-    assert "tells none" in run_analyze(tmp_path, "segments", "run.alloctrace")
+    assert "reports none" in run_analyze(tmp_path, "segments", "run.alloctrace")
     assert "4.77 MiB" in run_analyze(tmp_path, "blocks", "run.alloctrace")
     assert "reserved" not in run_analyze(tmp_path, "timeline", "run.alloctrace")
     assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")

@@ -66,5 +66,5 @@ def test_without_steps_by_time(run_program: Callable[..., subprocess.CompletedPr
     [leak] = [leak for leak in find_leaks(trace, "cpu").leaks if leak.kind == SURVIVORS]
     assert len(leak.live) == 200 and list(leak.live) == sorted(leak.live)
     assert leak.live[-1] == held(trace, leak.line.line, "end") == 240_000
-    # Made evenly over the run: half of it is there in the middle, give or take what starting up took.
+    # Allocated evenly over the run: half of it is there in the middle, give or take the time of starting up.
     assert leak.live[40] < 120_000 < leak.live[160]

@@ -81,4 +81,4 @@ except alloctrace.MissingPackageError as error:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=program_environment(), capture_output=True, text=True
     )
-    assert done.stdout == "a timeline is drawn with matplotlib: pip install matplotlib\n", done.stderr
+    assert done.stdout == "drawing a timeline needs matplotlib: pip install matplotlib\n", done.stderr

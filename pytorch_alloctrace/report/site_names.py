@@ -1,4 +1,4 @@
-"""How places in the code are shown: short, but never cut; on one line each, whatever the trace holds."""
+"""How sites and frames are shown: short but never cut off, each on one line, whatever the trace holds."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import os
 import re
 
 from ..analysis.summary import Program
-from ..reading.site_tables import Site
+from ..reading.site_tables import Site, SiteBytes
 from ..reading.sites import Frame
+from . import units
 from .stacks import Frames
 
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters made visible: a trace from elsewhere must not drive the reader's terminal."""
+    """The text with control characters made visible: a foreign trace must not control the reader's terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-class PlaceNames:
-    """Names of files as the traced program's user knows them."""
+class SiteNames:
+    """Names of files as the user of the traced program knows them."""
 
     def __init__(self, working_directory: str, frames: Frames | None = None) -> None:
-        """frames: where whole stacks are to be shown."""
+        """frames: given if whole stacks are to be shown."""
         self._frames = frames
         self._folder = working_directory.rstrip(os.sep) + os.sep if working_directory else ""
 
     def file(self, filename: str) -> str:
-        """Relative to the folder of installed packages, which may be within the program's working directory; or to
-        that; else in full."""
+        """Relative to the folder of installed packages (which may be inside the program's working directory) or to the
+        working directory; else in full."""
         filename = _PACKAGES.sub("", filename)
         if self._folder and filename.startswith(self._folder):
             filename = filename[len(self._folder) :]
         return printable(filename)
 
-    def place(self, code: Site | Frame) -> str:
+    def site(self, code: Site | Frame) -> str:
         """Where it is: "train.py:41 in train"."""
         if not code.filename:
             return "(no Python stack)"
@@ -44,12 +45,17 @@ class PlaceNames:
         line = f":{code.line}" if code.line else ""
         return f"{self.file(code.filename)}{line}{inside}{library}"
 
+    def holder(self, held: SiteBytes) -> str:
+        """A site that holds bytes, and how many of them its backward allocated."""
+        backward = units.size(held.backward_bytes)
+        return self.site(held.site) + (f" (including {backward} in its backward)" if held.backward_bytes else "")
+
     def stack(self, stack: int) -> list[str]:
-        """Each frame of a stack, innermost first; none where whole stacks are not to be shown."""
-        return [self.place(frame) for frame in self._frames(stack)] if self._frames is not None else []
+        """Each frame of a stack, innermost first; empty if whole stacks are not to be shown."""
+        return [self.site(frame) for frame in self._frames(stack)] if self._frames is not None else []
 
     def source(self, code: Site | Frame) -> str | None:
-        """The line's text; None where there is none."""
+        """The text of the line; None if it is unknown."""
         text = printable(code.source.strip()) if code.source else ""
         return text or None
 

@@ -1,4 +1,4 @@
-"""A timeline drawn with matplotlib: see `Trace.plot_timeline`."""
+"""The timeline, as text and drawn with matplotlib (see `Trace.plot_timeline`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from rich.text import Text
 
 from ..errors import MissingPackageError
-from .units import duration, size
+from . import units
+from .screen import Screen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,25 +22,51 @@ _LAYERS = (
     ("unreleasable", "#f6ad55", "cached, stranded among live blocks"),
     ("reserved", "#fde8c8", "cached, releasable by empty_cache()"),
 )
-"""Each reaches from the one before it to its own level."""
+"""Each reaches from the level of the one before it to its own."""
+_CHARTS = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free", "outside")
+
+
+def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
+    """A chart of each sum, between its lowest and its highest."""
+    for device, rows in timeline.groupby("device", sort=False):
+        seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
+        screen.text(Text.assemble((str(device), "bold"), f"  over {units.duration(seconds)}"))
+        for name in _CHARTS:
+            highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
+            if highest.isna().all():
+                continue
+            levels = [int(level) for level in highest.dropna()]
+            chart = units.sparkline(levels, max(min(screen.width - 58, 60), 10), plain=screen.plain)
+            line = Text.assemble(f"{name.replace('_', ' '):13}", (chart, "green"))
+            line.append(f"  {units.size(min(levels))} to {units.size(max(levels))}, at the end {_last(rows[name])}")
+            screen.text(line, 2)
+        shares = rows["external_fragmentation"].dropna()
+        if len(shares):
+            most, last = (units.share(value, 1) for value in (shares.max(), shares.iloc[-1]))
+            screen.text(f"external fragmentation: at most {most}, at the end {last}", 2)
+
+
+def _last(values: pd.Series[Any]) -> str:
+    last = values.iloc[-1]
+    return "unknown" if pd.isna(last) else units.size(int(last))
 
 
 def plot_timeline(timeline: pd.DataFrame, axes: Axes | None = None) -> Figure:
-    """Draws what `Trace.timeline` returns: for each device allocated, cached by kind, and used by the driver's account.
+    """Draws what `Trace.timeline` returns: what each device has allocated, cached and, by the driver, used.
 
-    axes: where to draw (one device); otherwise a figure is made, with one chart a device. Raises MissingPackageError
+    axes: where to draw one device; without it a figure is made, with one chart per device. Raises MissingPackageError
     without matplotlib, ValueError for an empty timeline or for `axes` with several devices.
     """
     try:
         from matplotlib import pyplot
     except ImportError:
-        raise MissingPackageError("a timeline is drawn with matplotlib: pip install matplotlib") from None
+        raise MissingPackageError("drawing a timeline needs matplotlib: pip install matplotlib") from None
     devices = list(timeline["device"].unique())
     if not devices:
         raise ValueError("this timeline has no device: nothing was allocated")
     if axes is not None:
         if len(devices) > 1:
-            raise ValueError(f"axes= holds one device, and this timeline has {', '.join(devices)}: give device=")
+            raise ValueError(f"axes= takes one device, but this timeline has {', '.join(devices)}: pass device=")
         _draw(axes, timeline, devices[0])
         figure = axes.get_figure()
         assert figure is not None
@@ -65,17 +93,23 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
             continue
         axes.fill_between(seconds, below, np.maximum(level, below), step="post", color=color, label=label, linewidth=0)
         below = np.maximum(level, below)
-    # The highest within each interval, so that a peak between two drawn moments is seen.
+    # The highest of each interval, so that a peak between two drawn points is visible.
     highest = _floats(table["allocated_max"])
     axes.step(seconds, highest, where="post", color="#1a365d", linewidth=0.8, label="allocated, at most")
     used = levels["reserved"] + levels["outside"]
     if not np.isnan(used).all():
         axes.step(
-            seconds, used, where="post", color="#718096", linestyle="--", linewidth=1, label="used, by the driver"
+            seconds,
+            used,
+            where="post",
+            color="#718096",
+            linestyle="--",
+            linewidth=1,
+            label="used, by the driver",
         )
     peak = int(np.nanargmax(highest))
     axes.annotate(
-        f"{size(highest[peak])} at {duration(seconds[peak])}",
+        f"{units.size(highest[peak])} at {units.duration(seconds[peak])}",
         (seconds[peak], highest[peak]),
         xytext=(0, 6),
         textcoords="offset points",
@@ -88,11 +122,11 @@ def _draw(axes: Axes, table: pd.DataFrame, device: str, begin_ns: int | None = N
     axes.set_ylim(bottom=0, top=top * 1.15)
     axes.margins(x=0)
     axes.yaxis.set_major_locator(MultipleLocator(2 ** max(np.ceil(np.log2(top / 6)), 0)))  # whole MiB and GiB
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.size(value)))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8, frameon=False)
 
 
 def _floats(column: pd.Series[Any]) -> Any:
-    """As an array; what is not told is NaN."""
+    """As an array; what is unknown is NaN."""
     return column.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,0 +1,211 @@
+"""Leaks in words: the findings on them, how they are laid out, and their JSON form (fields: see `verdict`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, Leak
+from ..analysis.summary import DeviceSummary, Summary
+from . import units
+from .finding import Finding
+from .screen import Screen
+from .site_names import SiteNames
+
+_CONFIDENCE = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
+"""The least confidence for each word."""
+_FORECAST_BYTES = 1 << 30
+_SMALL = 1000
+"""A leak is small if this many times its bytes are less than the peak."""
+_SITES = 5
+"""Most lines of one leak that are shown."""
+_CALLERS = 3
+"""Most callers that are shown."""
+
+
+def leak_findings(summary: Summary) -> tuple[Finding, ...]:
+    """The findings on leaks, the most pressing first. If there is no leak, one finding says so, or that the run is too
+    short to judge; none only if nothing was allocated."""
+    names = SiteNames(summary.program.working_directory)
+    leaks = [leak for device in summary.devices for leak in device.leaks.leaks]
+    if leaks:
+        return tuple(_leak(one, summary, names) for one in sorted(leaks, key=lambda one: one.weight, reverse=True))
+    judged = [device for device in summary.devices if device.leaks.judged]
+    if judged:
+        return (_no_leak(judged, summary),)
+    return (_not_judged(summary.devices),) if summary.devices else ()
+
+
+def confidence_word(confidence: float) -> str:
+    """almost certain (from 90 %), likely (from 70 %) or possible."""
+    return next(word for least, word in _CONFIDENCE if confidence >= least)
+
+
+def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
+    device = f" on {leak.device}" if len(summary.devices) > 1 else ""
+    return Finding(
+        kind="leak",
+        title=f"{names.site(leak.line)}: {units.rate(leak.rate, leak.unit)}{device}",
+        device=leak.device,
+        bytes=leak.bytes,
+        confidence=leak.confidence,
+        site=leak.line,
+        stack_id=leak.sites[0].stack_id,
+        sentences=tuple(_sentences(leak, summary)),
+        leak=leak,
+    )
+
+
+def _sentences(leak: Leak, summary: Summary) -> list[str]:
+    kept_at_end = leak.bytes_at_end >= leak.bytes // 2
+    when = "at the end" if kept_at_end else "when the last step ended"
+    growing = leak.kind == GROWING
+    sentences = [_growing_sentence(leak, when) if growing else _surviving_sentence(leak, when)]
+    sentences.append(
+        f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): "
+        f"{'it grew in' if growing else 'blocks survived from'} {leak.windows_with_survivors} of "
+        f"{leak.windows_judged} windows of the run."
+    )
+    peak = max((device.peak.bytes for device in summary.devices if device.device == leak.device), default=0)
+    if leak.bytes * _SMALL < peak:
+        sentences.append("Small: over the whole run it came to less than a thousandth of the peak.")
+    elif leak.rate >= 1:
+        sentences.append(_forecast(leak))
+    if not kept_at_end:
+        sentences.append("It was freed after the last step, when whatever held it went away.")
+    integrity = summary.integrity
+    if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
+        sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
+    return sentences
+
+
+def _surviving_sentence(leak: Leak, when: str) -> str:
+    period = "steps" if leak.unit == "step" else "windows of time"
+    return (
+        f"{units.number(leak.units_with_survivors)} of the {units.number(leak.units_judged)} {period} judged left "
+        f"blocks behind: {units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}, still live {when}."
+    )
+
+
+def _growing_sentence(leak: Leak, when: str) -> str:
+    if leak.blocks == 1:
+        replaced = "This buffer is replaced again and again by a larger one, never by a smaller one"
+    else:
+        replaced = f"These {units.number(leak.blocks)} buffers are replaced again and again by larger ones"
+    return f"{replaced}: {units.size(leak.bytes)} {when}."
+
+
+def _forecast(leak: Leak) -> str:
+    needed = _FORECAST_BYTES / leak.rate
+    soon = units.duration(needed * leak.seconds_per_unit)
+    period = f"{units.counted(max(round(needed), 1), 'step')} (about {soon})" if leak.unit == "step" else soon
+    # Other programs take their share of the machine's memory, which is what "cpu" has.
+    if leak.forecast is None or leak.device == "cpu":
+        return f"At this rate it grows by 1 GiB in {period}."
+    return (
+        f"At this rate it grows by 1 GiB in {period}, and {leak.device} is full in about "
+        f"{units.duration(leak.forecast)}."
+    )
+
+
+def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
+    where = ", ".join(device.device for device in devices)
+    verdict = devices[0].leaks
+    if verdict.unit == "step":
+        basis = f"no line kept blocks from nearly all of the {units.number(verdict.units)} steps judged"
+    else:
+        basis = f"no line kept blocks throughout the run ({units.duration(summary.seconds)}, no steps in the trace)"
+    return Finding("no_leak", f"No leak found on {where}: {basis}", where, 0, None, None, 0, ())
+
+
+def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
+    where = ", ".join(device.device for device in devices)
+    verdict = devices[0].leaks
+    if verdict.unit == "step":
+        after = f"{units.counted(verdict.units, 'step')} after the warm-up"
+        title = f"Too short to judge leaks: {after}, at least 4 are needed"
+    else:
+        title = "Too short to judge leaks: no steps in the trace, and memory came and went in too few parts of the run"
+    return Finding("not_judged", title, where, 0, None, None, 0, ())
+
+
+def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, names: SiteNames) -> None:
+    """What is shown below the sentences: the chart, who called, and the lines that allocate. stack: the whole one, if
+    it is to be shown; a leak of several lines has one for each line."""
+    _live(leak, indent, screen)
+    if stack and len(leak.sites) == 1:
+        screen.stack(stack, indent)
+    elif leak.callers:
+        screen.text("Called from:", indent)
+        for frame in leak.callers[:_CALLERS]:
+            screen.text(names.site(frame), indent + 2)
+            quoted = names.source(frame)
+            if quoted:
+                screen.source(quoted, indent + 4)
+    _sites(leak, indent, screen, names)
+
+
+def _live(leak: Leak, indent: int, screen: Screen) -> None:
+    """A chart of what the lines of a leak held over the run."""
+    if len(leak.live) < 2:
+        return
+    chart = units.sparkline(leak.live, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain)
+    arrow = "to" if screen.plain else "→"
+    first, last = units.size(leak.live[0]), units.size(leak.live[-1])
+    screen.text(Text.assemble("live: ", (chart, "green"), f"  {first} {arrow} {last}"), indent)
+
+
+def _sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
+    """Where the blocks of a leak of several lines are allocated, by bytes."""
+    if len(leak.sites) == 1:
+        return
+    screen.text("Allocated at these lines, in the same steps, and probably kept by one reference:", indent)
+    for site in leak.sites[:_SITES]:
+        rate, frames = units.rate(site.rate, leak.unit), names.stack(site.stack_id)
+        screen.entry(rate, names.site(site.site), names.source(site.site), indent, 20, frames=frames)
+    more = leak.sites[_SITES:]
+    if more:
+        rate = units.rate(sum(site.rate for site in more), leak.unit)
+        screen.text(f"and {units.counted(len(more), 'more line')}, {rate}", indent + 2, style="dim")
+
+
+def explanation(leak: Leak) -> str:
+    """What to look for at the line."""
+    if leak.kind == GROWING:
+        return "This line makes the larger buffer from the last one and something new: clear it at times, or bound it."
+    keepers = "a list, an attribute, a closure, an autograd graph"
+    allocates = "allocates the blocks" if leak.line == leak.sites[0].site else "calls what allocates the blocks"
+    return f"This line {allocates}; a reference keeps them: {keepers}."
+
+
+def leak_data(leak: Leak) -> dict[str, Any]:
+    """As plain values: what a finding on a leak has besides what all have."""
+    return {
+        "leak_kind": leak.kind,
+        "unit": leak.unit,
+        "bytes_per_unit": round(leak.rate),
+        "blocks": leak.blocks,
+        "bytes_at_end": leak.bytes_at_end,
+        "units_with_survivors": leak.units_with_survivors,
+        "units_judged": leak.units_judged,
+        "windows_with_survivors": leak.windows_with_survivors,
+        "windows_judged": leak.windows_judged,
+        "oldest_age": leak.oldest_age,
+        "forecast_seconds": leak.forecast,
+        "live_bytes_over_run": list(leak.live),
+        "path": [dataclasses.asdict(frame) for frame in leak.path],
+        "path_share": round(leak.path_share, 4),
+        "sites": [
+            {
+                "site": dataclasses.asdict(site.site),
+                "stack_id": site.stack_id,
+                "bytes_per_unit": round(site.rate),
+                "bytes": site.bytes,
+                "blocks": site.blocks,
+            }
+            for site in leak.sites
+        ],
+    }

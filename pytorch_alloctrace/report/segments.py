@@ -1,0 +1,100 @@
+"""Segments and blocks as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from ..reading.recorded import RecordedTrace
+from ..reading.site_tables import Site
+from . import units
+from .screen import Screen
+from .site_names import SiteNames
+from .tables import rows
+
+_MAP = {"active_allocated": "█", "active_pending_free": "▒", "inactive": "·"}
+_PLAIN_MAP = {"active_allocated": "#", "active_pending_free": "%", "inactive": "."}
+
+
+def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
+    """The largest segments, each with a map of its blocks."""
+    if segments.empty:
+        screen.text(
+            "No segments: nothing is reserved at this position, or the allocator reports none (the CPU's never does)."
+        )
+        return
+    for device, of_device in segments.groupby("device", sort=False):
+        total, active = int(of_device["total_size"].sum()), int(of_device["active_size"].sum())
+        count = units.counted(len(of_device), "segment")
+        title = f"{units.size(total)} reserved in {count}, {units.size(active)} active"
+        screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
+        largest = of_device.nlargest(top, "total_size", keep="first").sort_values("address")
+        for row in rows(largest):
+            inside = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
+            write_segment(row, inside, screen)
+        if len(of_device) > len(largest):
+            rest = total - int(largest["total_size"].sum())
+            more = units.counted(len(of_device) - len(largest), "more segment")
+            screen.text(f"and {more} with {units.size(rest)} (--top 0 shows all)", 2, style="dim")
+
+
+def write_segment(row: dict[str, Any], blocks: pd.DataFrame, screen: Screen) -> None:
+    """A segment (a row of `Trace.segments`) with a map of its blocks."""
+    notes = [str(row["segment_type"])]
+    if row["is_expandable"]:
+        notes.append("expandable")
+    if row["stream"]:
+        notes.append(f"stream {row['stream']:#x}")
+    if tuple(row["segment_pool_id"]) != (0, 0):
+        notes.append(f"pool {tuple(row['segment_pool_id'])}")
+    used = units.share(row["active_size"], row["total_size"])
+    head = f"{row['address']:#x}  {units.size(row['total_size']):>9}  {used:>5} active  "
+    tail = ", ".join(notes)
+    room = screen.width - len(head) - len(tail) - 4
+    screen.text(head + _map(blocks, row, min(max(room, 4), 60), screen.plain) + "  " + tail, 2)
+
+
+def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool) -> str:
+    """A character for each equal part of the segment: the state of most of its bytes."""
+    signs = _PLAIN_MAP if plain else _MAP
+    shares: list[dict[str, float]] = [{} for _ in range(width)]
+    per_cell = segment["total_size"] / width
+    for address, size, state in zip(blocks["address"], blocks["nbytes"], blocks["state"], strict=True):
+        begin = (int(address) - int(segment["address"])) / per_cell
+        end = begin + int(size) / per_cell
+        for cell in range(int(begin), min(int(end) + 1, width)):
+            covered = min(end, cell + 1) - max(begin, cell)
+            shares[cell][state] = shares[cell].get(state, 0.0) + covered
+    return "".join(signs[max(share, key=lambda state: share[state])] if share else " " for share in shares)
+
+
+def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: SiteNames, top: int) -> None:
+    """The largest blocks that are not free, each with the line that allocated it."""
+    live = blocks[blocks["state"] != "inactive"]
+    free = blocks[blocks["state"] == "inactive"]
+    for device in blocks["device"].unique():
+        held, idle = live[live["device"] == device], free[free["device"] == device]
+        title = f"{units.size(held['size'].sum())} in {units.counted(len(held), 'block')}"
+        if len(idle):
+            title += f", {units.size(idle['size'].sum())} free in {units.counted(len(idle), 'piece')}"
+        screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
+        largest = held.nlargest(top, "nbytes", keep="first")
+        for row in rows(largest):
+            site = Site.of_stack(trace.stacks, int(row["stack_id"]))
+            facts = (
+                f"{units.size(row['nbytes']):>9}  {row['address']:#x}  {units.duration(row['age_ns'] / 1e9):>10} old"
+            )
+            pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
+            screen.text(f"{facts}  {names.site(site)}{pending}", 2, hanging=13)
+            source = names.source(site)
+            if source:
+                screen.source(source, 13)
+            screen.frames(names.stack(int(row["stack_id"])), 13)
+        if len(held) > len(largest):
+            more = units.counted(len(held) - len(largest), "more block")
+            rest = units.size(held["nbytes"].sum() - largest["nbytes"].sum())
+            screen.text(f"and {more} with {rest} (--top 0 shows all)", 2, style="dim")
+    if blocks.empty:
+        screen.text("No blocks at this position.")

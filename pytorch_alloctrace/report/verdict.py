@@ -1,0 +1,371 @@
+"""The verdict: every finding, the most pressing first, then the peak, the end and the growth of each device.
+
+As text, and as JSON: one object. All bytes are integers and mean requested bytes; rates (`bytes_per_...`) are rounded
+to whole bytes; seconds are numbers; null means unknown. Later versions may add fields, but neither change nor remove
+any: `format_version` stays 1 as long as that holds. Tables of lines have as many rows as --top allows.
+
+format, format_version
+    "pytorch_alloctrace.verdict", 1
+trace
+    path, file_bytes, begin_ns (since 1970-01-01 UTC), seconds, events, steps, unmatched_frees
+program
+    path, arguments, working_directory, torch, cuda, python, host, process, rank, recorded_devices, stacks
+integrity
+    state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
+findings: a list, the most pressing first
+    kind ("oom", "leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding", "pending", "churn", "outside":
+    see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1), site, stack_id, sentences
+    a leak also has: leak_kind ("survivors", or "growing": one buffer, replaced by ever larger ones), unit ("step",
+    "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
+    growing one: windows in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is
+    full), live_bytes_over_run (of its sites: the blocks that survive; of a growing one after each step in which it
+    grew), path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack_id, bytes_per_unit,
+    bytes, blocks)
+devices: a list, the highest peak first
+    device, allocations, bytes_allocated
+    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id), more_sites,
+        more_bytes
+    growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
+    bytes_per_step, seconds_per_step, samples
+    growing: site, stack_id, before_bytes, after_bytes, bytes_per_unit
+    leaks_judged, live_bytes_over_time (the highest of each of a number of equal intervals)
+a site: filename, line, function, source, user (false: library code, since no user code called it)
+a frame: function, filename, line, source
+frames: with --all-frames, in whatever has a stack_id: all its frames, innermost first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from ..analysis.leaks.growth import StepGrowth
+from ..analysis.summary import DeviceSummary, Holding, Summary
+from ..reading.site_tables import Site
+from . import units
+from .conditions import condition_finding
+from .finding import Finding
+from .leaks import explanation, leak_data, leak_findings, write_leak
+from .oom import oom_finding
+from .screen import Screen
+from .site_names import SiteNames
+from .stacks import Frames, with_frames
+
+FORMAT = "pytorch_alloctrace.verdict"
+FORMAT_VERSION = 1
+
+_LABEL_STYLES = {
+    "oom": ("OUT OF MEMORY", "bold red"),
+    "leak": ("LEAK", "bold red"),
+    "no_leak": ("OK", "bold green"),
+    "not_judged": ("NOTE", "bold yellow"),
+    "fragmentation": ("FRAGMENTED", "bold yellow"),
+    "cache": ("UNUSED CACHE", "bold yellow"),
+    "rounding": ("ROUNDING", "bold yellow"),
+    "pending": ("PENDING FREES", "bold yellow"),
+    "churn": ("CHURN", "bold yellow"),
+    "outside": ("OUTSIDE", "bold yellow"),
+}
+_GROWING_SITES = 5
+_SIZE_COLUMN = 11
+
+
+def diagnosis(summary: Summary) -> tuple[Finding, ...]:
+    """Everything that is wrong, the most pressing first: refused requests, leaks (or that there are none), then the
+    conditions of each device, those with the most bytes first."""
+    names = SiteNames(summary.program.working_directory)
+    refused = [device.refused for device in summary.devices if device.refused is not None]
+    conditions = [condition for device in summary.devices for condition in device.conditions]
+    return (
+        *(oom_finding(one, names) for one in sorted(refused, key=lambda one: -one.requested)),
+        *leak_findings(summary),
+        *(condition_finding(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
+    )
+
+
+def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None) -> None:
+    """Writes a summary to the screen. frames: given if whole stacks are to be shown."""
+    names = SiteNames(summary.program.working_directory, frames)
+    _header(summary, screen, names)
+    _damage(summary, screen)
+    if not summary.devices:
+        _nothing(summary, screen)
+        return
+    _findings(diagnosis(summary), screen, names)
+    small = [device for device in summary.devices if _is_small(device, summary)]
+    for device in summary.devices:
+        if device not in small:
+            _device(device, summary, screen, names)
+    _small_devices(small, screen)
+    _notes(summary, screen)
+
+
+def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> int:
+    """Writes only the first findings on leaks; returns how many leaks there are. frames: as for write_verdict."""
+    names = SiteNames(summary.program.working_directory, frames)
+    _header(summary, screen, names)
+    _damage(summary, screen)
+    if not summary.devices:
+        _nothing(summary, screen)
+        return 0
+    found = leak_findings(summary)
+    _findings(found[:top], screen, names)
+    if found[top:]:
+        screen.blank()
+        screen.text(f"and {units.counted(len(found) - top, 'more leak')}", style="dim")
+    return sum(finding.leak is not None for finding in found)
+
+
+def _header(summary: Summary, screen: Screen, names: SiteNames) -> None:
+    program, devices = summary.program, [device.device for device in summary.devices]
+    versions = [f"torch {program.torch}" if program.torch else "", f"Python {program.python}" if program.python else ""]
+    rank = f"rank {program.rank}" if program.rank not in ("", "0") else ""
+    first = Text(names.command(program), style="bold")
+    first.append("".join(f", {part}" for part in [*versions, rank, *devices] if part), style="not bold")
+    screen.text(first, hanging=2)
+    facts = [
+        units.duration(summary.seconds),
+        units.counted(summary.steps, "step") if summary.steps else "no steps",
+        f"{units.counted(summary.integrity.events, 'event')} in {units.size(summary.file_bytes)}",
+    ]
+    whole = summary.integrity.state == "complete"
+    screen.text(", ".join(facts) + (f": trace {summary.integrity}" if whole else ""), hanging=2)
+
+
+def _damage(summary: Summary, screen: Screen) -> None:
+    if summary.integrity.state == "complete":
+        return
+    screen.blank()
+    label = "DAMAGED" if summary.integrity.state == "corrupt" else "INCOMPLETE"
+    line = Text.assemble((label, "bold yellow"), f"  {summary.integrity}.")
+    screen.text(line, hanging=len(label) + 2)
+    events = units.counted(summary.integrity.events, "event")
+    screen.text(f"What follows is based on the {events} that could be read.", len(label) + 2)
+
+
+def _nothing(summary: Summary, screen: Screen) -> None:
+    screen.blank()
+    if summary.integrity.state == "complete":
+        recorded = ", ".join(summary.program.recorded_devices) or "no device"
+        screen.text(f"Nothing was allocated through torch during the recording ({recorded}).")
+    else:
+        screen.text("No allocation could be read from this trace.")
+
+
+def _findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
+    explained = False
+    for finding in found:
+        screen.blank()
+        label, style = _LABEL_STYLES[finding.kind]
+        indent = len(label) + 2
+        screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
+        source = names.source(finding.site) if finding.site is not None else None
+        if source:
+            screen.source(source, indent)
+        for sentence in finding.sentences:
+            screen.text(sentence, indent)
+        stack = names.stack(finding.stack_id)
+        if finding.leak is None:
+            screen.stack(stack, indent)
+            continue
+        write_leak(finding.leak, stack, indent, screen, names)
+        # The first one is explained, which is enough for all.
+        if not explained and finding.leak.line.filename:
+            screen.text(explanation(finding.leak), indent, style="dim")
+        explained = True
+
+
+def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames) -> None:
+    when = f"at {units.duration(device.peak.seconds)}"
+    if device.peak.step is not None:
+        when += f" in step {device.peak.step}"
+    _holding("PEAK", device.peak, when, device, summary, screen, names)
+    _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
+    _growth(device, screen, names)
+
+
+def _is_small(device: DeviceSummary, summary: Summary) -> bool:
+    """Whether one line is enough: the peak is below a twentieth of the largest device's, and nothing leaks."""
+    return device.peak.bytes * 20 < summary.devices[0].peak.bytes and not device.leaks.leaks
+
+
+def _small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
+    if devices:
+        screen.blank()
+    for device in devices:
+        held = f"{units.size(device.peak.bytes)} at the peak, {units.size(device.end.bytes)} at the end"
+        screen.text(Text.assemble(("ALSO", "bold"), f"  {device.device}: {held}"), hanging=6)
+
+
+def _holding(
+    label: str,
+    holding: Holding,
+    when: str,
+    device: DeviceSummary,
+    summary: Summary,
+    screen: Screen,
+    names: SiteNames,
+) -> None:
+    screen.blank()
+    held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
+    amount = held if holding.blocks else "nothing is live"
+    screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
+    if holding.sites and not any(site.site.filename for site in holding.sites):
+        reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
+        screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
+        return
+    for site in holding.sites:
+        amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
+        name, frames = names.holder(site), names.stack(site.stack_id)
+        screen.entry(amount, name, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
+    if holding.more_sites:
+        amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
+        screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
+
+
+def _growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
+    screen.blank()
+    growth = device.growth
+    title = "live at the end of each step" if growth else "live over time (the trace has no steps)"
+    screen.text(Text.assemble(("GROWTH", "bold"), f"  {device.device}, {title}"), hanging=8)
+    drawn = growth.samples if growth else device.levels
+    lowest, highest = (growth.lowest, growth.highest) if growth else (min(drawn, default=0), max(drawn, default=0))
+    chart = units.sparkline(drawn, min(screen.width - 32, 60), plain=screen.plain)
+    screen.text(Text.assemble((chart, "green"), f"  {units.size(lowest)} to {units.size(highest)}"), 2)
+    if growth:
+        slope = "too few steps for a slope"
+        if growth.steps > growth.warmup + 1:
+            warmup = units.counted(growth.warmup, "step")
+            slope = f"slope {units.rate(growth.slope, 'step')} after {warmup} of warm-up"
+        levels = f"first {units.size(growth.first)}, median {units.size(growth.median)}, last {units.size(growth.last)}"
+        screen.text(f"{levels}; {slope}", 2)
+    # A line that grew by less than a thousandth of the peak explains nothing.
+    growing = [site for site in device.growing if site.bytes * 1000 >= device.peak.bytes and site.site.filename]
+    leaking = {(site.site.filename, site.site.line) for leak in device.leaks.leaks for site in leak.sites}
+    if growing:
+        screen.text("Lines that hold more than they did after the warm-up:", 2)
+    for site in growing[:_GROWING_SITES]:
+        leak = " (leak)" if (site.site.filename, site.site.line) in leaking else ""
+        name, frames = names.site(site.site) + leak, names.stack(site.stack_id)
+        screen.entry(units.change(site.bytes), name, None, 0, _SIZE_COLUMN + 5, frames=frames)
+
+
+def _notes(summary: Summary, screen: Screen) -> None:
+    notes = []
+    if summary.unmatched_frees and summary.integrity.state == "complete":
+        frees = units.counted(summary.unmatched_frees, "free")
+        notes.append(f"{frees} of blocks that were allocated before the recording began.")
+    if not summary.steps and summary.devices:
+        notes.append("Steps make the verdict more precise: call alloctrace.step() at the end of each one.")
+    if notes:
+        screen.blank()
+    for note in notes:
+        screen.text(note, style="dim")
+
+
+def verdict_json(summary: Summary, frames: Frames | None = None) -> str:
+    """The summary as indented JSON, ASCII only. frames: given if whole stacks are to be in it."""
+    return json.dumps(with_frames(verdict_data(summary), frames), indent=2, allow_nan=False)
+
+
+def verdict_data(summary: Summary) -> dict[str, Any]:
+    """The summary as plain dicts, lists, strings and numbers; see the module for the fields."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "trace": {
+            "path": summary.trace,
+            "file_bytes": summary.file_bytes,
+            "begin_ns": summary.begin_ns,
+            "seconds": summary.seconds,
+            "events": summary.integrity.events,
+            "steps": summary.steps,
+            "unmatched_frees": summary.unmatched_frees,
+        },
+        "program": dataclasses.asdict(summary.program),
+        "integrity": {**dataclasses.asdict(summary.integrity), "text": str(summary.integrity)},
+        "findings": [_finding_data(finding) for finding in diagnosis(summary)],
+        "devices": [_device_data(device) for device in summary.devices],
+    }
+
+
+def _finding_data(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "title": finding.title,
+        "device": finding.device,
+        "bytes": finding.bytes,
+        "confidence": None if finding.confidence is None else round(finding.confidence, 4),
+        "site": _site_data(finding.site),
+        "stack_id": finding.stack_id,
+        "sentences": list(finding.sentences),
+        **(leak_data(finding.leak) if finding.leak is not None else {}),
+    }
+
+
+def _device_data(device: DeviceSummary) -> dict[str, Any]:
+    return {
+        "device": device.device,
+        "allocations": device.allocations,
+        "bytes_allocated": device.bytes_allocated,
+        "peak": _holding_data(device.peak),
+        "end": _holding_data(device.end),
+        "growth": _growth_data(device.growth) if device.growth is not None else None,
+        "growing": [
+            {
+                "site": _site_data(site.site),
+                "stack_id": site.stack_id,
+                "before_bytes": site.before,
+                "after_bytes": site.after,
+                "bytes_per_unit": round(site.rate),
+            }
+            for site in device.growing
+        ],
+        "leaks_judged": device.leaks.judged,
+        "live_bytes_over_time": list(device.levels),
+    }
+
+
+def _holding_data(holding: Holding) -> dict[str, Any]:
+    return {
+        "bytes": holding.bytes,
+        "blocks": holding.blocks,
+        "event": holding.event,
+        "seconds": holding.seconds,
+        "step": holding.step,
+        "sites": [
+            {
+                "site": _site_data(site.site),
+                "bytes": site.bytes,
+                "backward_bytes": site.backward_bytes,
+                "blocks": site.blocks,
+                "stack_id": site.stack_id,
+            }
+            for site in holding.sites
+        ],
+        "more_sites": holding.more_sites,
+        "more_bytes": holding.more_bytes,
+    }
+
+
+def _growth_data(growth: StepGrowth) -> dict[str, Any]:
+    return {
+        "steps": growth.steps,
+        "warmup": growth.warmup,
+        "first_bytes": growth.first,
+        "median_bytes": growth.median,
+        "last_bytes": growth.last,
+        "lowest_bytes": growth.lowest,
+        "highest_bytes": growth.highest,
+        "bytes_per_step": round(growth.slope),
+        "seconds_per_step": growth.seconds_per_step,
+        "samples": list(growth.samples),
+    }
+
+
+def _site_data(site: Site | None) -> dict[str, Any] | None:
+    return dataclasses.asdict(site) if site is not None else None
