@@ -158,7 +158,7 @@ class Trace(RecordedTrace):
         self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
     ) -> pd.DataFrame:
         """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing
-        does, or the run is too short to tell. Definitions: `analysis.leaks.verdict`. since, until: moments
+        does, or the run is too short to tell. Definitions: `analysis.leaks.judge`. since, until: moments
         as in `live`: judges the steps between them alone, all that lies before is warm-up; raises PositionError where
         no step ends there.
 
@@ -171,7 +171,7 @@ class Trace(RecordedTrace):
         make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks,
         stack_id).
         """
-        from .analysis.leaks.leak_table import leak_table
+        from .analysis.leaks.judge import leak_table
 
         within = None if since is None and until is None else self.range(since, until, device=device)
         return leak_table(self, self.devices if device is None else [device], within)

@@ -9,7 +9,7 @@ from ..reading.site_tables import Site, SiteBytes
 from .free_memory.fragmentation import Fragmentation, fragmentation_at
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
-from .leaks.verdict import Leak, LeakingSite, LeakVerdict, find_leaks
+from .leaks.judge import Leak, LeakingSite, LeakVerdict, find_leaks
 from .summary import DeviceSummary, Holding, Program, Summary, summarize
 from .usage.comparison import compare
 from .usage.composition import PeakMemory, composition_at, peak_memory

@@ -14,7 +14,7 @@ from ..reading.site_tables import SiteBytes, top_sites
 from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
-from .leaks.verdict import LeakVerdict, find_leaks
+from .leaks.judge import LeakVerdict, find_leaks
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import GROWING, SURVIVORS
-from pytorch_alloctrace.analysis.leaks.verdict import find_leaks
 
 PROGRAM = """
 import sys, time, torch, pytorch_alloctrace as alloctrace

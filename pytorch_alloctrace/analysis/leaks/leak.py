@@ -1,8 +1,13 @@
-"""What is said of a leak, as plain values: see `leaks` for what is one."""
+"""A leak as plain values and as a row of a table, and what both kinds of leaks are found and described with.
+
+What a leak is, and where that is decided: see `judge`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +21,18 @@ from .windows import Windows
 SURVIVORS = "survivors"
 GROWING = "growing"
 CERTAIN = 0.9
-"""A confidence from which on a leak is almost certain."""
+"""A leak with at least this confidence is almost certain."""
 LIKELY = 0.7
-MOST = 0.8
-"""Share of a leak's bytes from which on the one line that makes them is the line to look at."""
 LEAST_COVERAGE = 0.8
-"""Share of the windows that must bear witness."""
-_SAMPLES = 200
-"""Most moments of which the level is kept for a chart."""
+"""The least share of the windows in which a leak must show."""
 DOUBT = 0.8
 """Factor on the confidence for each thing that makes births or deaths less certain."""
+SAME_BIRTHS = 0.9
+"""The least share of the times of either that two sites must have in common to belong together."""
+_SAMPLES = 200
+"""Most points of a chart."""
 
-
-def certainty(trace: RecordedTrace, windows: Windows) -> float:
-    """How far births and deaths can be relied on: the factor on every confidence of the trace."""
-    integrity = trace.integrity
-    missing = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
-    return (1.0 if windows.unit == "step" else DOUBT) * (DOUBT if missing else 1.0)
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LeakingSite:
 
     site: Site
     stack_id: int
-    """Of its stacks the one that keeps the most bytes."""
+    """The one that keeps the most bytes of its stacks."""
     rate: float
     """Bytes per step, or per second."""
     bytes: int
@@ -50,8 +50,8 @@ class LeakingSite:
 
 @dataclass(frozen=True)
 class Leak:
-    """Blocks that are made again and again and never freed, or one that is replaced by ever larger ones. Bytes are
-    requested bytes."""
+    """Blocks that are allocated again and again and never freed, or one that is replaced by ever larger ones. Bytes
+    are requested bytes."""
 
     kind: str
     """"survivors" or "growing": which of the two."""
@@ -59,46 +59,47 @@ class Leak:
     unit: str
     """"step", or "second" in a trace without steps."""
     rate: float
-    """Bytes per unit. Survivors: those alive that were born in judged windows, by the length of these windows. Growing:
-    what its sites hold more at the end than after the warm-up, by the length of the time between."""
+    """Bytes per unit. Survivors: the live bytes born in judged windows, divided by the length of these windows.
+    Growing: what its sites hold more at the end than after the warm-up, divided by the length of the time between."""
     bytes: int
-    """Alive at the end of the last step (without steps: of the trace). Survivors: born in judged windows. Growing: all
+    """Live at the end of the last step (without steps: of the trace). Survivors: born in judged windows. Growing: all
     that its sites hold."""
     blocks: int
     bytes_at_end: int
-    """Of these, still alive at the end of the trace."""
+    """How many of these bytes are still live at the end of the trace."""
     units_with_survivors: int
-    """Steps of judged windows that have blocks alive (of a trace without steps: windows). Growing: as windows."""
+    """Steps of judged windows with live blocks (in a trace without steps: windows). Growing: as windows."""
     units_judged: int
     windows_with_survivors: int
-    """Growing: windows in which a larger block took the place of the one before."""
+    """Growing: windows in which a block was replaced by a larger one."""
     windows_judged: int
     confidence: float
-    """From 0 to 1; see `leaks`."""
+    """From 0 to 1; see `survivors` and `replacements`."""
     oldest_age: float
-    """Of the oldest of these blocks: steps or seconds."""
+    """The age of the oldest of these blocks, in steps or seconds."""
     seconds_per_unit: float
     forecast: float | None
-    """Seconds until the device is full at this rate; None where its capacity is not known."""
+    """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]
-    """The line that keeps the most bytes first."""
+    """The one that keeps the most bytes first."""
     line: Site
-    """The line to look at: the site that makes most of it; where none does, see `paths.line_to_look_at`. Growing: see
+    """The line to look at: the site that allocates most of it; if none does, see `paths.line_to_look_at`. Growing: see
     `replacements`.
 
-    A loss kept with its graph keeps tensors that are made at many lines of the model. None of these is wrong; the call
-    that they share is where the reference is kept, or one step away from it.
+    A loss kept with its graph keeps tensors that many lines of the model allocate. None of these lines is wrong; the
+    call that they share is where the reference is kept, or one step away from it.
     """
     path: tuple[Frame, ...]
-    """The frames of user code under which nearly all its bytes are made (see `common_path`), but the first site."""
+    """The frames of user code under which nearly all its bytes are allocated (see `common_path`), except the first
+    site."""
     path_share: float
-    """Of the bytes: how many are made under that path."""
+    """The share of the bytes that is allocated under that path."""
     live: tuple[int, ...] = ()
     """Live bytes of its sites over the run: see `survivors_live`, `buffers_live`."""
 
     @property
     def callers(self) -> tuple[Frame, ...]:
-        """The frames of the path outside of `line`, innermost first."""
+        """The frames of the path outside `line`, innermost first."""
         here = self.line.filename, self.line.line
         for number, frame in enumerate(self.path):
             inside = (frame.filename, frame.function) == (self.line.filename, self.line.function) and not frame.line
@@ -108,9 +109,11 @@ class Leak:
 
     @staticmethod
     def survivors_live(windows: Windows, blocks: pd.DataFrame, begin_ns: int) -> tuple[int, ...]:
-        """Of these blocks, live at the judged moment, the bytes that were born by the end of each step (of at most so
-        many, evenly chosen; without steps by as many times): exact of what survives, without what else lived between.
-        begin_ns: of the recording."""
+        """The bytes of these blocks, all live at the judged position, that were born by the end of each step (of at
+        most 200 steps, evenly chosen; without steps by as many times). What died in between is not in it.
+
+        begin_ns: when the recording began.
+        """
         by_step = windows.unit == "step"
         born = blocks["birth_seq" if by_step else "birth_ns"].to_numpy(np.int64)
         ends = windows.births if by_step else np.linspace(begin_ns, windows.judged_ns, _SAMPLES + 1)[1:]
@@ -121,8 +124,10 @@ class Leak:
 
     @staticmethod
     def buffers_live(total: int, units: npt.NDArray[np.int64], growth: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """What buffers held after the warm-up, and after each unit in which one was seen to have grown. total: in the
-        end; growth: by how much one grew, each time; units: when that was."""
+        """What buffers held after the warm-up, and after each unit in which one had grown.
+
+        total: what they hold in the end; growth: by how much one grew, each time; units: when that was.
+        """
         _, unit = np.unique(units, return_inverse=True)
         grown = np.zeros(int(unit.max(initial=-1)) + 1, dtype=np.int64)
         np.add.at(grown, unit, growth)
@@ -130,16 +135,16 @@ class Leak:
 
     @property
     def weight(self) -> tuple[bool, float]:
-        """By what leaks are ordered: whether likely or only possible, then bytes per unit."""
+        """What leaks are ordered by: whether likely or only possible, then bytes per unit."""
         return self.confidence >= LIKELY, self.rate
 
 
 @dataclass(frozen=True)
 class LeakVerdict:
-    """What can be said of leaks on one device."""
+    """What can be said about leaks on one device."""
 
     judged: bool
-    """False: the run is too short to tell."""
+    """False: the run is too short to judge."""
     unit: str
     units: int
     """Steps, or windows of time, after the warm-up."""
@@ -147,3 +152,121 @@ class LeakVerdict:
     """Steps or seconds."""
     leaks: tuple[Leak, ...]
     """Most certain and largest first: see `Leak.weight`."""
+
+
+def certainty(trace: RecordedTrace, windows: Windows) -> float:
+    """How reliable births and deaths are: the factor on every confidence of the trace."""
+    integrity = trace.integrity
+    missing = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
+    return (1.0 if windows.unit == "step" else DOUBT) * (DOUBT if missing else 1.0)
+
+
+def grouped_by_births(
+    candidates: Sequence[_Found], births: Callable[[_Found], npt.NDArray[np.int64]]
+) -> list[list[_Found]]:
+    """Sites whose blocks were born at the same times belong together: candidates in groups, in order, each group led by
+    its first. births: the times of a candidate."""
+    groups: list[list[_Found]] = []
+    for candidate in candidates:
+        times = births(candidate)
+        for group in groups:
+            leading = births(group[0])
+            if len(np.intersect1d(leading, times)) >= SAME_BIRTHS * len(np.union1d(leading, times)):
+                group.append(candidate)
+                break
+        else:
+            groups.append([candidate])
+    return groups
+
+
+def room(trace: RecordedTrace, device: str, windows: Windows, live: int) -> int | None:
+    """Bytes that could still be allocated when the judged part of the run ended, with `live` (requested) bytes in use;
+    None if the capacity is unknown.
+
+    What the driver reports as free, and what torch only caches: what it has reserved less the live bytes. For "cpu" the
+    memory of the machine less what this process had resident; what other processes use is unknown. If the driver
+    reported nothing, the device's size less the live bytes.
+    """
+    samples = trace.driver_memory(device=device)
+    samples = samples[samples["total"].notna() & samples["used"].notna()]
+    if samples.empty:
+        sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
+        return None if sizes.empty else max(int(sizes.iloc[0]) - live, 0)
+    before = np.searchsorted(samples["time_ns"].to_numpy(np.int64), windows.judged_ns, side="right")
+    sample = samples.iloc[max(int(before) - 1, 0)]
+    cached = 0 if pd.isna(sample["reserved"]) else max(int(sample["reserved"]) - live, 0)
+    return max(int(sample["total"]) - int(sample["used"]) + cached, 0)
+
+
+def seconds_until_full(free: int | None, rate: float, windows: Windows) -> float | None:
+    """Seconds until `free` bytes are used up at a rate in bytes per unit; None if either is unknown."""
+    return free / rate * windows.seconds_per_unit if free is not None and rate > 0 else None
+
+
+def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> pd.DataFrame:
+    """One row per leak, the most certain and largest first: see `Trace.leaks`."""
+    rows = [_row(trace, leak) for leak in sorted(leaks, key=lambda leak: leak.weight, reverse=True)]
+    return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
+
+
+_TYPES = {
+    "device": "object",
+    "filename": "object",
+    "line": "int64",
+    "function": "object",
+    "source": "object",
+    "kind": "object",
+    "rate": "float64",
+    "unit": "object",
+    "confidence": "float64",
+    "bytes": "int64",
+    "blocks": "int64",
+    "bytes_at_end": "int64",
+    "oldest_age": "float64",
+    "forecast": "Float64",
+    "stack_id": "int64",
+    "sites": "object",
+}
+"""The columns, and what each holds."""
+
+
+def _row(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
+    return {
+        "device": leak.device,
+        "filename": leak.line.filename,
+        "line": leak.line.line,
+        "function": leak.line.function,
+        "source": leak.line.source,
+        "kind": leak.kind,
+        "rate": leak.rate,
+        "unit": leak.unit,
+        "confidence": leak.confidence,
+        "bytes": leak.bytes,
+        "blocks": leak.blocks,
+        "bytes_at_end": leak.bytes_at_end,
+        "oldest_age": leak.oldest_age,
+        "forecast": pd.NA if leak.forecast is None else leak.forecast,
+        "stack_id": _stack(trace, leak),
+        "sites": [
+            {
+                "filename": site.site.filename,
+                "line": site.site.line,
+                "function": site.site.function,
+                "source": site.site.source,
+                "rate": site.rate,
+                "bytes": site.bytes,
+                "blocks": site.blocks,
+                "stack_id": site.stack_id,
+            }
+            for site in leak.sites
+        ],
+    }
+
+
+def _stack(trace: RecordedTrace, leak: Leak) -> int:
+    """The first of the stacks of its sites that goes through the line to look at."""
+    here = leak.line.filename, leak.line.line
+    for site in leak.sites:
+        if any((frame.filename, frame.line) == here for frame in trace.frames(site.stack_id)):
+            return site.stack_id
+    return leak.sites[0].stack_id

@@ -27,9 +27,7 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
-from .births import grouped_by_births
-from .capacity import seconds_until_full
-from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty
+from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
 from .paths import common_path
 from .replacement_evidence import Replacement, are_buffers, live_blocks
 from .windows import Windows
@@ -81,7 +79,7 @@ class _Growing:
 def growing_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
 ) -> list[Leak]:
-    """The leaks of this kind on a device, in no order. free: see `capacity.room`."""
+    """The leaks of this kind on a device, in no order. free: see `leak.room`."""
     moments, units = _moments(trace, windows)
     # Of most programs no block grows all the time: a few looks tell.
     few = slice(None, None, max(len(moments) // _FEW, 1))

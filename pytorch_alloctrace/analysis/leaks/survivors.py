@@ -26,12 +26,12 @@ import pandas as pd
 
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
-from .births import grouped_by_births
-from .capacity import seconds_until_full
-from .leak import LEAST_COVERAGE, MOST, SURVIVORS, Leak, LeakingSite, certainty
+from .leak import LEAST_COVERAGE, SURVIVORS, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
 from .paths import common_path, line_to_look_at
 from .windows import WINDOWS, Windows
 
+MOST = 0.8
+"""A line that allocates at least this share of a leak's bytes is the line to look at."""
 BALANCED = 0.5
 """Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
 SLOWING = 0.5
@@ -74,7 +74,7 @@ def surviving_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, blocks: pd.DataFrame, free: int | None
 ) -> list[Leak]:
     """The leaks of this kind on a device, in no order. blocks: those live at the judged moment. free: see
-    `capacity.room`."""
+    `leak.room`."""
     survivors = _Survivors(
         trace=trace,
         device=device,
