@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .analysis.free_memory.fragmentation import Fragmentation
     from .analysis.free_memory.oom import OutOfMemory
-    from .analysis.usage.composition import PeakMemory
+    from .analysis.usage.peak import PeakMemory
     from .report.finding import Finding
 
 
@@ -78,8 +78,7 @@ class Trace(RecordedTrace):
 
         since, until: only from one moment (as in `live`) to another. Raises PositionError where there is no peak.
         """
-        from .analysis.usage.composition import peak_memory
-        from .analysis.usage.peak import peak_between
+        from .analysis.usage.peak import peak_between, peak_memory
 
         if since is None and until is None:
             return peak_memory(self, measure, device=device)
@@ -91,7 +90,7 @@ class Trace(RecordedTrace):
         at, by, device: as in `composition`. Columns: those that name the place, age or phase; bytes_before,
         bytes_after, change, blocks_before, blocks_after. What neither moment has is left out.
         """
-        from .analysis.usage.difference import difference
+        from .analysis.usage.comparison import difference
 
         return difference(self, a, b, device=device, by=by)
 

@@ -11,9 +11,9 @@ from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import Leak, LeakingSite, LeakVerdict, find_leaks
 from .summary import DeviceSummary, Holding, Program, Summary, summarize
-from .usage.comparison import compare
-from .usage.composition import PeakMemory, composition_at, peak_memory
-from .usage.difference import difference
+from .usage.comparison import compare, difference
+from .usage.composition import composition_at
+from .usage.peak import PeakMemory, peak_memory
 
 __all__ = [
     "DeviceSummary",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis.usage.comparison import compare, has_moment
+from ..analysis.usage.comparison import compare, has_position
 from ..reading.sites import Frame
 from ..report import units
 from ..report.difference import Changes, changes_data, write_changes
@@ -53,7 +53,7 @@ def show_diff(trace: Trace, options: argparse.Namespace, screen: Screen) -> tupl
 def _between_runs(before: Trace, after: Trace, options: argparse.Namespace) -> list[Changes]:
     """Each device at a moment of its own: the peak of one says nothing of another."""
     names = dict.fromkeys([*after.devices, *before.devices])
-    told = [name for name in names if has_moment(before, options.at, name) or has_moment(after, options.at, name)]
+    told = [name for name in names if has_position(before, options.at, name) or has_position(after, options.at, name)]
     devices = options.device or told
     by = options.by or "line"
     first, second = (f"{options.at} of {os.path.basename(trace.path)}" for trace in (before, after))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..analysis.usage.window import Window
+from ..analysis.usage.last_steps import LastSteps
 from ..report.lifetimes import write_lifetimes
 from ..report.screen import Screen
 from ..trace import Trace
@@ -28,7 +28,7 @@ def show_sites(trace: Trace, options: argparse.Namespace, screen: Screen) -> tup
         screen.text("Nothing was allocated.")
         return "", 0
     first = 0 if options.since is None else trace.range(options.since, at, device=device).first
-    steps = len(Window.before(trace, trace.first_event_after(at, device), first).step_ends)
+    steps = len(LastSteps.before(trace, trace.first_event_after(at, device), first).step_ends)
     names = place_names(trace, options)
     top = _DEFAULT_TOP if options.top is None else options.top or everything
     since = None if options.since is None else str(options.since)

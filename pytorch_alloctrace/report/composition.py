@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.usage.composition import PeakMemory
+from ..analysis.usage.peak import PeakMemory
 from ..reading.positions import Position
 from ..reading.sites import BY
 from . import units

@@ -27,7 +27,7 @@ from rich.text import Text
 from ..analysis.free_memory import oom as rules
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
-from ..analysis.free_memory.refusals import ENDED, RETRIED
+from ..analysis.free_memory.refused_requests import ENDED, RETRIED
 from . import units
 from .finding import Finding
 from .fragmentation import pinned, write_pinners
@@ -71,7 +71,7 @@ def oom_finding(found: OutOfMemory, names: SiteNames) -> Finding:
         bytes=found.requested,
         confidence=None,
         site=found.site,
-        stack_id=found.refusal.stack_id,
+        stack_id=found.request.stack_id,
         sentences=sentences(found, names),
     )
 
@@ -82,7 +82,7 @@ def sentences(found: OutOfMemory, names: SiteNames | None = None) -> tuple[str, 
     words = _words(found, names)
     first = rows(words.pinned.pinners_by_line.head(1)) if words.pinned is not None else []
     pinning = [pinned(row, names) for row in first]
-    return (request(found), *words.why, *pinning, *words.help, *_outcome(found))
+    return (_requested(found), *words.why, *pinning, *words.help, *_outcome(found))
 
 
 def _words(found: OutOfMemory, names: SiteNames) -> _Words:
@@ -98,7 +98,7 @@ def _words(found: OutOfMemory, names: SiteNames) -> _Words:
     return said[found.verdict](found)
 
 
-def request(found: OutOfMemory) -> str:
+def _requested(found: OutOfMemory) -> str:
     """What was requested, and what was free for it."""
     requested, segment = units.size(found.requested), units.size(found.segment_size)
     asked = f"{requested} was requested"
@@ -130,7 +130,7 @@ def _fragmented(found: OutOfMemory) -> _Words:
         f"{free} was free in the request's own pool, {largest} in the largest piece: enough with what {left},"
         " but not in one piece.",
     ]
-    if found.here.releasable > found.here.stranded and found.refusal.pool != (0, 0):
+    if found.here.releasable > found.here.stranded and found.request.pool != (0, 0):
         why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
         return _Words(why, ["What helps: let go of the pool when it is not in use."])
     settings = found.settings_that_help()
@@ -149,9 +149,9 @@ def _elsewhere(found: OutOfMemory) -> _Words:
         *_refused_by_limit(found),
         f"{units.size(found.elsewhere.free)} was free in other pools or streams, {largest} in the largest piece;"
         f" {units.size(first['free_size'])} of it belongs to {_location(pool, stream)}.",
-        f"The request was for {_location(found.refusal.pool, found.refusal.stream)}, which cannot use it.",
+        f"The request was for {_location(found.request.pool, found.request.stream)}, which cannot use it.",
     ]
-    if pool == tuple(found.refusal.pool):
+    if pool == tuple(found.request.pool):
         one_stream = "What helps: allocate on one stream, or free what is live on the other one."
         return _Words(why, [one_stream], found.elsewhere)
     if pool != (0, 0):
@@ -197,11 +197,11 @@ def _refused_by_limit(found: OutOfMemory) -> list[str]:
 
 
 def _outcome(found: OutOfMemory) -> list[str]:
-    refusal = found.refusal
-    if refusal.outcome == ENDED or refusal.outcome_ns is None:
+    request = found.request
+    if request.outcome == ENDED or request.outcome_ns is None:
         return []
-    later = f"{units.duration((refusal.outcome_ns - refusal.time_ns) / 1e9)} later (event {refusal.outcome_seq:,})"
-    if refusal.outcome == RETRIED:
+    later = f"{units.duration((request.outcome_ns - request.time_ns) / 1e9)} later (event {request.outcome_seq:,})"
+    if request.outcome == RETRIED:
         return [f"The program went on: a request of this size was served {later}."]
     return [f"The program went on with smaller requests {later}."]
 
@@ -225,7 +225,7 @@ def oom_row(found: OutOfMemory) -> dict[str, Any]:
 
 _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "seq": lambda found: found.seq,
-    "time_ns": lambda found: found.refusal.time_ns,
+    "time_ns": lambda found: found.request.time_ns,
     "device": lambda found: found.device,
     "step": lambda found: found.step,
     "verdict": lambda found: found.verdict,
@@ -233,14 +233,14 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "line": lambda found: found.site.line,
     "function": lambda found: found.site.function,
     "source": lambda found: found.site.source,
-    "stack_id": lambda found: found.refusal.stack_id,
-    "backward": lambda found: found.refusal.backward,
-    "node_type": lambda found: found.refusal.node_type,
+    "stack_id": lambda found: found.request.stack_id,
+    "backward": lambda found: found.request.backward,
+    "node_type": lambda found: found.request.node_type,
     "requested": lambda found: found.requested,
     "segment_size": lambda found: found.segment_size,
     "largest_free": lambda found: found.largest_free,
-    "stream": lambda found: found.refusal.stream,
-    "pool": lambda found: list(found.refusal.pool),
+    "stream": lambda found: found.request.stream,
+    "pool": lambda found: list(found.request.pool),
     "device_free": lambda found: found.device_free,
     "device_total": lambda found: found.total,
     "reserved": lambda found: found.reserved,
@@ -252,8 +252,8 @@ _ROW: dict[str, Callable[[OutOfMemory], Any]] = {
     "largest_free_elsewhere": lambda found: found.elsewhere.largest_free,
     "outside": lambda found: found.outside,
     "by_others": lambda found: found.by_others,
-    "outcome": lambda found: found.refusal.outcome,
-    "outcome_seq": lambda found: found.refusal.outcome_seq,
+    "outcome": lambda found: found.request.outcome,
+    "outcome_seq": lambda found: found.request.outcome_seq,
 }
 COLUMNS = tuple(_ROW)
 """The columns of `oom_row`."""
@@ -273,7 +273,7 @@ def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: SiteNames, b
 
 
 def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) -> None:
-    when = f"at {units.duration((found.refusal.time_ns - begin_ns) / 1e9)}"
+    when = f"at {units.duration((found.request.time_ns - begin_ns) / 1e9)}"
     if found.step is not None:
         when += f" in step {found.step}"
     title = f"  {found.device} {when}: {found.verdict}"
@@ -282,9 +282,9 @@ def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) 
     source = names.source(found.site)
     if source:
         screen.source(source, 4)
-    screen.frames(names.stack(found.refusal.stack_id), 4)
+    screen.frames(names.stack(found.request.stack_id), 4)
     words = _words(found, names)
-    for sentence in (request(found), *words.why):
+    for sentence in (_requested(found), *words.why):
         screen.text(sentence, 2)
     if words.pinned is not None:
         write_pinners(words.pinned, screen, names, 4, _SHOWN_PINNERS)
@@ -302,10 +302,10 @@ def _write(found: OutOfMemory, screen: Screen, names: SiteNames, begin_ns: int) 
 
 
 def _in_backward(found: OutOfMemory) -> str:
-    node_type = found.refusal.node_type.rsplit("::", 1)[-1]
+    node_type = found.request.node_type.rsplit("::", 1)[-1]
     if not node_type:
         return ""
-    return f" ({'in its backward' if found.refusal.backward else 'in backward'}, {node_type})"
+    return f" ({'in its backward' if found.request.backward else 'in backward'}, {node_type})"
 
 
 def _chart(found: OutOfMemory, screen: Screen) -> None:

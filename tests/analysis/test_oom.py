@@ -114,13 +114,13 @@ def test_verdict(folder: Path, case: Case) -> None:
         PROGRAM,
         marked_line(PROGRAM, case.asks or case.name, "OOM"),
     )
-    assert found.refusal.backward == (case.name == "in_backward")
+    assert found.request.backward == (case.name == "in_backward")
     if case.top:
         assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
     if case.pin:
         pinners = (found.here if case.verdict == FRAGMENTED else found.elsewhere).pinners_by_line
         assert pinners["line"].iloc[0] == marked_line(PROGRAM, case.pin, "PIN")
-    assert found.refusal.outcome == case.outcome
+    assert found.request.outcome == case.outcome
     said = " ".join(sentences(found))
     assert case.advice in said, said
     assert ("set_per_process_memory_fraction" in said) == ("memory_fraction" in case.name), said
@@ -143,9 +143,9 @@ def test_figures_of_random_programs_are_those_of_torch(folder: Path, name: str) 
     assert len(found) == len(reported) == 25
     for one, of_torch in zip(found, reported, strict=True):
         compare_with_torch(one, of_torch)
-    assert {one.verdict for one in found} >= {FULL, ELSEWHERE} and {one.refusal.pool for one in found} != {(0, 0)}
-    served = [one for one in found if one.refusal.outcome == "retried"]
-    assert served and all(one.refusal.outcome_seq > one.seq for one in served)
+    assert {one.verdict for one in found} >= {FULL, ELSEWHERE} and {one.request.pool for one in found} != {(0, 0)}
+    served = [one for one in found if one.request.outcome == "retried"]
+    assert served and all(one.request.outcome_seq > one.seq for one in served)
 
 
 def in_bytes(text: str) -> Any:
@@ -168,7 +168,7 @@ def compare_with_torch(found: OutOfMemory, reported: dict[str, Any], *, has_temp
         return
 
     def free(*, here: bool) -> list[int]:
-        location = [found.refusal.stream, list(found.refusal.pool)]
+        location = [found.request.stream, list(found.request.pool)]
         pieces = [(piece["size"], [piece["stream"], piece["pool"]]) for piece in reported["free"]]
         return sorted(size for size, where in pieces if (where == location) == here)
 

@@ -15,7 +15,7 @@ from running import needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
-from pytorch_alloctrace.analysis.usage.window import Window
+from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
 
 pytestmark = needs_cuda_build
 MIB = 2**20
@@ -148,7 +148,7 @@ def test_diff_names_the_line(traces: dict[str, alloctrace.Trace]) -> None:
 
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
     """The measured steps by line, from the events: bytes, churn, and what backward freed of what forward allocated."""
-    window = Window.before(trace, None)
+    window = LastSteps.before(trace, None)
     columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
     ends = [int(end) for end in window.step_ends]
     held: dict[int, tuple[int, int, int, bool]] = {}
@@ -170,7 +170,7 @@ def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
 def test_lifetimes_are_those_of_the_events(traces: dict[str, alloctrace.Trace]) -> None:
     """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
     for name, trace in traces.items():
-        steps = len(Window.before(trace, None).step_ends)
+        steps = len(LastSteps.before(trace, None).step_ends)
         assert steps == 6
         table, expected = trace.lifetimes(), in_plain_python(trace)
         for measure, by_line in expected.items():

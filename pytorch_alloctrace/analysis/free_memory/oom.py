@@ -1,6 +1,6 @@
 """Out of memory: what was asked for, what was there, and why it did not do.
 
-The moment is that of the refusal. By then torch has done what it can: before it gives up it waits for other streams,
+The moment is that of the request. By then torch has done what it can: before it gives up it waits for other streams,
 returns every segment that is wholly free to the driver (of an expandable one every free unit of mapping) and asks the
 driver again. So what is still cached is stranded (free pieces beside live blocks), or belongs to a private pool that is
 still held; to have run empty_cache() first would not have helped. (Only while a private pool is in use, as in a
@@ -37,7 +37,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteBytes, sites_of_blocks, top_sites
 from .allocator import LEAST_SPLIT_SIZE, MIB, SMALL_REQUEST, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
-from .refusals import Refusal, find_refusals
+from .refused_requests import RefusedRequest, find_refused_requests
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -58,7 +58,7 @@ TOP_SITES = 20
 class OutOfMemory:
     """One request that was refused. Bytes are those of blocks, after rounding and splitting, but for `top_sites`."""
 
-    refusal: Refusal
+    request: RefusedRequest
     """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
     step: int | None
     site: Site
@@ -90,22 +90,22 @@ class OutOfMemory:
     @property
     def seq(self) -> int:
         """Number of the event."""
-        return self.refusal.seq
+        return self.request.seq
 
     @property
     def device(self) -> str:
         """Torch's spelling."""
-        return self.refusal.device
+        return self.request.device
 
     @property
     def requested(self) -> int:
         """As torch rounded it up (to 512 B, or by roundup_power2_divisions)."""
-        return self.refusal.requested
+        return self.request.requested
 
     @property
     def device_free(self) -> int:
         """Free on the device by the driver, at that moment."""
-        return self.refusal.device_free
+        return self.request.device_free
 
     @property
     def largest_free(self) -> int:
@@ -201,39 +201,39 @@ class OutOfMemory:
 def find_ooms(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[OutOfMemory]:
-    """See `Trace.ooms`. within: only refusals in these events."""
+    """See `Trace.ooms`. within: only requests in these events."""
     if device is not None and device not in trace.devices:
         raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
-    refusals = find_refusals(trace, device=device, within=within, last=last)
-    if not refusals:
+    requests = find_refused_requests(trace, device=device, within=within, last=last)
+    if not requests:
         return []
     history = SettingsHistory(trace)
-    return [_out_of_memory(trace, refusal, history) for refusal in refusals]
+    return [_out_of_memory(trace, request, history) for request in requests]
 
 
-def _out_of_memory(trace: RecordedTrace, refusal: Refusal, history: SettingsHistory) -> OutOfMemory:
-    device, at = refusal.device, refusal.seq - 1
-    settings = history.before(device, refusal.seq)
+def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: SettingsHistory) -> OutOfMemory:
+    device, at = request.device, request.seq - 1
+    settings = history.before(device, request.seq)
     segments = trace.segments(at, device=device).sort_values("address", ignore_index=True)
     blocks = trace.blocks(at, device=device)
     live = blocks[blocks["state"] != "inactive"]
-    is_here = (segments["stream"] == refusal.stream) & segments["segment_pool_id"].map(refusal.pool.__eq__).astype(bool)
+    is_here = (segments["stream"] == request.stream) & segments["segment_pool_id"].map(request.pool.__eq__).astype(bool)
     parts = []
     for wanted in (is_here, ~is_here):
         chosen = segments[wanted].reset_index(drop=True)
         inside = blocks[blocks["segment"].isin(chosen["address"]) & (blocks["segment"] != 0)].reset_index(drop=True)
         parts.append(fragmentation_of(trace, at, device, chosen, inside, settings))
     makes_segments = history.tells(device) or not segments.empty
-    total, by_others = _device_memory(trace, refusal)
+    total, by_others = _device_memory(trace, request)
     allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
     sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
     peak = trace.replay.peak("reserved", device)
     return OutOfMemory(
-        refusal=refusal,
-        step=trace.positions.step_at(refusal.seq),
-        site=Site.of_stack(trace.stacks, refusal.stack_id),
-        segment_size=settings.segment_size(refusal.requested) if makes_segments else refusal.requested,
-        segment_type="small" if refusal.requested <= SMALL_REQUEST else "large",
+        request=request,
+        step=trace.positions.step_at(request.seq),
+        site=Site.of_stack(trace.stacks, request.stack_id),
+        segment_size=settings.segment_size(request.requested) if makes_segments else request.requested,
+        segment_type="small" if request.requested <= SMALL_REQUEST else "large",
         settings=settings,
         reserved=int(segments["total_size"].sum()) if len(segments) else allocated,
         allocated=allocated,
@@ -255,14 +255,14 @@ def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, 
     return int(live.loc[live["stack_id"].isin(of_site), "step"].nunique())
 
 
-def _device_memory(trace: RecordedTrace, refusal: Refusal) -> tuple[int | None, int | None]:
-    """Bytes of the device, and of other processes on it: by the last sample before the refusal that tells them, or, as
+def _device_memory(trace: RecordedTrace, request: RefusedRequest) -> tuple[int | None, int | None]:
+    """Bytes of the device, and of other processes on it: by the last sample before the request that tells them, or, as
     a program may fail before the first, the next one."""
     hardware = trace.hardware.set_index("device")["bytes"]
-    samples = trace.driver_memory(device=refusal.device)
-    total = hardware.get(refusal.device, samples["total"].max() if len(samples) else None)
+    samples = trace.driver_memory(device=request.device)
+    total = hardware.get(request.device, samples["total"].max() if len(samples) else None)
     told = samples[samples["by_others"].notna()]
-    before = told[told["seq"] < refusal.seq]
+    before = told[told["seq"] < request.seq]
     nearest = before.iloc[-1:] if len(before) else told.iloc[:1]
     by_others = int(nearest["by_others"].iloc[0]) if len(nearest) else None
     return (None if total is None or pd.isna(total) else int(total)), by_others

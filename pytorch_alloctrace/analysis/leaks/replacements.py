@@ -1,24 +1,48 @@
-"""Leaks of the second kind: one buffer, replaced again and again by a larger one (`buf = torch.cat([buf, x])`).
+"""Growing buffers: one block, replaced again and again by a larger one (`buf = torch.cat([buf, x])`).
 
-Looked at is the largest live block of each site at moments over the run after its warm-up: at the end of each window,
-and once within it, at a place that differs from window to window. (A cache that is reset every 19 steps would seem to
+First the largest live block of each site is looked at over the run after its warm-up: at the end of each window and
+once within it, at a position that differs from window to window. (A cache that is reset every 19 steps would seem to
 grow slowly if it were looked at every 20.)
 
-    never smaller     at none of these moments than at the one before: a cache that is reset is no leak
-    coverage          share of the windows in which the site got a larger block, and had no more blocks than before; at
-                      least 80 %
-    not over          as for survivors (see `Windows.is_over`): a buffer that has reached its bound is no leak
-    made of the last  and of something new: see `replacement_evidence`, which tells longer inputs from a buffer
-    one finding       sites that grew at the same moments; it names the one that is made first each time
-    confidence        coverage x windows / (windows + 1)
+never smaller     at none of these positions smaller than at the one before: a cache that is reset is no leak
+coverage          the share of the windows in which the site got a larger block and had no more blocks than before; at
+                  least 80 %
+not over          as for survivors (see `Windows.is_over`): a buffer that has reached its bound is no leak
+a buffer          and not a value that is allocated afresh each time and happens to get larger: see below
+one finding       sites that grew at the same positions; it names the one that is allocated first each time
+confidence        coverage x windows / (windows + 1)
 
 A buffer that doubles each time is replaced too seldom to be judged.
+
+Then buffers, which something is appended to, are distinguished from values that get larger because the inputs of a
+curriculum do:
+
+made of the last
+    When a block was born, the one that it replaced was still live, to be copied, and was smaller; one of the same size
+    goes later, if at all. Inputs that get longer in stages mostly replace a block by one of the same size; inputs that
+    are local to a function are gone before the next are allocated. Judged at some births of each site; nearly all must
+    agree.
+grows alone
+    Longer inputs make everything larger that is computed from them. Everything else that the program allocates grows,
+    in total, by less than a quarter of what the site's largest block does. Other buffers (values next to keys) do not
+    count, nor do those that are made of the last and of something new, if enough was new to be appended to all of them.
+made of something new
+    Each time it grew by a block, or by an equal part of a block (`chunk`), that was allocated since the last time.
+from nothing
+    A buffer that is read as a whole (keys that are repeated for each head) does not grow alone. Then it must be made of
+    something new, and at the rate at which it grew it was empty, or nearly so, when the recording began.
+
+Two cases are mistaken: inputs that get longer in every step to the very end of the run, are held past the end of the
+step, and from which nothing else is computed, look like a buffer; a buffer that was large at the beginning, and from
+which as much is allocated each time, looks like such inputs and is not found.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +53,6 @@ from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
 from .paths import common_path
-from .replacement_evidence import Replacement, are_buffers, live_blocks
 from .windows import Windows
 
 _IRREGULAR = (math.sqrt(5) - 1) / 2
@@ -39,6 +62,21 @@ _EXAMINED = 20
 """Most sites that are looked at more closely, those that grow most: of longer inputs hundreds may grow."""
 _MATTERS = 0.1
 """Share of the growth of the site that grows most with which another one may be the origin of it."""
+_BIRTHS = 6
+"""Births of each site that are looked at."""
+_FOLLOWED = 200_000
+"""Events after each of these births in which the block that it replaced must be gone: those of a step or two."""
+_CHUNK = 5_000
+_FREES = ("free_requested", "free_completed")
+_NOTHING = 0.15
+"""Share of its last size with which a buffer may have begun."""
+_BLOCK_COLUMNS = ("address", "nbytes", "stack_id", "birth_seq", "birth_ns")
+_PARTS = 4
+"""Most equal parts of a block of which one may have been appended."""
+_ALONE = 0.25
+"""A buffer grows alone when all else grows by less than this share of its own growth."""
+_ALIKE = 0.5
+"""What grows by at least this share of a buffer's own relative growth grows with it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +127,7 @@ def growing_leaks(
     candidates = [found for site in _only_larger(looks).tolist() if (found := _growing(site, looks, windows))]
     candidates = sorted(candidates, key=lambda found: -int(found.growth.sum()))[:_EXAMINED]
     replacements = {found.site: _replacements(found, looks) for found in candidates}
-    buffers = are_buffers(trace, device, windows, numbers, replacements)
+    buffers = _buffers(trace, device, windows, numbers, replacements)
     kept = [found for found in candidates if found.site in buffers]
     groups = grouped_by_births(kept, lambda found: found.looks)
     return [_leak(trace, device, windows, numbers, group, free) for group in groups]
@@ -104,7 +142,7 @@ def _look(
 ) -> _Looks:
     tables: list[tuple[npt.NDArray[np.int64], ...]] = []
     for moment in moments:
-        blocks = live_blocks(trace, device, moment, numbers)
+        blocks = _live_blocks(trace, device, moment, numbers)
         sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "nbytes", "birth_seq"))
         order = np.lexsort((births, sizes, sites))
         of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
@@ -158,11 +196,11 @@ def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
     return None
 
 
-def _replacements(found: _Growing, looks: _Looks) -> list[Replacement]:
+def _replacements(found: _Growing, looks: _Looks) -> list[_Replacement]:
     site = found.site
     following = [*found.looks.tolist()[1:], len(looks.moments) - 1]
     return [
-        Replacement(
+        _Replacement(
             site=site,
             unit=int(looks.units[look]),
             birth=int(looks.births[look, site]),
@@ -177,9 +215,9 @@ def _leak(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, group: list[_Growing], free: int | None
 ) -> Leak:
     sites = [candidate.site for candidate in group]
-    before = live_blocks(trace, device, windows.beginning(trace.begin_ns), numbers)
-    blocks = live_blocks(trace, device, windows.judged_at, numbers)
-    at_end = live_blocks(trace, device, "end", numbers)
+    before = _live_blocks(trace, device, windows.beginning(trace.begin_ns), numbers)
+    blocks = _live_blocks(trace, device, windows.judged_at, numbers)
+    at_end = _live_blocks(trace, device, "end", numbers)
     blocks = blocks[blocks["site"].isin(sites)]
     total = int(blocks["nbytes"].sum())
     length = windows.units * windows.length_of_unit
@@ -243,3 +281,183 @@ def _confidence(trace: RecordedTrace, candidate: _Growing, windows: Windows) -> 
     grew = np.isin(np.arange(candidate.windows), windows.window_of(candidate.units, candidate.windows))
     hits, judged = int((grew & active).sum()), int(active.sum())
     return hits, judged, hits / (judged + 1) * certainty(trace, windows)
+
+
+@dataclass(frozen=True)
+class _Replacement:
+    """A block that took the place of a smaller one of its site."""
+
+    site: int
+    unit: int
+    """The unit in which it was seen."""
+    birth: int
+    """Number of the event."""
+    size: int
+    until: Position
+    """By then it was replaced itself, or the run is over: the one that it replaced should be gone. (A variable of the
+    code that replaces it may hold that one for a while.)"""
+
+
+@dataclass(frozen=True)
+class _Smaller:
+    """The block that was there before."""
+
+    size: int
+    birth: int
+
+
+@dataclass(frozen=True)
+class _Appended:
+    """What was found at one birth."""
+
+    by: int
+    """By how much the block is larger than the one that it is made of."""
+    new: int
+    """Bytes of the blocks made meanwhile that can be, or have in them, what was appended."""
+
+
+def _buffers(
+    trace: RecordedTrace,
+    device: str,
+    windows: Windows,
+    numbers: SiteNumbers,
+    replacements: Mapping[int, Sequence[_Replacement]],
+) -> set[int]:
+    """Of sites, by number, with their replacements in order, those that are buffers."""
+    appended: dict[int, list[_Appended]] = {}
+    for site, born in replacements.items():
+        picked = np.unique(np.linspace(0, len(born) - 1, min(_BIRTHS, len(born))).round().astype(int))
+        found = [_appended(trace, device, born[number], numbers) for number in picked]
+        if _nearly_all(birth is not None for birth in found):
+            appended[site] = [birth for birth in found if birth is not None]
+    if not appended:
+        return set()
+    of_new = {site for site, births in appended.items() if _nearly_all(birth.new > 0 for birth in births)}
+    grew = {site: replacements[site][-1].size - replacements[site][0].size for site in appended}
+    made = _MadeByQuarter.of(trace, device, windows, numbers)
+
+    def is_buffer(site: int) -> bool:
+        births, born = appended[site], replacements[site]
+        others = of_new - {site}
+        if grew[site] + sum(grew[other] for other in others) > grew[site] * median(b.new / b.by for b in births):
+            others = set()
+        if not made.grows_beside(born, median(birth.by for birth in births), others):
+            return True
+        return site in of_new and _began_empty(born, windows)
+
+    return {site for site in appended if is_buffer(site)}
+
+
+def _live_blocks(trace: RecordedTrace, device: str, at: Position, numbers: SiteNumbers) -> pd.DataFrame:
+    """The blocks that are live at a moment: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
+    blocks = trace.live(at, device=device)
+    columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
+    return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
+
+
+def _appended(trace: RecordedTrace, device: str, replacement: _Replacement, numbers: SiteNumbers) -> _Appended | None:
+    """How a block came to be, if it is made of the smaller one that it replaced; else None."""
+    there = _live_blocks(trace, device, replacement.birth, numbers)
+    there = there[there["birth_seq"] < replacement.birth]
+    last = _replaced(trace, device, replacement, there[there["site"] == replacement.site])
+    if last is None:
+        return None
+    grew = replacement.size - last.size
+    new = there["nbytes"][there["birth_seq"] > last.birth]
+    return _Appended(grew, int(new[(new % grew == 0) & (new <= _PARTS * grew)].sum()))
+
+
+def _replaced(trace: RecordedTrace, device: str, replacement: _Replacement, of_site: pd.DataFrame) -> _Smaller | None:
+    """The block that a block took the place of. of_site: those of its site that were there when it was born."""
+    # The largest: what is appended may be made at the same line, and be gone before.
+    last: _Smaller | None = None
+    there = of_site[of_site["nbytes"] <= replacement.size].set_index("address")[["nbytes", "birth_seq"]]
+    sizes, births = (there[name].to_dict() for name in ("nbytes", "birth_seq"))
+    until = trace.first_event_after(replacement.until)
+    followed = replacement.birth + _FOLLOWED
+    span = {"since": replacement.birth + 1, "until": followed if until is None else min(until, followed)}
+    for frees in trace.iter_events(_CHUNK, columns=("device", "address"), kinds=_FREES, **span):
+        for address in frees.loc[frees["device"] == device, "address"].tolist():
+            size = sizes.pop(address, 0)
+            if size == replacement.size:
+                return last
+            if size and (last is None or size > last.size):
+                last = _Smaller(size, births[address])
+        if last is not None and max(sizes.values(), default=0) <= last.size:
+            return last
+    return last
+
+
+def _nearly_all(witnesses: Iterable[bool]) -> bool:
+    told = list(witnesses)
+    return sum(told) >= LEAST_COVERAGE * len(told)
+
+
+def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
+    """Whether, extended back to the beginning of the recording at its rate, a buffer had next to nothing."""
+    rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
+    before = windows.warmup / windows.length_of_unit
+    return born[-1].size - rate * (born[-1].unit + 1 + before) <= _NOTHING * born[-1].size
+
+
+@dataclass(frozen=True)
+class _MadeByQuarter:
+    """What each stack has made in the first and in the last quarter of the run after its warm-up.
+
+    By stack and mean size: so what is only made more often, as in an evaluation, has not got larger.
+    """
+
+    before: pd.Series[float]
+    """Mean size of a block of each stack that made some in both quarters."""
+    after: pd.Series[float]
+    blocks: pd.Series[int]
+    """Made in the last quarter."""
+    sites: npt.NDArray[np.int64]
+    """Of each stack."""
+    largest: tuple[pd.Series[int], ...]
+    """By site its largest block when the first quarter began and ended, and the last one."""
+
+    @classmethod
+    def of(cls, trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> _MadeByQuarter:
+        quarter = max(windows.units // 4, 1)
+        first_quarter = windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1])
+        last_quarter = int(windows.moments[-1 - quarter]), windows.judged_at
+        first, last = _made(trace, device, *first_quarter), _made(trace, device, *last_quarter)
+        both = last.join(first.add_suffix("_before"), how="inner")
+        both = both[(both["allocations_before"] > 0) & (both["allocations"] > 0)]
+        return cls(
+            before=both["bytes_before"] / both["allocations_before"],
+            after=both["bytes"] / both["allocations"],
+            blocks=both["allocations"],
+            sites=numbers.of(both.index.to_series()),
+            largest=tuple(
+                _live_blocks(trace, device, moment, numbers).groupby("site")["nbytes"].max()
+                for moment in (*first_quarter, *last_quarter)
+            ),
+        )
+
+    def grows_beside(self, born: Sequence[_Replacement], by: float, buffers: set[int]) -> bool:
+        """Whether all else that is made has got larger between the two quarters, by `_ALONE` of what a buffer has, in
+        bytes made. by: by how much most of its replacements are larger than the last. buffers: sites of others."""
+        site = born[0].site
+        # By what it grew, not by when it was looked at: the work may be slower in one quarter than in the other.
+        first, second, third, last = (int(largest.get(site, 0)) for largest in self.largest)
+        early, late = (first + second) / 2, (third + last) / 2
+        larger = late - early
+        # How often it was replaced in the last quarter; no more often than its line made any.
+        times = min((last - third) / by, float(self.blocks[self.sites == site].sum()))
+        alike = (self.after >= self.before * (1 + _ALIKE * larger / max(early, 1))) & ~np.isin(
+            self.sites, list(buffers)
+        )
+        # The buffer is in it, too: its stack may be that of other blocks of the same line.
+        everything = float(((self.after - self.before) * self.blocks)[alike].sum())
+        return everything >= (1 + _ALONE) * larger * times
+
+
+def _made(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
+    """Blocks and bytes that each stack (the index) has made between two moments: allocations, bytes."""
+    first, last = (
+        trace.stack_totals(at, device=device).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
+        for at in (begin, end)
+    )
+    return last.sub(first, fill_value=0)

@@ -12,16 +12,26 @@ from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import BY, Frame
 from .composition import composition_at
-from .difference import CHANGE_COLUMNS, changes, key_of
 from .matching import NEAR, SAME, CodeLine, match_files, match_lines
 
 NEW, GONE = "new", "gone"
+CHANGE_COLUMNS = ("bytes_before", "bytes_after", "change", "blocks_before", "blocks_after")
+_HELD = ("bytes", "blocks")
 _Chain = tuple[CodeLine, ...]
 COMPARISON_COLUMNS = (
     *("match", "filename", "line_before", "line_after", "function", "source_before", "source_after", "user"),
     *("stack_id_before", "stack_id_after"),
     *CHANGE_COLUMNS,
 )
+
+
+def difference(
+    trace: RecordedTrace, a: Position, b: Position, *, device: str | None = None, by: str = "line"
+) -> pd.DataFrame:
+    """See `Trace.diff`."""
+    before, after = (composition_at(trace, moment, device=device, by=by) for moment in (a, b))
+    names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
+    return _changes(before, after, _key_of(by), names)
 
 
 def compare(
@@ -44,17 +54,17 @@ def compare(
     bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
     the same are one row. Raises PositionError where one of the traces does not have the moment.
     """
-    if device is not None and not any(has_moment(trace, at, device) for trace in (trace_a, trace_b)):
+    if device is not None and not any(has_position(trace, at, device) for trace in (trace_a, trace_b)):
         raise PositionError(f"neither trace has {device} at {at}")
     before, after = (_composition(trace, at, by, device) for trace in (trace_a, trace_b))
     if by not in BY:
         names = [name for name in ("age", "from_age", "to_age", "unit", "phase") if name in before.columns]
-        return changes(before, after, key_of(by), names)
+        return _changes(before, after, _key_of(by), names)
     chains = _chains(trace_a, before, by), _chains(trace_b, after, by)
     folders = tuple(str(trace.header.get("working_directory", "")) for trace in (trace_a, trace_b))
     pairs_before, pairs_after, kinds = _pairs(*chains, (folders[0], folders[1]))
     before, after = before.assign(pair=pairs_before), after.assign(pair=pairs_after)
-    table = changes(before, after, "pair", ["pair", "filename", "function", "user"])
+    table = _changes(before, after, "pair", ["pair", "filename", "function", "user"])
     for when, side in (("before", before), ("after", after)):
         named = side.drop_duplicates("pair").set_index("pair")
         for name in ("line", "stack_id"):
@@ -65,7 +75,7 @@ def compare(
     return table[list(COMPARISON_COLUMNS)]
 
 
-def has_moment(trace: RecordedTrace, at: Position, device: str) -> bool:
+def has_position(trace: RecordedTrace, at: Position, device: str) -> bool:
     """Whether a trace has the device at all, and if a peak is asked for, a peak of it."""
     if at in PEAKS:
         return trace.replay.peak("reserved" if at == "peak:reserved" else "allocated", device) is not None
@@ -74,7 +84,7 @@ def has_moment(trace: RecordedTrace, at: Position, device: str) -> bool:
 
 def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
     """That of a device which the other trace alone has is empty."""
-    missing = device is not None and not has_moment(trace, at, device)
+    missing = device is not None and not has_position(trace, at, device)
     return composition_at(trace, 0, device="", by=by) if missing else composition_at(trace, at, device=device, by=by)
 
 
@@ -126,3 +136,23 @@ def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
         stack = int(trace.stacks.parent[stack])
     own = [node for node in nodes if trace.stacks.is_user[node]] or nodes
     return [trace.stacks.frame(node) for node in own]
+
+
+def _key_of(by: str) -> str:
+    """The column of a composition that tells its rows apart."""
+    # What a place is called is its own within one trace; of several stacks of one line the number tells.
+    return {"stack": "stack_id", "age": "age", "phase": "phase"}.get(by, "site")
+
+
+def _changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:
+    """Two compositions whose rows are the same where `key` is, as one table, the largest change in either direction
+    first. names: its columns beside CHANGE_COLUMNS, as `after` has them, where it has the row."""
+    named = pd.concat([after[names], before[names]]).drop_duplicates(key).set_index(key, drop=False)
+    held = {
+        f"{name}_{when}": table.groupby(key)[name].sum().reindex(named.index, fill_value=0).astype("int64")
+        for when, table in (("before", before), ("after", after))
+        for name in _HELD
+    }
+    table = named.assign(**held, change=held["bytes_after"] - held["bytes_before"])
+    order = (-table["change"].abs()).argsort(kind="stable")
+    return table.iloc[order].reset_index(drop=True)[[*names, *CHANGE_COLUMNS]]

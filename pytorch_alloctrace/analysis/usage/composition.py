@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...errors import PositionError
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.replay import Peak
 from ...reading.site_tables import sites_of_blocks
 from ...reading.sites import BY
 from .phases import PHASES, phases_of_blocks
@@ -24,74 +20,6 @@ _HELD = ("bytes", "share", "blocks", "largest", "backward_bytes")
 _AGE = ("age", "from_age", "to_age", "unit")
 _LEAST_SECONDS = 1e-3
 """End of the youngest class of age in seconds; each further one is ten times as long."""
-
-
-@dataclass(frozen=True, eq=False)
-class PeakMemory:
-    """The most that a device had at once. What it consisted of is worked out when it is first asked for."""
-
-    device: str
-    measure: str
-    """"allocated" or "reserved": what was at its highest."""
-    bytes: int
-    """Of that measure."""
-    seq: int
-    """The event that reached it: the peak is the state after it."""
-    time_ns: int
-    """Since 1970-01-01 UTC."""
-    step: int | None
-    """None where the trace has no steps."""
-    _trace: RecordedTrace = field(repr=False)
-
-    @functools.cached_property
-    def requested(self) -> int:
-        """Live then, in the sizes that the program asked for: the sum of `composition`."""
-        return int(self._live["nbytes"].sum())
-
-    @functools.cached_property
-    def reserved(self) -> int | None:
-        """Held from the driver then; None where the allocator reports no segments."""
-        segments = self._trace.segments(self.seq, device=self.device)
-        return int(segments["total_size"].sum()) if len(segments) else None
-
-    @functools.cached_property
-    def composition(self) -> pd.DataFrame:
-        """`Trace.composition` by line, then."""
-        return composition_of(self._trace, self._live, "line", self.seq + 1)
-
-    @functools.cached_property
-    def phases(self) -> pd.DataFrame:
-        """The same by phase."""
-        return composition_of(self._trace, self._live, "phase", self.seq + 1)
-
-    @functools.cached_property
-    def ages(self) -> pd.DataFrame:
-        """The same by age."""
-        return composition_of(self._trace, self._live, "age", self.seq + 1)
-
-    @functools.cached_property
-    def _live(self) -> pd.DataFrame:
-        return self._trace.live(self.seq, device=self.device)
-
-
-def peak_memory(trace: RecordedTrace, measure: str, *, device: str | None = None) -> PeakMemory:
-    """See `Trace.peak`."""
-    if measure not in ("allocated", "reserved"):
-        raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
-    peaks = {name: trace.replay.peak(measure, name) for name in trace.devices if device in (None, name)}
-    reached = {name: peak for name, peak in peaks.items() if peak is not None}
-    device = max(reached, key=lambda name: reached[name].bytes, default=device)
-    found = reached.get(device or "")
-    if device is None or found is None:
-        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
-        raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
-    return memory_at(trace, found, device, measure)
-
-
-def memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> PeakMemory:
-    """A peak whose event is known."""
-    step = trace.positions.step_at(peak.seq)
-    return PeakMemory(device, measure, peak.bytes, peak.seq, peak.time_ns, step, trace)
 
 
 def composition_at(

@@ -15,9 +15,11 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import group_stacks
-from .latency import LATENCY_COLUMNS, slow_calls
-from .window import Window
+from .last_steps import LastSteps
 
+LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
+"""How each is joined if several stacks are one row."""
+_CALL_COLUMNS = ("seq", "kind", "device", "address", "nbytes", "stack_id")
 _PER_STEP = ("allocations", "bytes", "churn", "retained", "backward")
 _MEASURED = {f"measured_{name}": "sum" for name in (*_PER_STEP, "survivors")}
 LIFETIME_COLUMNS = (*(f"{name}_per_step" for name in _PER_STEP), "temporary", *LATENCY_COLUMNS)
@@ -38,7 +40,7 @@ def site_lifetimes(
     step; retained_per_step: bytes of it that forward made and backward freed; backward_per_step: bytes of it that
     backward allocated; temporary: allocates, but nothing of it is live at the end of any measured step, or now.
 
-    Of the whole run up to the moment: slow_calls, slow_ns, slowest_ns (see `latency.slow_calls`).
+    Of the whole run up to the moment: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
 
     since: allocations, bytes and slow calls are those after this moment; the measured steps lie after it; live_change
     (only then there) is what a place holds more at the end than then. `largest` is of the whole run. Ordered by bytes;
@@ -48,11 +50,11 @@ def site_lifetimes(
     """
     end = trace.first_event_after(until, device)
     first = 0 if since is None else trace.range(since, until, device=device).first
-    window = Window.before(trace, end, first)
+    window = LastSteps.before(trace, end, first)
     tables = [
         trace.stack_totals("end" if end is None else end - 1, device=device).astype(np.int64),
         _measured(window.blocks(trace), device),
-        slow_calls(trace, device, end, first),
+        _slow_calls(trace, device, end, first),
     ]
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
     filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
@@ -98,3 +100,35 @@ def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
         .groupby("stack_id", as_index=False)[list(_MEASURED)]
         .sum()
     )
+
+
+def _slow_calls(trace: RecordedTrace, device: str | None, until: int | None, first: int = 0) -> pd.DataFrame:
+    """Where the program waited for the allocator, one row per stack: stack_id, slow_calls, slow_ns (all together),
+    slowest_ns (the longest one).
+
+    A call is slow if it took over 10 microseconds or got segments from the driver (events of kind latency, see
+    docs/trace-format.md); only CUDA's allocators report such calls. Those of autograd's threads have stack id 0. One
+    pass over the events, from `first` to the last such call.
+    """
+    left = trace.kind_counts.get("latency", 0)
+    found = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
+    before: pd.DataFrame | None = None
+    kinds = ("alloc", "oom", "latency")
+    for frame in trace.iter_events(since=first, until=until, columns=_CALL_COLUMNS, kinds=kinds) if left else ():
+        calls = frame[(frame["kind"] == "latency").to_numpy()]
+        requests = frame[(frame["kind"] != "latency").to_numpy()]
+        # The call that is told of may stand at the end of the frame before.
+        known = requests if before is None else pd.concat([before.iloc[-1000:], requests])
+        before = known
+        left -= len(calls)
+        called = known.set_index("seq").reindex(calls["address"].to_numpy(np.int64))
+        own = called["stack_id"].notna().to_numpy() & (
+            np.ones(len(called), dtype=bool) if device is None else (called["device"] == device).to_numpy()
+        )
+        stacks = called["stack_id"].to_numpy()[own].astype(np.int64)
+        found.append(pd.DataFrame({"stack_id": stacks, "ns": calls["nbytes"].to_numpy(np.int64)[own]}))
+        if left <= 0:
+            break
+    groups = pd.concat(found).groupby("stack_id")["ns"]
+    table = groups.agg(slow_calls="size", slow_ns="sum", slowest_ns="max").astype(np.int64)
+    return table.reset_index()

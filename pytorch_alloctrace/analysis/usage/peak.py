@@ -1,19 +1,91 @@
-"""The peak within a range of a run."""
+"""The peak of a device, of the whole run or within a range, and what the memory consisted of then."""
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass, field
+
 import numpy as np
+import pandas as pd
 
 from ...errors import PositionError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import POINTS, Peak
-from .composition import PeakMemory, memory_at
+from .composition import composition_of
 
 _LOOKED_AT = 32
 """Most events of a part of an interval whose state is looked at."""
 _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Kinds of events that change what is reserved."""
+
+
+@dataclass(frozen=True, eq=False)
+class PeakMemory:
+    """The most that a device had at once. What it consisted of is worked out when it is first asked for."""
+
+    device: str
+    measure: str
+    """"allocated" or "reserved": what was at its highest."""
+    bytes: int
+    """Of that measure."""
+    seq: int
+    """The event that reached it: the peak is the state after it."""
+    time_ns: int
+    """Since 1970-01-01 UTC."""
+    step: int | None
+    """None where the trace has no steps."""
+    _trace: RecordedTrace = field(repr=False)
+
+    @functools.cached_property
+    def requested(self) -> int:
+        """Live then, in the sizes that the program asked for: the sum of `composition`."""
+        return int(self._live["nbytes"].sum())
+
+    @functools.cached_property
+    def reserved(self) -> int | None:
+        """Held from the driver then; None where the allocator reports no segments."""
+        segments = self._trace.segments(self.seq, device=self.device)
+        return int(segments["total_size"].sum()) if len(segments) else None
+
+    @functools.cached_property
+    def composition(self) -> pd.DataFrame:
+        """`Trace.composition` by line, then."""
+        return composition_of(self._trace, self._live, "line", self.seq + 1)
+
+    @functools.cached_property
+    def phases(self) -> pd.DataFrame:
+        """The same by phase."""
+        return composition_of(self._trace, self._live, "phase", self.seq + 1)
+
+    @functools.cached_property
+    def ages(self) -> pd.DataFrame:
+        """The same by age."""
+        return composition_of(self._trace, self._live, "age", self.seq + 1)
+
+    @functools.cached_property
+    def _live(self) -> pd.DataFrame:
+        return self._trace.live(self.seq, device=self.device)
+
+
+def peak_memory(trace: RecordedTrace, measure: str, *, device: str | None = None) -> PeakMemory:
+    """See `Trace.peak`."""
+    if measure not in ("allocated", "reserved"):
+        raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    peaks = {name: trace.replay.peak(measure, name) for name in trace.devices if device in (None, name)}
+    reached = {name: peak for name, peak in peaks.items() if peak is not None}
+    device = max(reached, key=lambda name: reached[name].bytes, default=device)
+    found = reached.get(device or "")
+    if device is None or found is None:
+        kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
+        raise PositionError(f"the trace has no peak of {device or 'any device'}: nothing was {kept}")
+    return _memory_at(trace, found, device, measure)
+
+
+def _memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> PeakMemory:
+    """A peak whose event is known."""
+    step = trace.positions.step_at(peak.seq)
+    return PeakMemory(device, measure, peak.bytes, peak.seq, peak.time_ns, step, trace)
 
 
 def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: str | None = None) -> PeakMemory:
@@ -26,7 +98,7 @@ def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: s
     if name not in peaks or not peaks[name].bytes:
         kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
         raise PositionError(f"there is no peak of {device or 'any device'} in this range: nothing was {kept}")
-    return memory_at(trace, peaks[name], name, measure)
+    return _memory_at(trace, peaks[name], name, measure)
 
 
 def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:

@@ -27,7 +27,7 @@ _KEPT = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class LastSteps:
     """Some consecutive steps, or, of a trace without steps, its last events."""
 
     first: int
@@ -38,7 +38,7 @@ class Window:
     """The events that end its steps; empty for a trace without steps."""
 
     @classmethod
-    def before(cls, trace: RecordedTrace, until: int | None, first: int = 0) -> Window:
+    def before(cls, trace: RecordedTrace, until: int | None, first: int = 0) -> LastSteps:
         """The last one that ends before event `until` (None: with the trace), and does not begin before `first`."""
         limit = trace.integrity.events if until is None else until
         ends = trace.steps()["seq"].to_numpy(np.int64)

@@ -24,7 +24,7 @@ ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRequest:
     """A request that the allocator refused. Bytes."""
 
     seq: int
@@ -50,33 +50,33 @@ class Refusal:
     outcome_ns: int | None = None
 
 
-def find_refusals(
+def find_refused_requests(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
-) -> list[Refusal]:
+) -> list[RefusedRequest]:
     """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on."""
     within = within or Range(0, None)
     numbers = np.array([*trace.refusals], dtype=np.int64)
     wanted = numbers[within.has(numbers)]
     if not len(wanted):
         return []
-    found: deque[Refusal] = deque(maxlen=last)
+    found: deque[RefusedRequest] = deque(maxlen=last)
     for frame in trace.iter_events(since=int(wanted.min()), columns=_COLUMNS, kinds=("oom", "alloc")):
         is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
         refused = frame[is_oom]
         refused = refused[refused["seq"].isin(wanted)]
         if device is not None:
             refused = refused[refused["device"] == device]
-        found.extend(_refusals(trace, refused))
+        found.extend(_requests(trace, refused))
         served = frame.loc[~is_oom, ["seq", "time_ns", "nbytes", "device"]]
-        for name in {refusal.device for refusal in found if refusal.outcome != RETRIED}:
+        for name in {request.device for request in found if request.outcome != RETRIED}:
             _settle(found, name, served[served["device"] == name])
     return list(found)
 
 
-def _refusals(trace: RecordedTrace, rows: pd.DataFrame) -> list[Refusal]:
+def _requests(trace: RecordedTrace, rows: pd.DataFrame) -> list[RefusedRequest]:
     caused_by = trace.refusals
     return [
-        Refusal(
+        RefusedRequest(
             seq=int(row["seq"]),
             time_ns=int(row["time_ns"]),
             device=str(row["device"]),
@@ -93,24 +93,24 @@ def _refusals(trace: RecordedTrace, rows: pd.DataFrame) -> list[Refusal]:
     ]
 
 
-def _settle(found: deque[Refusal], device: str, served: pd.DataFrame) -> None:
+def _settle(found: deque[RefusedRequest], device: str, served: pd.DataFrame) -> None:
     """Notes for the refusals of a device what came of them in a stretch of its allocations."""
     if served.empty:
         return
     seq: npt.NDArray[np.int64] = served["seq"].to_numpy()
     sizes = -(-served["nbytes"].to_numpy(np.int64) // _GRANULE) * _GRANULE
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
-    for index, refusal in enumerate(found):
-        if refusal.device != device or refusal.outcome == RETRIED:
+    for index, request in enumerate(found):
+        if request.device != device or request.outcome == RETRIED:
             continue
-        first = int(np.searchsorted(seq, refusal.seq))
+        first = int(np.searchsorted(seq, request.seq))
         if first == len(seq):
             continue
-        if largest_from[first] >= refusal.requested:
-            row, outcome = first + int(np.argmax(sizes[first:] >= refusal.requested)), RETRIED
-        elif refusal.outcome == ENDED:
+        if largest_from[first] >= request.requested:
+            row, outcome = first + int(np.argmax(sizes[first:] >= request.requested)), RETRIED
+        elif request.outcome == ENDED:
             row, outcome = first, WENT_ON
         else:
             continue
         time_ns = int(served["time_ns"].iloc[row])
-        found[index] = replace(refusal, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)
+        found[index] = replace(request, outcome=outcome, outcome_seq=int(seq[row]), outcome_ns=time_ns)
