@@ -1,4 +1,4 @@
-"""The first verdict on a trace: everything that the command line shows, as plain values."""
+"""Everything that the verdict on a trace shows, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .leaks.judge import LeakVerdict, find_leaks
 
 @dataclass(frozen=True)
 class Program:
-    """What the trace's header says of the program; empty where damage took the header."""
+    """What the trace's header says about the program; empty if the header was lost to damage."""
 
     path: str
     arguments: tuple[str, ...]
@@ -37,12 +37,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Holding:
-    """What is live at one moment on one device, by line of user code. Bytes are requested bytes."""
+    """What is live at one position on one device, by line of user code. Bytes are requested bytes."""
 
     bytes: int
     blocks: int
     event: int | None
-    """Number of the event that reached it; None for the end of the trace."""
+    """The event that reached it; None for the end of the trace."""
     seconds: float
     """Since the recording began."""
     step: int | None
@@ -51,7 +51,7 @@ class Holding:
     more_sites: int
     """Further lines that hold something."""
     more_bytes: int
-    """Held by these."""
+    """What these hold."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DeviceSummary:
     device: str
     allocations: int
     bytes_allocated: int
-    """All that was ever requested."""
+    """Everything that was ever requested."""
     peak: Holding
     end: Holding
     growth: StepGrowth | None
@@ -69,11 +69,11 @@ class DeviceSummary:
     leaks: LeakVerdict
     growing: tuple[GrowingSite, ...]
     conditions: tuple[Condition, ...]
-    """What else is the matter, most bytes first."""
+    """What else is wrong, most bytes first."""
     refused: OutOfMemory | None
     """The last request that ran out of memory."""
     levels: tuple[int, ...]
-    """Live bytes over time in equal intervals, of each the highest."""
+    """Live bytes over time: the highest of each of equal intervals."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Summary:
     steps: int
     integrity: Integrity
     unmatched_frees: int
-    """Frees of blocks that were alive before the recording began, or whose alloc was lost."""
+    """Frees of blocks that were live before the recording began, or whose alloc was lost."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
 
@@ -104,9 +104,10 @@ def summarize(
 ) -> Summary:
     """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
 
-    of_leaks: nothing else that may be the matter is looked for. within: leaks in these events alone.
-    One pass over the trace, and states of the replay, some twenty a device; memory is in proportion to live blocks and
-    stacks, not to events.
+    of_leaks: only leaks are looked for. within: only leaks in these events.
+
+    It takes one pass over the trace and some twenty states of the replay per device; memory is in proportion to live
+    blocks and stacks, not to events.
     """
     wanted = [device for device in trace.devices if not devices or device in devices]
     return Summary(
@@ -163,7 +164,7 @@ def _seconds(trace: RecordedTrace, time_ns: int) -> float:
 
 
 def _program(header: dict[str, Any]) -> Program:
-    # A damaged header may hold anything: every value is made what it should be.
+    # A damaged header may hold anything: every value is converted to what it should be.
     def text(name: str) -> str:
         value = header.get(name)
         return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What torch's caching allocator asks the driver for, by its rules and its settings at a moment of the trace."""
+"""What torch's caching allocator asks the driver for, by its rules and its settings at a position of the trace."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MIB = 1 << 20
 SMALL_REQUEST = MIB
 """Requests up to here come from the small pool."""
 SMALL_SEGMENT = 2 * MIB
-"""Size of all its segments; and unit of those that are made for one request."""
+"""The size of all its segments, and the unit of segments for a single request."""
 LEAST_OWN_SEGMENT = 10 * MIB
-"""From here on a request gets a segment of its own size."""
+"""A request of at least this size gets a segment of that size."""
 DEFAULT_LARGE_SEGMENT = 20 * MIB
 LEAST_SPLIT_SIZE = 20 * MIB
-"""torch takes no max_split_size_mb that is not above this."""
+"""torch accepts only a max_split_size_mb above this."""
 _UNLIMITED = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The settings that decide which segments are made (torch: PYTORCH_ALLOC_CONF)."""
+    """The settings that determine the segments (torch: PYTORCH_ALLOC_CONF)."""
 
     expandable_segments: bool = False
     max_split_size: int | None = None
@@ -31,16 +31,18 @@ class AllocatorSettings:
 
     @classmethod
     def from_json(cls, text: str) -> AllocatorSettings:
-        """From the text of a `config` event; what it does not tell, or damage took, is as torch has it by default."""
+        """From the text of a `config` event; what it lacks, or lost to damage, has torch's default."""
         try:
-            told = json.loads(text)
+            settings = json.loads(text)
         except ValueError:
             return cls()
-        numbers = {name: value for name, value in told.items() if type(value) is int} if isinstance(told, dict) else {}
+        if not isinstance(settings, dict):
+            return cls()
+        numbers = {name: value for name, value in settings.items() if type(value) is int}
         most = numbers.get("max_split_size", _UNLIMITED)
         # A damaged trace may hold any number.
         large = min(max(numbers.get("large_segment_size", DEFAULT_LARGE_SEGMENT), SMALL_SEGMENT), 1 << 62)
-        expandable = isinstance(told, dict) and told.get("expandable_segments") is True
+        expandable = settings.get("expandable_segments") is True
         return cls(expandable, None if most >= _UNLIMITED else most, large)
 
     def segment_size(self, requested: int) -> int:
@@ -53,7 +55,7 @@ class AllocatorSettings:
         return -(-requested // SMALL_SEGMENT) * SMALL_SEGMENT
 
     def mapping_unit(self, segment_type: str) -> int:
-        """In what sizes an expandable segment is mapped and unmapped. In bytes."""
+        """The bytes in which an expandable segment is mapped and unmapped."""
         return self.large_segment_size if segment_type == "large" else SMALL_SEGMENT
 
 
@@ -61,25 +63,27 @@ class SettingsHistory:
     """The settings of each device over a trace."""
 
     def __init__(self, trace: RecordedTrace) -> None:
-        self._told: dict[str, list[tuple[int, AllocatorSettings]]] = {}
+        self._known: dict[str, list[tuple[int, AllocatorSettings]]] = {}
         left = trace.kind_counts.get("config", 0)
         columns = ("seq", "device", "nbytes")
-        # They mostly stand at the beginning: with the last one found, the rest need not be read.
+        # Most are at the beginning: once the last one is found, the rest need not be read.
         for frame in trace.iter_events(left, columns=columns, kinds=("config",)) if left else ():
             for seq, device, text in zip(frame["seq"], frame["device"], frame["nbytes"], strict=True):
-                self._told.setdefault(str(device), []).append((int(seq), AllocatorSettings.from_json(trace.text(text))))
+                self._known.setdefault(str(device), []).append(
+                    (int(seq), AllocatorSettings.from_json(trace.text(text)))
+                )
             left -= len(frame)
             if left <= 0:
                 break
 
-    def tells(self, device: str) -> bool:
-        """Whether the device's allocator has told any: those that are not torch's caching one never do."""
-        return device in self._told
+    def has(self, device: str) -> bool:
+        """Whether the device's allocator reported any: only torch's caching one does."""
+        return device in self._known
 
     def before(self, device: str, until: int | None) -> AllocatorSettings:
-        """Those in force before event `until`; None: at the end. torch's defaults where the trace tells none."""
+        """Those in force before event `until`; None: at the end. torch's defaults if the trace has none."""
         found = AllocatorSettings()
-        for seq, settings in self._told.get(device, ()):
+        for seq, settings in self._known.get(device, ()):
             if until is not None and seq >= until:
                 break
             found = settings

@@ -1,21 +1,21 @@
-"""What is the matter with a CUDA device's memory, besides leaks (`leaks`) and refused requests (`oom`).
+"""Conditions: what is wrong with a CUDA device's memory besides leaks (`leaks`) and refused requests (`oom`).
 
-Each condition has the bytes that are at stake, and is only told from `SHARE` of what the device has reserved on (of
-memory outside PyTorch: of the device), and from `LEAST` bytes on: torch takes memory in segments of 2 and 20 MiB, so
-less of it is in every program.
+Each condition has the bytes that are at stake. It is reported only if these are at least `SHARE` of what the device has
+reserved (of memory outside PyTorch: of the device) and at least `LEAST` bytes: torch takes memory in segments of 2 and
+20 MiB, so that every program has some of it.
 
-    fragmentation  stranded bytes at the last moment when they are no less than in half of the run: what is stranded for
-                   a moment only, amid a step, is in every program. Its line is the one that pins the most (`pinning`)
-    cache          releasable bytes that nothing has touched in the last half of the run: the lowest of them then.
-                   Where they were last needed in the first quarter, what needed them was a warm-up
+    fragmentation  stranded bytes, at the last position at which there are as many as in half of the run: every program
+                   strands some for a short time within a step. Its line is the one that pins the most (`pinning`)
+    cache          releasable bytes that nothing has used in the last half of the run: the fewest in it. If they were
+                   last needed in the first quarter, only the warm-up needed them
     rounding       allocated - requested bytes at the peak of allocated bytes
-    pending        most bytes, at the end of one of the timeline's intervals, that are freed but still awaited by
+    pending        the most bytes, at the end of one of the timeline's intervals, that are freed but still awaited by
                    another stream (record_stream)
-    churn          what torch has taken from the driver anew in the second half of the run, in multiples of the most
-                   that was reserved then: memory that goes back and forth (estimated from the timeline's intervals, so
-                   rather too low)
-    outside        the most that was used on the device by others than torch: contexts, libraries, other processes;
-                   from `LEAST_OUTSIDE` on, since a context and CUDA's libraries take half a GiB and more
+    churn          what torch took from the driver in the second half of the run, in multiples of the most that was
+                   reserved in it: memory that goes back and forth (estimated from the timeline's intervals, so rather
+                   too low)
+    outside        the most that others than torch used on the device: contexts, libraries, other processes; at least
+                   `LEAST_OUTSIDE`, since a context and CUDA's libraries take half a GiB and more
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SHARE = 0.2
 LEAST = 64 << 20
 LEAST_OUTSIDE = 1 << 30
 CHURN = 3.0
-"""So many times the memory must go back and forth in half a run."""
+"""The memory must go back and forth at least this many times in half a run."""
 _POINTS = 2000
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that is the matter. Bytes are those of blocks, after rounding."""
+    """One thing that is wrong. Bytes are those of blocks, after rounding."""
 
     kind: str
     """"fragmentation", "cache", "rounding", "pending", "churn" or "outside"."""
@@ -49,21 +49,21 @@ class Condition:
     bytes: int
     """At stake."""
     of: int
-    """Reserved then; of memory outside: of the device."""
+    """Reserved at that time; for `outside` the size of the device."""
     seconds: float
-    """Since the recording began: when it was. Of cache: since when it is unused."""
+    """When it was, since the recording began. Of cache: since when it is unused."""
     site: Site | None = None
-    """The line that has most part in it, where there is one."""
+    """The line with the largest part in it, if there is one."""
     stack_id: int = 0
     site_bytes: int = 0
-    """Its part: of fragmentation the bytes that its blocks pin; of the others, of the bytes at stake."""
+    """Its part: of fragmentation the bytes that its blocks pin, otherwise of the bytes at stake."""
     figures: dict[str, float] = field(default_factory=dict)
     """fragmentation: blocks, block_bytes (of the line). cache: is_warmup (0 or 1). pending: byte_seconds (bytes x time,
     summed). churn: times."""
 
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
-    """What is the matter with a device, most bytes first; nothing where its allocator tells no segments."""
+    """What is wrong with a device, most bytes first; nothing if its allocator reports no segments."""
     table = trace.timeline(_POINTS, device=device)
     if not len(table) or table["reserved_max"].isna().all():
         return ()
@@ -72,7 +72,7 @@ def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     return tuple(sorted(found, key=lambda condition: -condition.bytes))
 
 
-def _matters(amount: int, of: int) -> bool:
+def _is_notable(amount: int, of: int) -> bool:
     return amount >= LEAST and amount >= SHARE * of
 
 
@@ -84,11 +84,11 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
         return
     at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
     worst = fragmentation_at(trace, at, device=device)
-    if not _matters(worst.stranded, worst.reserved):
+    if not _is_notable(worst.stranded, worst.reserved):
         return
     first = next(iter(worst.pinners_by_line.to_dict("records")), None)
     if first is None:
-        return  # all segments are rather full: nothing could be moved that would help
+        return  # all segments are rather full: moving nothing would help
     stack = int(first["stack_id"])
     yield Condition(
         *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),
@@ -102,7 +102,7 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
 def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
     lowest = _integers(table["releasable_min"])
     unused, reserved = int(lowest[len(lowest) // 2 :].min()), int(table["reserved"].iloc[-1])
-    if not _matters(unused, reserved):
+    if not _is_notable(unused, reserved):
         return
     last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
     was_warmup = last_needed < len(lowest) // 4
@@ -114,7 +114,7 @@ def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
     blocks = trace.blocks("peak", device=device)
     blocks = blocks[blocks["state"] == "active_allocated"]
     wasted = (blocks["nbytes"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
-    if _matters(int(wasted.sum()), int(blocks["nbytes"].sum())):
+    if _is_notable(int(wasted.sum()), int(blocks["nbytes"].sum())):
         yield _by_site(trace, "rounding", device, blocks.assign(nbytes=wasted), "peak", int(blocks["nbytes"].sum()))
 
 
@@ -122,7 +122,7 @@ def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
     waiting = _integers(table["active"]) - _integers(table["allocated"])
     most = int(waiting.argmax())
     reserved = int(table["reserved_max"].max())
-    if not _matters(int(waiting[most]), reserved):
+    if not _is_notable(int(waiting[most]), reserved):
         return
     at = _end_of(trace, table, most)
     blocks = trace.blocks(at, device=device)
@@ -148,13 +148,13 @@ def _outside(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
         return
     outside = _integers(known["outside"])
     most = int(outside.argmax())
-    if outside[most] >= LEAST_OUTSIDE and _matters(int(outside[most]), int(total.iloc[0])):
+    if outside[most] >= LEAST_OUTSIDE and _is_notable(int(outside[most]), int(total.iloc[0])):
         when = _seconds(trace, int(known["time_ns"].iloc[most]))
         yield Condition("outside", device, int(outside[most]), int(total.iloc[0]), when)
 
 
 def _end_of(trace: RecordedTrace, table: pd.DataFrame, interval: int) -> str:
-    """The end of one of the timeline's intervals, as a moment."""
+    """The end of one of the timeline's intervals, as a position."""
     return f"{(interval + 1) * _seconds(trace, trace.end_ns) / len(table)}s"
 
 

@@ -1,4 +1,4 @@
-"""How the free memory of a device is cut up at a moment, and which live blocks keep it so."""
+"""How the free memory of a device is cut up at a position, and which live blocks keep it so."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
 
 @dataclass(frozen=True, eq=False)
 class Fragmentation:
-    """The free memory of one device at a moment. Bytes are those of blocks, after rounding and splitting; the words
-    mean what docs/reading.md says."""
+    """The free memory of one device at a position. Bytes are those of blocks, after rounding and splitting; the terms
+    are those of docs/reading.md."""
 
     device: str
     """Torch's spelling."""
@@ -44,12 +44,12 @@ class Fragmentation:
     stranded: int
     largest_free: int
     external_fragmentation: float
-    """1 - largest free piece / all free bytes; 0 where nothing is free."""
+    """1 - largest free piece / all free bytes; 0 if nothing is free."""
     segments: pd.DataFrame = field(repr=False)
-    """One row a segment, by address: address, total_size, allocated_size, active_size, free_size, stranded,
+    """One row per segment, by address: address, total_size, allocated_size, active_size, free_size, stranded,
     largest_free, live_blocks, stream, segment_type, segment_pool_id, is_expandable."""
     pools: pd.DataFrame = field(repr=False)
-    """A request is served from one pool of one stream only. One row for each: segment_pool_id ((0, 0): not private),
+    """A request is served from only one pool of one stream. One row for each: segment_pool_id ((0, 0): not private),
     stream, segment_type, segments, total_size, active_size, free_size, largest_free, pieces, external_fragmentation."""
     free_pieces: pd.DataFrame = field(repr=False)
     """By powers of two: from_size, to_size (not included), pieces, bytes, share (of all free bytes)."""
@@ -62,7 +62,7 @@ class Fragmentation:
     settings: AllocatorSettings = field(repr=False)
 
     def index(self, size: int) -> float:
-        """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 where
+        """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 if
         nothing is free."""
         return float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free if self.free else 0.0
 
@@ -90,10 +90,10 @@ def fragmentation_of(
     blocks: pd.DataFrame,
     settings: AllocatorSettings,
 ) -> Fragmentation:
-    """The same from the segments (by address) and blocks of a device that are at hand."""
+    """The same from segments (by address) and blocks of a device that are already known."""
     if segments.empty:
         return _nothing(device, at, settings)
-    # A damaged trace may hold sizes that no signed number does.
+    # A damaged trace may have sizes that no signed number can hold.
     segments = segments.assign(total_size=np.minimum(segments["total_size"], _LARGEST))
     blocks = blocks.assign(nbytes=np.minimum(blocks["nbytes"], _LARGEST))
     found = pinning(segments, blocks, settings)
@@ -147,7 +147,7 @@ def _pools(segments: pd.DataFrame) -> pd.DataFrame:
 
 
 def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """Free pieces by powers of two, the empty classes between the smallest and the largest included."""
+    """Free pieces by powers of two, including the empty classes between the smallest and the largest."""
     if not len(sizes):
         return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in _CLASS_COLUMNS})
     # Not log2: it would round 2^49 - 512 up.

@@ -1,28 +1,27 @@
-"""Out of memory: what was asked for, what was there, and why it did not do.
+"""Refused requests: what was requested, what was free, and why that was not enough.
 
-The moment is that of the request. By then torch has done what it can: before it gives up it waits for other streams,
-returns every segment that is wholly free to the driver (of an expandable one every free unit of mapping) and asks the
-driver again. So what is still cached is stranded (free pieces beside live blocks), or belongs to a private pool that is
-still held; to have run empty_cache() first would not have helped. (Only while a private pool is in use, as in a
-capture, torch returns nothing of the other pools.)
+The state is that of the refusal. Before torch gives up, it waits for other streams, returns every segment that is
+wholly free to the driver (of an expandable one every free mapping unit) and asks the driver again. So what is still
+cached is stranded (free pieces next to live blocks) or belongs to a private pool that is still held, and empty_cache()
+would not have helped. (Only while a private pool is in use, as in a capture, torch returns nothing from other pools.)
 
 The rules of the verdict, in this order. *Needed* is what the driver had to give (`segment_size`), *room* what it still
-could: the free bytes of the device, or, under a limit, what was left below the lowest that the limit can be.
+could: the free bytes of the device or, under a limit, what was left below the lowest value that the limit can have.
 
-1. one request too large: needed exceeds the whole device, less what of it other code of this process (its CUDA context)
-   has for good.
-2. cache in another pool or stream: free pieces that torch holds for other streams or pools would have done, one of them
-   or all with the room, and are a tenth of what is reserved.
-3. fragmented: the free pieces of the request's own pool and stream would have done with the room, but no single one was
-   large enough; and they are a tenth of what is reserved. Where 2 and 3 both hold, the one with more free bytes counts;
-   where only both together would have done, that one too.
-4. limit of the process: the driver had enough. A limit refused: `set_per_process_memory_fraction`, or the setting
-   `per_process_memory_fraction`. No event tells it.
-5. other process / outside PyTorch: what other processes have, and this one beside torch beyond the usual size of a CUDA
-   context, would have done with the room, and is a tenth of the device.
-6. full: none of these. The memory is in use; the top sites tell by what.
+1. one request too large: needed exceeds the whole device, less what other code of this process (its CUDA context) keeps
+   for good.
+2. cache in another pool or stream: free pieces that torch holds for other streams or pools would have been enough, one
+   of them or all together with the room, and are at least a tenth of what is reserved.
+3. fragmented: the free pieces of the request's own pool and stream, together with the room, would have been enough, but
+   no single one was; and they are at least a tenth of what is reserved. If both 2 and 3 hold, or only both together
+   would have been enough, the one with more free bytes counts.
+4. limit of the process: the driver had enough, so that a limit refused: `set_per_process_memory_fraction`, or the
+   setting `per_process_memory_fraction`. No event reports it.
+5. other process / outside PyTorch: what other processes use, and this one outside torch beyond the usual size of a CUDA
+   context, would have been enough together with the room, and is at least a tenth of the device.
+6. full: none of these. The memory is in use; the top sites show by what.
 
-Less than a tenth would have served one request more: what is nearly full fails at the next one.
+Less than a tenth would have served only one more request: what is nearly full fails at the next one.
 """
 
 from __future__ import annotations
@@ -48,36 +47,36 @@ FULL = "full"
 VERDICTS = (TOO_LARGE, ELSEWHERE, FRAGMENTED, LIMIT, OUTSIDE, FULL)
 
 NOTABLE = 0.1
-"""Share of what is reserved (of the device) from which on something is the cause and not only there."""
+"""Something is the cause, and not only present, if it is at least this share of what is reserved (of the device)."""
 USUAL_CONTEXT = 1 << 30
-"""What a process has on a device beside torch without anything being wrong: CUDA context, cuBLAS, NCCL. In bytes."""
+"""Bytes that a healthy process uses on a device outside torch: CUDA context, cuBLAS, NCCL."""
 TOP_SITES = 20
 
 
 @dataclass(frozen=True, eq=False)
 class OutOfMemory:
-    """One request that was refused. Bytes are those of blocks, after rounding and splitting, but for `top_sites`."""
+    """One refused request, and why. Bytes are those of blocks, after rounding and splitting, except in `top_sites`."""
 
     request: RefusedRequest
     """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
     step: int | None
     site: Site
-    """The line that asked (in backward: the line of forward that caused it, where that is known)."""
+    """The line that made the request (in backward: the line of forward that caused it, if known)."""
     segment_size: int
-    """What torch needed from the driver: the size in its error message. Where the allocator makes no segments, what was
+    """What torch needed from the driver: the size in its error message. If the allocator has no segments, what was
     requested."""
     segment_type: str
     """"small" or "large": which of its two pools serves such a size."""
     settings: AllocatorSettings
     reserved: int
-    """All segments; where the allocator tells none (cudaMallocAsync, pluggable ones): the live blocks."""
+    """All segments; if the allocator reports none (cudaMallocAsync, pluggable ones), the live blocks."""
     allocated: int
     total: int | None
-    """Of the device; None where it is not told."""
+    """The size of the device; None if unknown."""
     by_others: int | None
-    """By other processes, as the driver said about then; None where it does not tell."""
+    """Used by other processes, as the driver reported around that time; None if unknown."""
     peak_reserved: int
-    """The most of the whole run."""
+    """The highest of the whole run."""
     here: Fragmentation = field(repr=False)
     """The segments of the request's own pool and stream."""
     elsewhere: Fragmentation = field(repr=False)
@@ -85,7 +84,7 @@ class OutOfMemory:
     top_sites: tuple[SiteBytes, ...] = field(repr=False)
     """The lines that held the most. Requested bytes."""
     steps_of_top_site: int
-    """In how many different steps the blocks of the first of them were born; 0 without steps."""
+    """In how many different steps the blocks of the first line were born; 0 without steps."""
 
     @property
     def seq(self) -> int:
@@ -104,49 +103,49 @@ class OutOfMemory:
 
     @property
     def device_free(self) -> int:
-        """Free on the device by the driver, at that moment."""
+        """Free on the device at that time, as the driver reported it."""
         return self.request.device_free
 
     @property
     def largest_free(self) -> int:
-        """The largest free block that the request could have had: of its pool, its stream and its kind of segments."""
+        """The largest free block that could have served it: of its pool, its stream and its kind of segments."""
         fitting = self.here.segments[self.here.segments["segment_type"] == self.segment_type]
         return int(fitting["largest_free"].max()) if len(fitting) else 0
 
     @property
     def outside(self) -> int | None:
-        """Used on the device, and not reserved by torch; None where the device's size is not told."""
+        """Used on the device and not reserved by torch; None if the size of the device is unknown."""
         return None if self.total is None else max(self.total - self.device_free - self.reserved, 0)
 
     @property
     def is_limited(self) -> bool:
-        """The driver had enough: something else refused."""
+        """Whether the driver had enough, so that something else refused."""
         return self.device_free >= self.segment_size
 
     @property
     def limit(self) -> tuple[int, int] | None:
-        """The least and the most that the limit which refused can be; None where the driver did not have enough."""
+        """The least and the most that the limit can be; None if the driver did not have enough."""
         if not self.is_limited:
             return None
         most = self.reserved + self.segment_size - 1
-        # What the run once had the limit allows, unless it was set later.
+        # The limit allows what the run once had, unless it was set later.
         return (self.peak_reserved if self.reserved <= self.peak_reserved <= most else self.reserved), most
 
     @property
     def room(self) -> int:
-        """What could still be had from the driver; under a limit what is known of that."""
+        """What the driver could still give; under a limit, what it could give for certain."""
         return self.limit[0] - self.reserved if self.limit is not None else self.device_free
 
     @property
     def most_possible(self) -> int | None:
-        """What the device could ever give to torch, all else but this process's context gone."""
+        """What the device could ever give to torch if nothing else but this process's context used it."""
         if self.total is None or self.outside is None:
             return None
         return self.total - (max(self.outside - self.by_others, 0) if self.by_others is not None else 0)
 
     @property
     def unusual_outside(self) -> int:
-        """What other processes have, and this one beside torch beyond a usual context."""
+        """What other processes use, and this one outside torch beyond a usual context."""
         others = self.by_others or 0
         return others + max((self.outside or 0) - others - USUAL_CONTEXT, 0)
 
@@ -166,14 +165,14 @@ class OutOfMemory:
         return FULL
 
     def settings_that_help(self) -> tuple[str, ...]:
-        """For PYTORCH_ALLOC_CONF, the best first, each for itself: what keeps the pinners of a fragmented pool from
-        cutting up large segments. Empty where the settings that there are do not do it."""
+        """Settings for PYTORCH_ALLOC_CONF that keep the pinners of a fragmented pool from cutting up large segments,
+        the best first; each helps alone. Empty if no setting helps."""
         if self.settings.expandable_segments:
             return ()
         helping = ["expandable_segments:True"]
         pinners, lines = self.here.pinners, self.here.pinners_by_line
         if len(lines):
-            # Above what pins most, so that it gets segments of its own; below the segments that it holds now.
+            # Above what pins the most, so that it gets its own segments; below the segments that it holds now.
             split = max(-(-int(lines["largest"].iloc[0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
             would_be_whole = pinners.loc[pinners["range_size"] > split * MIB, "stranded"].sum()
             is_lower = self.settings.max_split_size is None or split * MIB < self.settings.max_split_size
@@ -223,7 +222,7 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         chosen = segments[wanted].reset_index(drop=True)
         inside = blocks[blocks["segment"].isin(chosen["address"]) & (blocks["segment"] != 0)].reset_index(drop=True)
         parts.append(fragmentation_of(trace, at, device, chosen, inside, settings))
-    makes_segments = history.tells(device) or not segments.empty
+    makes_segments = history.has(device) or not segments.empty
     total, by_others = _device_memory(trace, request)
     allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
     sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
@@ -261,8 +260,8 @@ def _device_memory(trace: RecordedTrace, request: RefusedRequest) -> tuple[int |
     hardware = trace.hardware.set_index("device")["bytes"]
     samples = trace.driver_memory(device=request.device)
     total = hardware.get(request.device, samples["total"].max() if len(samples) else None)
-    told = samples[samples["by_others"].notna()]
-    before = told[told["seq"] < request.seq]
-    nearest = before.iloc[-1:] if len(before) else told.iloc[:1]
+    known = samples[samples["by_others"].notna()]
+    before = known[known["seq"] < request.seq]
+    nearest = before.iloc[-1:] if len(before) else known.iloc[:1]
     by_others = int(nearest["by_others"].iloc[0]) if len(nearest) else None
     return (None if total is None or pd.isna(total) else int(total)), by_others

@@ -1,13 +1,13 @@
 """Which live blocks keep free memory from being returned to the driver.
 
-torch returns memory in *ranges*: a segment as a whole, an expandable segment unit by unit of its mapping (2 MiB in the
-small pool, 20 MiB in the large one unless set otherwise). A range goes back only when nothing in it is live, so one
-live block strands all the free bytes of its range: it *pins* it. In an expandable segment the free units between two
-blocks can be returned, and only the rest of the units that a block begins or ends in is stranded.
+torch returns memory in *ranges*: a segment as a whole, an expandable segment by its mapping units (2 MiB in the small
+pool, 20 MiB in the large one unless set otherwise). A range is returned only when nothing in it is live, so one live
+block strands all the free bytes of its range: it *pins* it. In an expandable segment the free units between two blocks
+can be returned, and only the rest of the units that a block begins or ends in is stranded.
 
-Where several live blocks hold one range, each of them alone would be enough. The free bytes are divided equally among
-them, so that the sum over all blocks is what is stranded; `alone` says what would be returned if only this block (only
-the blocks of this line) went.
+If several live blocks hold one range, each of them alone would suffice. The free bytes are divided equally among them,
+so that the sum over all blocks is what is stranded; `alone` is what would be returned if only this block (only the
+blocks of this line) were freed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...reading.sites import StackIndex
 from .allocator import AllocatorSettings
 
 MOSTLY_FREE = 0.5
-"""More than this share of a range must be free for what lives in it to be called a pinner."""
+"""A live block is a pinner if more than this share of its range is free."""
 PINNER_COLUMNS = (
     *("site", "filename", "line", "function", "source", "user", "stack_id", "backward", "address", "nbytes"),
     *("requested_size", "state", "age_ns", "birth_seq", "step", "stranded", "alone", "segment", "range_size"),
@@ -39,12 +39,12 @@ LINE_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Pinning:
-    """What of the free bytes could be returned, and what holds the rest. Bytes are allocated bytes."""
+    """How many free bytes could be returned, and what holds the rest. Bytes are allocated bytes."""
 
     releasable: int
     """Free ranges: `empty_cache()` gives them back (those of a private pool once the pool is released)."""
     stranded: int
-    """Free bytes in ranges where something lives."""
+    """Free bytes in ranges that contain live blocks."""
     stranded_by_segment: npt.NDArray[np.int64]
     """The same for each row of the segments."""
     holds: pd.DataFrame
@@ -68,15 +68,15 @@ def pinning(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSet
     holds = live.merge(ranges, left_on="range", right_index=True).reset_index(drop=True)
     by_range = holds.groupby("range")["row"]
     holds["blocks"] = by_range.transform("size").astype(np.int64)
-    # What does not divide goes to the first ones: the sum is what is stranded.
+    # The remainder goes to the first ones, so that the sum is what is stranded.
     rest = by_range.cumcount() < holds["free"] % holds["blocks"]
     holds["stranded"] = holds["free"] // holds["blocks"] + rest
     return Pinning(free - total, total, by_segment, holds)
 
 
 def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSettings) -> pd.DataFrame:
-    """Each block in the range that it begins in and, where that is another, the one that it ends in. (Ranges between
-    the two it covers: they are either wholly free or wholly used.)"""
+    """Each block in the range that it begins in and, if different, the one that it ends in. (It covers the ranges in
+    between, which are either wholly free or wholly used.)"""
     total = segments["total_size"].to_numpy(np.int64)
     units = {kind: settings.mapping_unit(kind) for kind in ("small", "large")}
     mapped = segments["segment_type"].map(units).to_numpy(np.int64)
@@ -109,7 +109,7 @@ def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSett
 
 
 def pinners(trace: RecordedTrace, found: Pinning, segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """One row a block that lives in mostly free ranges, most stranded bytes first.
+    """One row per live block in mostly free ranges, most stranded bytes first.
 
     blocks: as `Trace.blocks` has them. Columns: PINNER_COLUMNS; sizes in bytes, age_ns in ns, step of
     birth, stranded and alone as the module says; range_size, range_free, range_blocks: size, free bytes and live blocks

@@ -1,4 +1,4 @@
-"""The out-of-memory events of a trace, and how the program went on after each."""
+"""The refused requests of a trace, and how the program went on after each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = (
     "node_type",
 )
 _GRANULE = 512
-"""An out-of-memory event tells the size rounded up to this, an allocation as it was asked for."""
+"""An out-of-memory event has the size rounded up to this, an allocation the size as requested."""
 
 ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
@@ -32,21 +32,21 @@ class RefusedRequest:
     device: str
     requested: int
     device_free: int
-    """What the driver said was free on the device, right then."""
+    """What the driver reported as free on the device at that time."""
     stream: int
     pool: tuple[int, int]
     thread: int
     stack_id: int
-    """0: none known."""
+    """0: unknown."""
     node_type: str
-    """Of the autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
+    """The autograd node that was evaluated, in full ("torch::autograd::generated::MmBackward0"); "": none."""
     backward: bool = False
-    """`stack_id` is the forward's that caused it: autograd's threads have none."""
+    """`stack_id` is that of the forward that caused it: autograd's threads have none."""
     outcome: str = ENDED
     """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
     "went on": smaller ones were."""
     outcome_seq: int | None = None
-    """Event of that allocation ("retried", "went on": the first)."""
+    """The event of that allocation, the first one."""
     outcome_ns: int | None = None
 
 
@@ -94,7 +94,7 @@ def _requests(trace: RecordedTrace, rows: pd.DataFrame) -> list[RefusedRequest]:
 
 
 def _settle(found: deque[RefusedRequest], device: str, served: pd.DataFrame) -> None:
-    """Notes for the refusals of a device what came of them in a stretch of its allocations."""
+    """Notes the outcome of the refused requests of a device, as far as these allocations show it."""
     if served.empty:
         return
     seq: npt.NDArray[np.int64] = served["seq"].to_numpy()

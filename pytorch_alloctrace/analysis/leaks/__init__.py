@@ -1,1 +1,1 @@
-"""Leaks: blocks that are made again and again and never freed, and buffers that keep growing."""
+"""Leaks: blocks that are allocated again and again and never freed, and buffers that keep growing."""

@@ -1,6 +1,6 @@
 """Growth: what is live at the end of each step, and which lines hold more at the end than after the warm-up.
 
-Growth is no verdict. It may be a leak (see `leaks`), a cache that fills up, or longer inputs.
+Growth is not a verdict: it may be a leak (see `judge`), a cache that fills up, or longer inputs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ...reading.site_tables import Site
 from .windows import Windows
 
 _SLOPE_POINTS = 300
-"""Most points that the slope is taken from, evenly chosen: the median of all pairs costs their square."""
+"""Most points for the slope, evenly chosen: the median of all pairs costs their square."""
 _SAMPLES = 200
-"""Most steps of which the level is kept for a chart."""
+"""Most points of a chart."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class StepGrowth:
     lowest: int
     highest: int
     slope: float
-    """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is no growth."""
+    """Bytes per step after the warm-up: the median of the slopes between any two steps, so one jump is not growth."""
     seconds_per_step: float
     samples: tuple[int, ...]
-    """The level over the run, in equal stretches of steps; of each stretch the last step."""
+    """The level at the end of steps that are evenly spaced over the run."""
 
 
 @dataclass(frozen=True)
 class GrowingSite:
-    """A line that holds more at the judged moment than it held after the warm-up."""
+    """A line that holds more at the judged position than it held after the warm-up."""
 
     site: Site
     stack_id: int
     before: int
     """Bytes live at the end of the warm-up."""
     after: int
-    """Bytes live at the end of the last step; without steps at the end of the trace."""
+    """Bytes live at the end of the last step; without steps, at the end of the trace."""
     rate: float
     """Bytes per step, or per second, on average."""
 
@@ -92,7 +92,7 @@ def median_slope(levels: npt.NDArray[np.int64]) -> float:
 
 
 def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
-    """The lines that grew the most since the warm-up, most bytes first; empty where there is nothing after it."""
+    """The lines that grew the most since the warm-up, most bytes first; empty if nothing comes after it."""
     windows = Windows.of(trace, device)
     if not windows.units or windows.too_short:
         return ()

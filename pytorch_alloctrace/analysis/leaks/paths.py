@@ -1,4 +1,4 @@
-"""What many stacks have in common: how the program gets to all of them."""
+"""What many stacks have in common: the calls that lead to all of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...reading.site_tables import Site
 from ...reading.sites import Frame
 
 NEARLY_ALL = 0.99
-"""Share of the bytes that must be made under a frame for it to be common. One small tensor that is made elsewhere, and
-kept by the same reference, must not hide where all the rest comes from."""
+"""A frame is common if at least this share of the bytes is allocated under it. One small tensor that is allocated
+elsewhere and kept by the same reference must not hide where all the rest comes from."""
 
 
 @dataclasses.dataclass
@@ -25,9 +25,9 @@ class _Chain:
 
 
 def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tuple[tuple[Frame, ...], float]:
-    """The frames of user code under which nearly all bytes are made, innermost first, and the share that is.
+    """The frames of user code under which nearly all bytes are allocated, innermost first, and their share.
 
-    The innermost frame has line 0 and no source where the bytes are made under several lines of its function.
+    The innermost frame has line 0 and no source if the bytes are allocated under several lines of its function.
     """
     chains = [_chain(trace, stack, count) for stack, count in bytes_by_stack.items()]
     total = max(sum(chain.bytes for chain in chains), 1)
@@ -36,7 +36,7 @@ def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tupl
     for level in range(max((len(chain.frames) for chain in chains), default=0)):
         chains = [chain for chain in chains if len(chain.frames) > level]
         same_line = _largest(chains, level, by_line=True)
-        # What one function calls from several lines is different calls: nothing deeper is common to them.
+        # Calls from several lines of one function are different calls: nothing deeper is common to them.
         last = sum(chain.bytes for chain in same_line) < NEARLY_ALL * total
         chains = _largest(chains, level, by_line=False) if last else same_line
         part = sum(chain.bytes for chain in chains)
@@ -52,10 +52,10 @@ def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tupl
 
 
 def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> Site | None:
-    """The line of user code that stands for bytes made at many lines; None where no function is common to them.
+    """The line of user code that stands for bytes allocated at many lines; None if they have no function in common.
 
-    In the innermost function that nearly all have in common: its line under which at least half of the bytes are made.
-    Where none is, since a model's activations are spread over many lines, the line that calls this function.
+    It is the line of the innermost function in common under which at least half of the bytes are allocated. If there is
+    none, since a model's activations are spread over many lines, it is the line that calls this function.
     """
     path, _ = common_path(trace, bytes_by_stack)
     if not path:
@@ -64,7 +64,7 @@ def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> 
     for stack, count in bytes_by_stack.items():
         frames = [frame for frame in trace.stacks.frames(stack) if _is_in(frame, path[0])]
         if frames:
-            # The outermost: of a function that calls itself, the call that the others are part of.
+            # The outermost: if a function calls itself, the call that contains the others.
             by_line[frames[-1]] += count
     fullest = max(by_line, key=by_line.__getitem__)
     spread = 2 * by_line[fullest] < sum(bytes_by_stack.values())
@@ -88,7 +88,7 @@ def _chain(trace: RecordedTrace, stack: int, count: int) -> _Chain:
 
 
 def _largest(chains: list[_Chain], level: int, *, by_line: bool) -> list[_Chain]:
-    """Those chains that agree at a level and together have the most bytes."""
+    """The chains that agree at a level and together have the most bytes."""
     groups: dict[tuple[str, str, int], list[_Chain]] = collections.defaultdict(list)
     for chain in chains:
         frame = chain.frames[level]

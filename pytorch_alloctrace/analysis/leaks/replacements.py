@@ -56,36 +56,37 @@ from .paths import common_path
 from .windows import Windows
 
 _IRREGULAR = (math.sqrt(5) - 1) / 2
-"""The multiples of the golden ratio have a period in common with nothing that a program does."""
+"""The multiples of the golden ratio share no period with anything that a program does."""
 _FEW = 6
+"""Positions that suffice to see that no block grows."""
 _EXAMINED = 20
-"""Most sites that are looked at more closely, those that grow most: of longer inputs hundreds may grow."""
-_MATTERS = 0.1
-"""Share of the growth of the site that grows most with which another one may be the origin of it."""
+"""Most sites that are examined, those that grow the most: longer inputs may make hundreds grow."""
+_ORIGIN = 0.1
+"""A site may be the origin of another's growth if it grows by at least this share of it."""
 _BIRTHS = 6
-"""Births of each site that are looked at."""
+"""Births of each site that are examined."""
 _FOLLOWED = 200_000
-"""Events after each of these births in which the block that it replaced must be gone: those of a step or two."""
+"""Events, those of a step or two, within which the replaced block must be freed."""
 _CHUNK = 5_000
 _FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
-"""Share of its last size with which a buffer may have begun."""
+"""A buffer may have begun with at most this share of its last size."""
 _BLOCK_COLUMNS = ("address", "nbytes", "stack_id", "birth_seq", "birth_ns")
 _PARTS = 4
-"""Most equal parts of a block of which one may have been appended."""
+"""Most equal parts of a block, one of which may have been appended."""
 _ALONE = 0.25
-"""A buffer grows alone when all else grows by less than this share of its own growth."""
+"""A buffer grows alone if everything else grows by less than this share of its own growth."""
 _ALIKE = 0.5
-"""What grows by at least this share of a buffer's own relative growth grows with it."""
+"""What grows by at least this share of a buffer's relative growth grows with it."""
 
 
 @dataclass(frozen=True)
 class _Looks:
-    """The largest block of each site at each moment: moments x sites, 0 where there is none."""
+    """The largest block of each site at each position: positions x sites, 0 if there is none."""
 
-    moments: tuple[Position, ...]
+    positions: tuple[Position, ...]
     units: npt.NDArray[np.int64]
-    """The unit that each moment is in; -1: the end of the warm-up."""
+    """The unit that each position is in; -1: the end of the warm-up."""
     sizes: npt.NDArray[np.int64]
     births: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
@@ -93,7 +94,7 @@ class _Looks:
 
     @property
     def grown(self) -> npt.NDArray[np.bool_]:
-        """At each moment but the first: whether the site has a larger block than before, and not more blocks."""
+        """At each position but the first: whether the site has a larger block than before, and not more blocks."""
         return (np.diff(self.sizes, axis=0) > 0) & (np.diff(self.counts, axis=0) <= 0)
 
 
@@ -103,13 +104,13 @@ class _Growing:
 
     site: int
     looks: npt.NDArray[np.int64]
-    """The moments at which a larger block was in the place of the one before."""
+    """The positions at which a larger block had replaced the one before."""
     growth: npt.NDArray[np.int64]
     """By how much, at each of them."""
     units: npt.NDArray[np.int64]
-    """In which these moments are."""
+    """The units that these positions are in."""
     birth: int
-    """Number of the event that made the last of its blocks."""
+    """The event that allocated the last of its blocks."""
     windows: int
     """Into how many windows the run was divided to find it."""
 
@@ -117,13 +118,13 @@ class _Growing:
 def growing_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
 ) -> list[Leak]:
-    """The leaks of this kind on a device, in no order. free: see `leak.room`."""
-    moments, units = _moments(trace, windows)
-    # Of most programs no block grows all the time: a few looks tell.
-    few = slice(None, None, max(len(moments) // _FEW, 1))
-    if not len(_only_larger(_look(trace, device, moments[few], units[few], numbers))):
+    """The leaks of this kind on a device, unordered. free: see `leak.room`."""
+    positions, units = _positions(trace, windows)
+    # In most programs no block grows all the time, which a few positions show.
+    few = slice(None, None, max(len(positions) // _FEW, 1))
+    if not len(_only_larger(_look(trace, device, positions[few], units[few], numbers))):
         return []
-    looks = _look(trace, device, moments, units, numbers)
+    looks = _look(trace, device, positions, units, numbers)
     candidates = [found for site in _only_larger(looks).tolist() if (found := _growing(site, looks, windows))]
     candidates = sorted(candidates, key=lambda found: -int(found.growth.sum()))[:_EXAMINED]
     replacements = {found.site: _replacements(found, looks) for found in candidates}
@@ -136,27 +137,27 @@ def growing_leaks(
 def _look(
     trace: RecordedTrace,
     device: str,
-    moments: tuple[Position, ...],
+    positions: tuple[Position, ...],
     units: npt.NDArray[np.int64],
     numbers: SiteNumbers,
 ) -> _Looks:
     tables: list[tuple[npt.NDArray[np.int64], ...]] = []
-    for moment in moments:
-        blocks = _live_blocks(trace, device, moment, numbers)
+    for position in positions:
+        blocks = _live_blocks(trace, device, position, numbers)
         sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "nbytes", "birth_seq"))
         order = np.lexsort((births, sizes, sites))
         of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
         largest = order[first + counts - 1]
         tables.append((of_site, sizes[largest], births[largest], counts))
-    shape = len(moments), 1 + max((int(table[0].max()) for table in tables if len(table[0])), default=-1)
-    looks = _Looks(moments, units, *(np.zeros(shape, np.int64) for _ in range(3)))
+    shape = len(positions), 1 + max((int(table[0].max()) for table in tables if len(table[0])), default=-1)
+    looks = _Looks(positions, units, *(np.zeros(shape, np.int64) for _ in range(3)))
     for row, (of_site, *columns) in enumerate(tables):
         looks.sizes[row, of_site], looks.births[row, of_site], looks.counts[row, of_site] = columns
     return looks
 
 
-def _moments(trace: RecordedTrace, windows: Windows) -> tuple[tuple[Position, ...], npt.NDArray[np.int64]]:
-    """Where to look, and the unit that each moment is in: the end of the warm-up; in each window a moment, and its
+def _positions(trace: RecordedTrace, windows: Windows) -> tuple[tuple[Position, ...], npt.NDArray[np.int64]]:
+    """Where to look, and the unit of each position: the end of the warm-up, and in each window one position and its
     end."""
     begin = windows.beginning(trace.begin_ns)
     count = windows.counts[0]
@@ -165,21 +166,21 @@ def _moments(trace: RecordedTrace, windows: Windows) -> tuple[tuple[Position, ..
     if windows.unit == "step":
         ends = np.cumsum(lengths) - 1
         units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
-        return (begin, *windows.moments[units].tolist()), np.append(-1, units)
-    # From the beginning on: the nanoseconds since 1970 are more than a float can tell apart.
+        return (begin, *windows.ends[units].tolist()), np.append(-1, units)
+    # Since the beginning: a float cannot represent nanoseconds since 1970.
     begins = (windows.births - trace.begin_ns) / 1e9
     seconds = (begins[:, np.newaxis] + windows.length_of_unit * np.stack([within, np.ones(count)], axis=1)).ravel()[:-1]
     units = np.repeat(np.arange(count), 2)
-    return (begin, *(f"{moment:.9f}s" for moment in seconds), windows.judged_at), np.append(-1, units)
+    return (begin, *(f"{second:.9f}s" for second in seconds), windows.judged_at), np.append(-1, units)
 
 
 def _only_larger(looks: _Looks) -> npt.NDArray[np.int64]:
-    """The sites whose largest block was replaced by a larger one, and never by a smaller one."""
+    """The sites whose largest block was replaced by a larger one and never by a smaller one."""
     return np.flatnonzero((np.diff(looks.sizes, axis=0) >= 0).all(axis=0) & looks.grown.any(axis=0))
 
 
 def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
-    """The site if it grew in nearly all windows, up to the last."""
+    """The site, if it grew in nearly all windows, up to the last."""
     grown = np.flatnonzero(looks.grown[:, site]) + 1
     if not len(grown):
         return None
@@ -198,14 +199,14 @@ def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
 
 def _replacements(found: _Growing, looks: _Looks) -> list[_Replacement]:
     site = found.site
-    following = [*found.looks.tolist()[1:], len(looks.moments) - 1]
+    following = [*found.looks.tolist()[1:], len(looks.positions) - 1]
     return [
         _Replacement(
             site=site,
             unit=int(looks.units[look]),
             birth=int(looks.births[look, site]),
             size=int(looks.sizes[look, site]),
-            until=looks.moments[next_look],
+            until=looks.positions[next_look],
         )
         for look, next_look in zip(found.looks.tolist(), following, strict=True)
     ]
@@ -260,11 +261,12 @@ def _leak(
 
 
 def _origin(group: list[_Growing]) -> int:
-    """The site that the others of its group may be made of: the first that is made each time, among those that do not
-    grow by much less than the others. Of a cache of keys, the keys repeated for each head are made, not they of these.
+    """The site that the others of its group may be computed from: the one that allocates first each time, among those
+    that do not grow by much less than the others. In a cache of keys, the keys repeated for each head are computed from
+    it, not the other way round.
     """
     most = max(candidate.growth.sum() for candidate in group)
-    return min((found for found in group if found.growth.sum() >= _MATTERS * most), key=lambda found: found.birth).site
+    return min((found for found in group if found.growth.sum() >= _ORIGIN * most), key=lambda found: found.birth).site
 
 
 def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFrame, length: float) -> LeakingSite:
@@ -276,7 +278,7 @@ def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFra
 
 
 def _confidence(trace: RecordedTrace, candidate: _Growing, windows: Windows) -> tuple[int, int, float]:
-    """In how many windows the site grew, of how many, and how sure one can be that it leaks."""
+    """In how many windows the site grew, out of how many, and how certain it is that it leaks."""
     active = windows.active_in(candidate.windows)
     grew = np.isin(np.arange(candidate.windows), windows.window_of(candidate.units, candidate.windows))
     hits, judged = int((grew & active).sum()), int(active.sum())
@@ -285,7 +287,7 @@ def _confidence(trace: RecordedTrace, candidate: _Growing, windows: Windows) -> 
 
 @dataclass(frozen=True)
 class _Replacement:
-    """A block that took the place of a smaller one of its site."""
+    """A block that replaced a smaller one of its site."""
 
     site: int
     unit: int
@@ -294,7 +296,7 @@ class _Replacement:
     """Number of the event."""
     size: int
     until: Position
-    """By then it was replaced itself, or the run is over: the one that it replaced should be gone. (A variable of the
+    """Here it was replaced itself, or the run was over, so that the one it replaced should be gone. (A variable of the
     code that replaces it may hold that one for a while.)"""
 
 
@@ -311,9 +313,9 @@ class _Appended:
     """What was found at one birth."""
 
     by: int
-    """By how much the block is larger than the one that it is made of."""
+    """By how much the block is larger than the one it was copied from."""
     new: int
-    """Bytes of the blocks made meanwhile that can be, or have in them, what was appended."""
+    """Bytes of the blocks allocated in between that can be, or can contain, what was appended."""
 
 
 def _buffers(
@@ -323,7 +325,7 @@ def _buffers(
     numbers: SiteNumbers,
     replacements: Mapping[int, Sequence[_Replacement]],
 ) -> set[int]:
-    """Of sites, by number, with their replacements in order, those that are buffers."""
+    """The sites, by number, that are buffers. replacements: those of each site, in order."""
     appended: dict[int, list[_Appended]] = {}
     for site, born in replacements.items():
         picked = np.unique(np.linspace(0, len(born) - 1, min(_BIRTHS, len(born))).round().astype(int))
@@ -334,14 +336,14 @@ def _buffers(
         return set()
     of_new = {site for site, births in appended.items() if _nearly_all(birth.new > 0 for birth in births)}
     grew = {site: replacements[site][-1].size - replacements[site][0].size for site in appended}
-    made = _MadeByQuarter.of(trace, device, windows, numbers)
+    totals = _QuarterTotals.of(trace, device, windows, numbers)
 
     def is_buffer(site: int) -> bool:
         births, born = appended[site], replacements[site]
         others = of_new - {site}
         if grew[site] + sum(grew[other] for other in others) > grew[site] * median(b.new / b.by for b in births):
             others = set()
-        if not made.grows_beside(born, median(birth.by for birth in births), others):
+        if not totals.everything_grows(born, median(birth.by for birth in births), others):
             return True
         return site in of_new and _began_empty(born, windows)
 
@@ -349,14 +351,14 @@ def _buffers(
 
 
 def _live_blocks(trace: RecordedTrace, device: str, at: Position, numbers: SiteNumbers) -> pd.DataFrame:
-    """The blocks that are live at a moment: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
+    """The blocks that are live at a position: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
     blocks = trace.live(at, device=device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
     return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
 
 
 def _appended(trace: RecordedTrace, device: str, replacement: _Replacement, numbers: SiteNumbers) -> _Appended | None:
-    """How a block came to be, if it is made of the smaller one that it replaced; else None."""
+    """How a block came to be, if it was copied from the smaller one that it replaced; else None."""
     there = _live_blocks(trace, device, replacement.birth, numbers)
     there = there[there["birth_seq"] < replacement.birth]
     last = _replaced(trace, device, replacement, there[there["site"] == replacement.site])
@@ -368,8 +370,8 @@ def _appended(trace: RecordedTrace, device: str, replacement: _Replacement, numb
 
 
 def _replaced(trace: RecordedTrace, device: str, replacement: _Replacement, of_site: pd.DataFrame) -> _Smaller | None:
-    """The block that a block took the place of. of_site: those of its site that were there when it was born."""
-    # The largest: what is appended may be made at the same line, and be gone before.
+    """The block that a block replaced. of_site: those of its site that were live when it was born."""
+    # The largest: what is appended may be allocated at the same line, and freed earlier.
     last: _Smaller | None = None
     there = of_site[of_site["nbytes"] <= replacement.size].set_index("address")[["nbytes", "birth_seq"]]
     sizes, births = (there[name].to_dict() for name in ("nbytes", "birth_seq"))
@@ -389,40 +391,40 @@ def _replaced(trace: RecordedTrace, device: str, replacement: _Replacement, of_s
 
 
 def _nearly_all(witnesses: Iterable[bool]) -> bool:
-    told = list(witnesses)
-    return sum(told) >= LEAST_COVERAGE * len(told)
+    answers = list(witnesses)
+    return sum(answers) >= LEAST_COVERAGE * len(answers)
 
 
 def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
-    """Whether, extended back to the beginning of the recording at its rate, a buffer had next to nothing."""
+    """Whether a buffer, extrapolated at its rate, had next to nothing when the recording began."""
     rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
     before = windows.warmup / windows.length_of_unit
     return born[-1].size - rate * (born[-1].unit + 1 + before) <= _NOTHING * born[-1].size
 
 
 @dataclass(frozen=True)
-class _MadeByQuarter:
-    """What each stack has made in the first and in the last quarter of the run after its warm-up.
+class _QuarterTotals:
+    """What each stack allocated in the first and in the last quarter of the run after its warm-up.
 
-    By stack and mean size: so what is only made more often, as in an evaluation, has not got larger.
+    It compares mean sizes, so that what is only allocated more often, as in an evaluation, has not got larger.
     """
 
     before: pd.Series[float]
-    """Mean size of a block of each stack that made some in both quarters."""
+    """Mean size of a block of each stack that allocated in both quarters."""
     after: pd.Series[float]
     blocks: pd.Series[int]
-    """Made in the last quarter."""
+    """Allocated in the last quarter."""
     sites: npt.NDArray[np.int64]
-    """Of each stack."""
+    """The site of each stack."""
     largest: tuple[pd.Series[int], ...]
-    """By site its largest block when the first quarter began and ended, and the last one."""
+    """The largest block of each site at the beginning and end of the first quarter, and of the last one."""
 
     @classmethod
-    def of(cls, trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> _MadeByQuarter:
+    def of(cls, trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> _QuarterTotals:
         quarter = max(windows.units // 4, 1)
-        first_quarter = windows.beginning(trace.begin_ns), int(windows.moments[quarter - 1])
-        last_quarter = int(windows.moments[-1 - quarter]), windows.judged_at
-        first, last = _made(trace, device, *first_quarter), _made(trace, device, *last_quarter)
+        first_quarter = windows.beginning(trace.begin_ns), int(windows.ends[quarter - 1])
+        last_quarter = int(windows.ends[-1 - quarter]), windows.judged_at
+        first, last = _allocated(trace, device, *first_quarter), _allocated(trace, device, *last_quarter)
         both = last.join(first.add_suffix("_before"), how="inner")
         both = both[(both["allocations_before"] > 0) & (both["allocations"] > 0)]
         return cls(
@@ -431,31 +433,34 @@ class _MadeByQuarter:
             blocks=both["allocations"],
             sites=numbers.of(both.index.to_series()),
             largest=tuple(
-                _live_blocks(trace, device, moment, numbers).groupby("site")["nbytes"].max()
-                for moment in (*first_quarter, *last_quarter)
+                _live_blocks(trace, device, position, numbers).groupby("site")["nbytes"].max()
+                for position in (*first_quarter, *last_quarter)
             ),
         )
 
-    def grows_beside(self, born: Sequence[_Replacement], by: float, buffers: set[int]) -> bool:
-        """Whether all else that is made has got larger between the two quarters, by `_ALONE` of what a buffer has, in
-        bytes made. by: by how much most of its replacements are larger than the last. buffers: sites of others."""
+    def everything_grows(self, born: Sequence[_Replacement], by: float, buffers: set[int]) -> bool:
+        """Whether everything else that is allocated got larger between the two quarters, in bytes, by at least `_ALONE`
+        of what a buffer did.
+
+        by: by how much most of its replacements are larger than the last; buffers: the sites of other buffers.
+        """
         site = born[0].site
-        # By what it grew, not by when it was looked at: the work may be slower in one quarter than in the other.
+        # By its growth, not by time: the work may be slower in one quarter than in the other.
         first, second, third, last = (int(largest.get(site, 0)) for largest in self.largest)
         early, late = (first + second) / 2, (third + last) / 2
         larger = late - early
-        # How often it was replaced in the last quarter; no more often than its line made any.
+        # How often it was replaced in the last quarter; at most as often as its line allocated.
         times = min((last - third) / by, float(self.blocks[self.sites == site].sum()))
         alike = (self.after >= self.before * (1 + _ALIKE * larger / max(early, 1))) & ~np.isin(
             self.sites, list(buffers)
         )
-        # The buffer is in it, too: its stack may be that of other blocks of the same line.
+        # The buffer is included, since its stack may also be that of other blocks of the same line.
         everything = float(((self.after - self.before) * self.blocks)[alike].sum())
         return everything >= (1 + _ALONE) * larger * times
 
 
-def _made(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
-    """Blocks and bytes that each stack (the index) has made between two moments: allocations, bytes."""
+def _allocated(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
+    """What each stack (the index) allocated between two positions: allocations, bytes."""
     first, last = (
         trace.stack_totals(at, device=device).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)
         for at in (begin, end)

@@ -1,16 +1,16 @@
-"""Leaks of the first kind: blocks of one site, born in nearly every window of the run except the youngest, still live.
+"""Survivors: blocks of one site, born in nearly every window of the run except the youngest, and still live.
 
-coverage          share of the judged windows that have survivors of the site; at least 80 %
-enough of them    by time: at least as many survivors as there are windows. A step is a piece of the program's work; a
-                  window of time is not, and ten results of ten inputs lie in most windows, too
-still growing     old blocks of the site do not die as fast as new ones are kept. A cache with a bound that holds
-                  most of the run has survivors everywhere, too, but for each one kept an old one dies. (One that
-                  fills up only in the last eighth of the run cannot be told from a leak yet)
-not slowing       with steps: in the second half of the judged ones at least half as many have survivors of the site as
-                  in the first. What a step leaks, it leaks in each; what is made at the first use of each of many
-                  things (experts, shapes, words) is made more and more seldom. (By time it may be the work that slows)
-not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up, and
-                  stays as it is, is no leak
+coverage          the share of the judged windows that have survivors of the site; at least 80 %
+enough of them    by time: at least as many survivors as there are windows. A step is a unit of the program's work, but
+                  a window of time is not: ten results of ten inputs also fall into most windows
+still growing     old blocks of the site do not die as fast as new ones are kept. A bounded cache that holds most of the
+                  run also has survivors everywhere, but for each one kept an old one dies. (One that fills up only in
+                  the last eighth of the run cannot be distinguished from a leak yet)
+not slowing       by steps: in the second half of the judged steps at least half as many have survivors of the site as
+                  in the first. What a step leaks, every step leaks; what is allocated at the first use of each of many
+                  things (experts, shapes, words) gets rarer and rarer. (By time, the work itself may slow down)
+not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up and then
+                  stays as it is is no leak
 one finding       sites whose survivors were born in the same steps: a tensor kept with its graph keeps many others
 confidence        coverage x regularity x (1 - old bytes that died / new bytes kept) x windows / (windows + 1);
                   regularity is 1 / (1 + coefficient of variation of survivors per window)
@@ -33,14 +33,14 @@ from .windows import WINDOWS, Windows
 MOST = 0.8
 """A line that allocates at least this share of a leak's bytes is the line to look at."""
 BALANCED = 0.5
-"""Old blocks that died, as a share of new ones kept, from which on a site is a cache and no leak."""
+"""A site is a cache, not a leak, if more than this share of the bytes it newly keeps died as old ones."""
 SLOWING = 0.5
-"""Steps with survivors in the second half, as a share of those in the first, below which a cache fills up."""
+"""A cache fills up if the second half has fewer than this share of the first half's steps with survivors."""
 
 
 @dataclass(frozen=True)
 class _Survivors:
-    """The blocks that are live at the judged moment."""
+    """The blocks that are live at the judged position."""
 
     trace: RecordedTrace
     device: str
@@ -48,9 +48,9 @@ class _Survivors:
     blocks: pd.DataFrame
     sizes: npt.NDArray[np.int64]
     units: npt.NDArray[np.int64]
-    """Of birth; negative in the warm-up."""
+    """The unit of each block's birth; negative in the warm-up."""
     sites: npt.NDArray[np.int64]
-    """By block: its site, a number."""
+    """The site of each block, a number."""
     numbers: SiteNumbers
     free: int | None
     """Bytes that the device could still take then."""
@@ -64,7 +64,7 @@ class _Candidate:
     rows: npt.NDArray[np.int64]
     """Its blocks that were born in judged windows."""
     units: npt.NDArray[np.int64]
-    """In which these were born, each once."""
+    """The units in which these were born, each once."""
     bytes: int
     windows: int
     """Into how many windows the run was divided to find it."""
@@ -73,7 +73,7 @@ class _Candidate:
 def surviving_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, blocks: pd.DataFrame, free: int | None
 ) -> list[Leak]:
-    """The leaks of this kind on a device, in no order. blocks: those live at the judged moment. free: see
+    """The leaks of this kind on a device, unordered. blocks: those live at the judged position; free: see
     `leak.room`."""
     survivors = _Survivors(
         trace=trace,
@@ -86,7 +86,7 @@ def surviving_leaks(
         numbers=numbers,
         free=free,
     )
-    # Whether it is over is not asked of the youngest window: what was born there may be in use.
+    # Being over is judged before the youngest window: what was born there may be in use.
     end = windows.first_unit_of_youngest(windows.counts[0])
     candidates = [found for found in _candidates(survivors) if not windows.is_over(found.units, end)]
     if windows.unit == "step":
@@ -94,8 +94,8 @@ def surviving_leaks(
     given_up = _given_up(survivors, [candidate.site for candidate in candidates])
     kept = [candidate for candidate in candidates if given_up[candidate.site] <= BALANCED]
     groups = grouped_by_births(kept, lambda candidate: candidate.units)
-    alive_at_end = trace.live("end", device=device)["birth_seq"].to_numpy(np.int64)
-    return [_leak(survivors, group, given_up, alive_at_end) for group in groups]
+    live_at_end = trace.live("end", device=device)["birth_seq"].to_numpy(np.int64)
+    return [_leak(survivors, group, given_up, live_at_end) for group in groups]
 
 
 def _candidates(survivors: _Survivors) -> list[_Candidate]:
@@ -120,19 +120,19 @@ def _candidates(survivors: _Survivors) -> list[_Candidate]:
 
 
 def _is_slowing(units: npt.NDArray[np.int64], end: int) -> bool:
-    """Whether the units before `end` that have survivors get more and more seldom."""
+    """Whether the units before `end` that have survivors get rarer and rarer."""
     early = int((units < end // 2).sum())
     return len(units) - early < SLOWING * early
 
 
 def _given_up(survivors: _Survivors, sites: list[int]) -> dict[int, float]:
-    """By site the old bytes that died in the last quarter of the run, as a share of the new ones kept in it."""
+    """For each site the old bytes that died in the last quarter of the run, as a share of the new ones kept in it."""
     if not sites:
         return {}
     windows = survivors.windows
     quarter = windows.units * 3 // 4
-    before = survivors.trace.live(int(windows.moments[max(quarter - 1, 0)]), device=survivors.device)
-    # What is young at that moment may be in use, and dies soon in any program.
+    before = survivors.trace.live(int(windows.ends[max(quarter - 1, 0)]), device=survivors.device)
+    # What is young at that position may be in use, and dies soon in any program.
     old = windows.units_of(before) < quarter - max(windows.units // windows.counts[0], 1)
     died = old & ~np.isin(before["birth_seq"].to_numpy(np.int64), survivors.blocks["birth_seq"].to_numpy(np.int64))
     sites_before = survivors.numbers.of(before["stack_id"])
@@ -146,7 +146,7 @@ def _given_up(survivors: _Survivors, sites: list[int]) -> dict[int, float]:
 
 
 def _leak(
-    survivors: _Survivors, group: list[_Candidate], given_up: dict[int, float], alive_at_end: npt.NDArray[np.int64]
+    survivors: _Survivors, group: list[_Candidate], given_up: dict[int, float], live_at_end: npt.NDArray[np.int64]
 ) -> Leak:
     trace, windows, first = survivors.trace, survivors.windows, group[0]
     judged_units = windows.first_unit_of_youngest(first.windows)
@@ -169,7 +169,7 @@ def _leak(
         rate=rate,
         bytes=total,
         blocks=len(rows),
-        bytes_at_end=int(survivors.sizes[rows][np.isin(births, alive_at_end)].sum()),
+        bytes_at_end=int(survivors.sizes[rows][np.isin(births, live_at_end)].sum()),
         units_with_survivors=len(first.units),
         units_judged=judged_units,
         windows_with_survivors=hits,
@@ -191,7 +191,7 @@ def _leak(
 
 
 def _confidence(survivors: _Survivors, candidate: _Candidate) -> tuple[int, float]:
-    """In how many windows the site has survivors, and how sure one can be that it leaks."""
+    """In how many windows the site has survivors, and how certain it is that it leaks."""
     windows, count = survivors.windows, candidate.windows
     active = windows.active_in(count)[:-1]
     window = windows.window_of(survivors.units[candidate.rows], count)

@@ -1,4 +1,4 @@
-"""What two runs of a program hold, side by side: did a change of the program make it better or worse?"""
+"""How the live memory differs, between two positions of one trace or between two runs of a program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def difference(
     trace: RecordedTrace, a: Position, b: Position, *, device: str | None = None, by: str = "line"
 ) -> pd.DataFrame:
     """See `Trace.diff`."""
-    before, after = (composition_at(trace, moment, device=device, by=by) for moment in (a, b))
+    before, after = (composition_at(trace, position, device=device, by=by) for position in (a, b))
     names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
     return _changes(before, after, _key_of(by), names)
 
@@ -42,17 +42,16 @@ def compare(
     device: str | None = None,
     by: str = "line",
 ) -> pd.DataFrame:
-    """What two runs hold at a moment of each, matched by place in the code, the largest change first, in requested
-    bytes.
+    """What two runs hold at a position of each, matched by site, the largest change first, in requested bytes.
 
-    at, by, device: as in `Trace.composition`. A place is the same when file (by its path within the program's working
+    at, by, device: as in `Trace.composition`. A site is the same if file (by its path within the program's working
     directory, else by the last parts of its path), function and source text are; a line whose text was changed is
-    matched with the nearest of its function. Columns: match ("same", "near": the nearest line, "new": only in
-    trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> where there is
+    matched with the nearest one of its function. Columns: match ("same", "near": the nearest line, "new": only in
+    trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> if there is
     none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
     `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
-    bytes_after, change, blocks_before, blocks_after. By "stack" the frames of user code count, and stacks that have
-    the same are one row. Raises PositionError where one of the traces does not have the moment.
+    bytes_after, change, blocks_before, blocks_after. By "stack" only the frames of user code count, and stacks that
+    have the same ones are one row. Raises PositionError if one of the traces does not have the position.
     """
     if device is not None and not any(has_position(trace, at, device) for trace in (trace_a, trace_b)):
         raise PositionError(f"neither trace has {device} at {at}")
@@ -76,14 +75,14 @@ def compare(
 
 
 def has_position(trace: RecordedTrace, at: Position, device: str) -> bool:
-    """Whether a trace has the device at all, and if a peak is asked for, a peak of it."""
+    """Whether a trace has the device and, if `at` is a peak, a peak of it."""
     if at in PEAKS:
         return trace.replay.peak("reserved" if at == "peak:reserved" else "allocated", device) is not None
     return device in trace.devices
 
 
 def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
-    """That of a device which the other trace alone has is empty."""
+    """Empty if only the other trace has the device."""
     missing = device is not None and not has_position(trace, at, device)
     return composition_at(trace, 0, device="", by=by) if missing else composition_at(trace, at, device=device, by=by)
 
@@ -91,7 +90,7 @@ def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None
 def _pairs(
     before: list[_Chain], after: list[_Chain], folders: tuple[str, str]
 ) -> tuple[list[int], list[int], dict[int, str]]:
-    """A number for each row, the same for those that are one; and of the numbers that both have how they match."""
+    """A number for each row, the same for rows that match; and how they match, for the numbers that both have."""
     ours, theirs = (list(dict.fromkeys(line for chain in chains for line in chain)) for chains in (before, after))
     files = match_files([line.filename for line in ours], [line.filename for line in theirs], folders)
     matches = match_lines(ours, theirs, files)
@@ -112,7 +111,7 @@ def _pairs(
 
 
 def _chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
-    """What each row is known by: its line, function or file; of a stack its frames of user code, innermost first."""
+    """What identifies each row: its line, function or file; for a stack its frames of user code, innermost first."""
     if by != "stack":
         rows = table.to_dict("records")
         return [(CodeLine(row["filename"], row["function"], int(row["line"]), _text(row["source"])),) for row in rows]
@@ -120,7 +119,7 @@ def _chains(trace: RecordedTrace, table: pd.DataFrame, by: str) -> list[_Chain]:
 
 
 def _text(source: Any) -> str | None:
-    # A column of text has NaN, not None, where there is none.
+    # A column of text has NaN instead of None.
     return source if isinstance(source, str) else None
 
 
@@ -129,7 +128,7 @@ def _code_line(frame: Frame) -> CodeLine:
 
 
 def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
-    """Those of user code; of a stack without any, all."""
+    """Those of user code; all, if there are none."""
     nodes = []
     while stack:
         nodes.append(stack)
@@ -139,14 +138,14 @@ def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
 
 
 def _key_of(by: str) -> str:
-    """The column of a composition that tells its rows apart."""
-    # What a place is called is its own within one trace; of several stacks of one line the number tells.
+    """The column of a composition that identifies its rows."""
+    # Sites have different names within a trace; several stacks of one line differ only in their ids.
     return {"stack": "stack_id", "age": "age", "phase": "phase"}.get(by, "site")
 
 
 def _changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:
     """Two compositions whose rows are the same where `key` is, as one table, the largest change in either direction
-    first. names: its columns beside CHANGE_COLUMNS, as `after` has them, where it has the row."""
+    first. names: its columns besides CHANGE_COLUMNS, taken from `after` if it has the row."""
     named = pd.concat([after[names], before[names]]).drop_duplicates(key).set_index(key, drop=False)
     held = {
         f"{name}_{when}": table.groupby(key)[name].sum().reindex(named.index, fill_value=0).astype("int64")

@@ -1,4 +1,4 @@
-"""What the live memory consists of at a moment, by place in the code, by age and by phase of the step."""
+"""What the live memory consists of at a position, by site, by age and by phase of the step."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def composition_at(
 
 
 def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int | None) -> pd.DataFrame:
-    """The same of live blocks that are at hand (`Trace.live`). until: the first event after the moment; None: it is the
-    end of the trace."""
+    """The same from live blocks (`Trace.live`). until: the first event after the position; None: it is the end of the
+    trace."""
     if by not in COMPOSITION_BY:
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     if by == "age":
@@ -51,15 +51,15 @@ def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
 
 
 def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataFrame:
-    """One row for each value of a column of the blocks, in this order; values that no block has are left out."""
+    """One row for each value of a column of the blocks, in this order, without values that no block has."""
     groups = (
-        blocks.assign(made=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
+        blocks.assign(backward_nbytes=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
         .groupby(name)
         .agg(
             bytes=("nbytes", "sum"),
             blocks=("nbytes", "size"),
             largest=("nbytes", "max"),
-            backward_bytes=("made", "sum"),
+            backward_bytes=("backward_nbytes", "sum"),
         )
     )
     table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
@@ -67,7 +67,7 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
 
 
 def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int | None) -> pd.DataFrame:
-    """Classes that double in length where the trace has steps; else of seconds, that grow tenfold."""
+    """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long."""
     ends = trace.steps()["seq"].to_numpy(np.int64)
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
@@ -85,11 +85,11 @@ def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int | None) -> pd
         limits.append(limits[-1] * ratio)
     label = _steps_label if unit == "step" else _seconds_label
     labels = tuple(label(begin, end) for begin, end in itertools.pairwise(limits))
-    # Clocks of several threads differ by less than what matters here: what seems unborn is young.
+    # The clocks of threads may differ a little: what seems unborn is young.
     number = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
     table = _summed(blocks.assign(age=np.array(labels, dtype=object)[number]), "age", labels)
-    place = [labels.index(age) for age in table["age"]]
-    table = table.assign(from_age=[limits[i] for i in place], to_age=[limits[i + 1] for i in place], unit=unit)
+    index = [labels.index(age) for age in table["age"]]
+    table = table.assign(from_age=[limits[i] for i in index], to_age=[limits[i + 1] for i in index], unit=unit)
     return table[[*_AGE, *_HELD]]
 
 

@@ -1,7 +1,7 @@
-"""The last steps of a run, event by event: when each block was made and freed, and in which phase of autograd.
+"""The last steps of a run, event by event: when each block was allocated and freed, and whether in backward.
 
-Of the whole of a long run there are only sums; how long blocks live is measured over its last whole steps, as many as
-fit into a few million events.
+For the whole of a long run there are only sums; how long blocks live is measured over its last whole steps, as many as
+fit into two million events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 from ...reading.recorded import RecordedTrace
 
 MOST_EVENTS = 2_000_000
-"""That a window has, unless a single step has more."""
+"""Most events that are read, unless a single step has more."""
 MOST_STEPS = 100
 _COLUMNS = (
     *("seq", "kind", "device", "address", "nbytes"),
@@ -23,23 +23,23 @@ _COLUMNS = (
 )
 _FREES = ("free_requested", "free_completed")
 _KEPT = np.iinfo(np.int64).max
-"""Freed: not within the window."""
+"""When it was freed: not within these steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class LastSteps:
-    """Some consecutive steps, or, of a trace without steps, its last events."""
+    """The last whole steps before an event; in a trace without steps, the last events before it."""
 
     first: int
-    """The first event of it."""
+    """The first event."""
     end: int
-    """The first event after it."""
+    """The first event after them."""
     step_ends: npt.NDArray[np.int64]
-    """The events that end its steps; empty for a trace without steps."""
+    """The events that end the steps; empty for a trace without steps."""
 
     @classmethod
     def before(cls, trace: RecordedTrace, until: int | None, first: int = 0) -> LastSteps:
-        """The last one that ends before event `until` (None: with the trace), and does not begin before `first`."""
+        """The last steps that end before event `until` (None: the end of the trace) and do not begin before `first`."""
         limit = trace.integrity.events if until is None else until
         ends = trace.steps()["seq"].to_numpy(np.int64)
         begins = np.append(0, ends + 1)[:-1]
@@ -48,18 +48,18 @@ class LastSteps:
         if not len(ends):
             return cls(max(limit - MOST_EVENTS, first), limit, ends)
         fitting = int((begins >= ends[-1] + 1 - MOST_EVENTS).sum())
-        # The first step has no beginning of its own: with it comes all that was made before the first step.
+        # Nothing marks the beginning of the first step: it would include everything that was allocated before it.
         whole = len(ends) - 1 if begins[0] == 0 else len(ends)
         count = min(max(fitting, 1), MOST_STEPS, max(whole, 1))
         return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
 
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
-        """The blocks made in it: device, nbytes, stack_id, born, freed, survives, backward, freed_in_backward.
+        """The blocks that were allocated in these steps, one row each.
 
-        stack_id: of the forward that caused it, where autograd's thread has none of its own. born, freed: events,
-        `freed` the largest number where it is live at the window's end. survives: live at the end of the step that
-        it was made in (without steps, of the window). backward: made by a node of autograd. freed_in_backward: while
-        one was evaluated.
+        Columns: device, nbytes; stack_id: if autograd's thread has none, that of the forward that caused it; born,
+        freed: events, where `freed` is the largest number if the block is still live after these steps; survives: live
+        at the end of its step (without steps, at the end of these events); backward: allocated by a node of autograd;
+        freed_in_backward: freed while one was evaluated.
         """
         events = trace.events(since=self.first, until=self.end, columns=_COLUMNS, kinds=("alloc", *_FREES))
         if events.empty:

@@ -1,10 +1,9 @@
-"""How often each place in the code allocates, how long its blocks live, and what it costs.
+"""How often each site allocates, how long its blocks live, and what it costs.
 
-Sums are of the whole run up to a moment, or of a stretch between two. How long blocks live is measured over the last
-whole steps before it (see `window`): a block is churn if it is made and freed within one step, and a retained
-activation if forward made it and backward freed it. That is a lower bound of what is retained: what the program itself
-still holds when backward has run, it frees later; and memory that a view or an in-place operator keeps is another
-line's.
+Sums are of the whole run up to a position, or of a range. How long blocks live is measured over the last whole steps
+before it (see `last_steps`): a block is churn if it is allocated and freed within one step, and a retained activation
+if forward allocated it and backward freed it. That is a lower bound of what is retained: what the program still holds
+after backward is freed later, and memory that a view or an in-place operator keeps belongs to another line.
 """
 
 from __future__ import annotations
@@ -33,27 +32,26 @@ def site_lifetimes(
     since: Position | None = None,
     until: Position = "end",
 ) -> pd.DataFrame:
-    """The columns of `Trace.sites`, ordered as there, and of the measured steps, on average per step (<NA> without
-    steps):
+    """The columns of `Trace.sites`, in the same order, and averages per measured step (<NA> without steps):
 
-    allocations_per_step; bytes_per_step: requested; churn_per_step: bytes of it that are not live at the end of their
-    step; retained_per_step: bytes of it that forward made and backward freed; backward_per_step: bytes of it that
-    backward allocated; temporary: allocates, but nothing of it is live at the end of any measured step, or now.
+    allocations_per_step; bytes_per_step: requested; churn_per_step: those bytes that are no longer live at the end of
+    their step; retained_per_step: those that forward allocated and backward freed; backward_per_step: those that
+    backward allocated; temporary: the site allocates, but nothing of it is live at the end of any measured step or now.
 
-    Of the whole run up to the moment: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
+    Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
 
-    since: allocations, bytes and slow calls are those after this moment; the measured steps lie after it; live_change
-    (only then there) is what a place holds more at the end than then. `largest` is of the whole run. Ordered by bytes;
-    left out is what neither allocated nor changed.
+    since: allocations, bytes and slow calls are those after this position, and the measured steps lie after it;
+    live_change (only with `since`) is how much more a site holds at the end than at `since`. `largest` is of the whole
+    run. Rows are ordered by bytes, without sites that neither allocated nor changed.
 
-    Three passes over the trace, and the events of the measured steps in memory.
+    It takes three passes over the trace, and keeps the events of the measured steps in memory.
     """
     end = trace.first_event_after(until, device)
     first = 0 if since is None else trace.range(since, until, device=device).first
-    window = LastSteps.before(trace, end, first)
+    last = LastSteps.before(trace, end, first)
     tables = [
         trace.stack_totals("end" if end is None else end - 1, device=device).astype(np.int64),
-        _measured(window.blocks(trace), device),
+        _measured(last.blocks(trace), device),
         _slow_calls(trace, device, end, first),
     ]
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
@@ -65,7 +63,7 @@ def site_lifetimes(
     table = group_stacks(trace.stacks, totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
     if since is not None:
         table = table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
-    steps = len(window.step_ends)
+    steps = len(last.step_ends)
     unknown = pd.Series(pd.NA, index=table.index, dtype="Float64")
     allocates = table["measured_allocations"] > 0
     for name in _PER_STEP:
@@ -85,7 +83,7 @@ def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
-    """Sums of the blocks of a window by stack."""
+    """Sums of the blocks of the measured steps, by stack."""
     own = blocks if device is None else blocks[blocks["device"] == device]
     size = own["nbytes"]
     return (
@@ -117,7 +115,7 @@ def _slow_calls(trace: RecordedTrace, device: str | None, until: int | None, fir
     for frame in trace.iter_events(since=first, until=until, columns=_CALL_COLUMNS, kinds=kinds) if left else ():
         calls = frame[(frame["kind"] == "latency").to_numpy()]
         requests = frame[(frame["kind"] != "latency").to_numpy()]
-        # The call that is told of may stand at the end of the frame before.
+        # The request of the call may be at the end of the chunk before.
         known = requests if before is None else pd.concat([before.iloc[-1000:], requests])
         before = known
         left -= len(calls)

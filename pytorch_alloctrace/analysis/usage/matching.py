@@ -1,7 +1,7 @@
 """Which line of one run is which line of another, when the program was changed between them.
 
-Lines are the same when file, function and source text are. Where several lines of a function have the same text, or the
-text was changed, the nearest line is taken, as seen from where the lines around it moved to.
+Lines are the same if file, function and source text are. If several lines of a function have the same text, or the text
+was changed, the nearest line is taken, seen from where the lines around it moved to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CodeLine:
     function: str
     line: int
     source: str | None
-    """None where it is not known."""
+    """None if unknown."""
 
     @property
     def text(self) -> str | None:
@@ -32,19 +32,19 @@ class CodeLine:
 
 @dataclass(frozen=True)
 class LineMatch:
-    """Two lines that are one, by their places in the sequences that were matched."""
+    """Two lines that are one, by their indices in the sequences that were matched."""
 
     before: int
     after: int
     kind: str
-    """"same": the text is the same (where it is not known: the number); "near": the nearest line of the function."""
+    """"same": the text is the same (if it is unknown: the number); "near": the nearest line of the function."""
 
 
 def match_files(before: Iterable[str], after: Iterable[str], folders: tuple[str, str] = ("", "")) -> dict[str, str]:
     """The file of `after` for each file of `before` that has one; no file is given twice.
 
-    Files have the same path, or the same path within the working directories of the two programs; else those that agree
-    in most of the last parts of their paths, at least in the name.
+    Files match by their path or their path within the working directories of the two programs; otherwise those that
+    agree in most of the last parts of their paths, at least in the name.
     """
     left = list(dict.fromkeys(before))
     right = list(dict.fromkeys(after))
@@ -81,7 +81,7 @@ def _common_parts(one: str, other: str) -> int:
 
 
 def match_lines(before: Sequence[CodeLine], after: Sequence[CodeLine], files: Mapping[str, str]) -> list[LineMatch]:
-    """Pairs of lines, each line in at most one. files: as `match_files` says. Lines of one sequence differ in file or
+    """Pairs of lines, each line in at most one. files: from `match_files`. Lines of one sequence differ in file or
     number."""
     matches: list[LineMatch] = []
     functions = _grouped(range(len(after)), lambda row: (after[row].filename, after[row].function))
@@ -107,7 +107,7 @@ def _grouped(rows: Iterable[int], key: Callable[[int], Hashable]) -> dict[Hashab
 def _same_text(
     before: Sequence[CodeLine], after: Sequence[CodeLine], rows: list[int], others: list[int]
 ) -> list[LineMatch]:
-    """Of one function: lines whose text is the same."""
+    """The lines of one function whose text is the same."""
 
     def text_of(line: CodeLine) -> Hashable:
         return line.text if line.text is not None else (line.line,)
@@ -140,10 +140,9 @@ def _nearest(
 ) -> list[LineMatch]:
     """Pairs of lines of one function, nearest first. moved: lines that are known to be the same, before and after.
 
-    keep_order: only pairs with the same known line before or after them, so that a line that was taken out is not
-    matched with one that came in elsewhere.
+    keep_order: only pairs with the same known line before or after them, so that a removed line is not matched with one
+    that was added elsewhere.
     """
-
     expected = {row: _moved_to(before[row].line, moved) for row in rows}
     around = {row: _around(before[row].line, moved, 0) for row in rows}
     around_others = {other: _around(after[other].line, moved, 1) for other in others}
@@ -165,13 +164,13 @@ def _nearest(
 
 
 def _moved_to(line: int, moved: list[tuple[int, int]]) -> int:
-    """Where a line is to be looked for: it moved as far as the nearest one that is known."""
+    """Where to look for a line: it moved as far as the nearest known one."""
     was, now = min(moved, key=lambda pair: abs(pair[0] - line), default=(line, line))
     return line + now - was
 
 
 def _around(line: int, moved: list[tuple[int, int]], side: int) -> set[tuple[str, tuple[int, int]]]:
-    """The known lines next before and next after a line; the first and the last line count as none."""
+    """The nearest known lines above and below a line, as far as there are any."""
     above = [pair for pair in moved if pair[side] < line]
     below = [pair for pair in moved if pair[side] > line]
     found = {("above", max(above, key=lambda pair: pair[side]))} if above else set()

@@ -34,17 +34,17 @@ class PeakMemory:
     time_ns: int
     """Since 1970-01-01 UTC."""
     step: int | None
-    """None where the trace has no steps."""
+    """None if the trace has no steps."""
     _trace: RecordedTrace = field(repr=False)
 
     @functools.cached_property
     def requested(self) -> int:
-        """Live then, in the sizes that the program asked for: the sum of `composition`."""
+        """Live then, in the sizes that the program requested: the sum of `composition`."""
         return int(self._live["nbytes"].sum())
 
     @functools.cached_property
     def reserved(self) -> int | None:
-        """Held from the driver then; None where the allocator reports no segments."""
+        """Held from the driver then; None if the allocator reports no segments."""
         segments = self._trace.segments(self.seq, device=self.device)
         return int(segments["total_size"].sum()) if len(segments) else None
 
@@ -89,7 +89,7 @@ def _memory_at(trace: RecordedTrace, peak: Peak, device: str, measure: str) -> P
 
 
 def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: str | None = None) -> PeakMemory:
-    """As `Trace.peak`, within a range; what it begins with counts. Raises PositionError where there is none."""
+    """As `Trace.peak`, within a range; the state that it begins with counts. Raises PositionError if there is none."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
     highest = _highest_allocated if measure == "allocated" else _highest_reserved
@@ -102,8 +102,8 @@ def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: s
 
 
 def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:
-    """The replay has measured the highest of each of many intervals, and which event reached it. Of the two intervals
-    that only a part of the range is in, it may lie outside: there the events decide which moments are looked at."""
+    """The replay has measured the highest of each of many intervals, and which event reached it. In the intervals at
+    the two borders of the range, that may lie outside the range: there the events show which positions to look at."""
     table = trace.timeline(POINTS, device=device)
     events, sizes = table["seq"].to_numpy(np.int64), table["allocated_max"].to_numpy(np.int64)
     is_inside = within.has(events)
@@ -111,18 +111,18 @@ def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak
     if is_inside.any():
         looked_at.add(int(events[is_inside][sizes[is_inside].argmax()]))
     times = np.append(table["time_ns"].to_numpy(np.int64), trace.end_ns)
-    for moment in (within.first, within.last):
-        interval = int(np.clip(np.searchsorted(times, trace.time_ns(moment), side="right") - 1, 0, len(table) - 1))
+    for border in (within.first, within.last):
+        interval = int(np.clip(np.searchsorted(times, trace.time_ns(border), side="right") - 1, 0, len(table) - 1))
         if not is_inside[interval]:
             looked_at.update(_rises(trace, within, device, *times[interval : interval + 2].tolist()))
     return _highest(trace, {seq: _allocated(trace, seq, device) for seq in looked_at})
 
 
 def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_ns: int) -> list[int]:
-    """The events of a range, between two times, after which the most was requested: those before it fell again."""
-    # An event of the very time of a border belongs to the interval after it.
-    moments = (f"{max(time - trace.begin_ns, 0) / 1e9:.9f}s" for time in (begin_ns - 1, end_ns))
-    begin, end = (trace.first_event_after(moment) or 0 for moment in moments)
+    """The events of a range, between two times, after which the most was requested: the last ones before it fell."""
+    # An event exactly at a border belongs to the interval after it.
+    borders = (f"{max(time - trace.begin_ns, 0) / 1e9:.9f}s" for time in (begin_ns - 1, end_ns))
+    begin, end = (trace.first_event_after(border) or 0 for border in borders)
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
     end = end if within.end is None else min(end, within.end)
     kinds = ("alloc", "free_requested")

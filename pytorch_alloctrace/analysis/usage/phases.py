@@ -1,14 +1,13 @@
-"""In which part of a training step a block was made, as far as autograd and its stack tell.
+"""In which part of a training step a block was allocated, as far as autograd and its stack show.
 
-- backward: by a node of autograd's, or under the call that runs its engine. What checkpointing computes again there
-  counts as backward.
-- optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has there. The closure that
-  an optimizer calls is not the optimizer's.
+- backward: by a node of autograd, or under the call that runs its engine. What checkpointing recomputes there counts as
+  backward.
+- optimizer: under a frame of torch.optim, which every subclass of `torch.optim.Optimizer` has on its stack. The closure
+  that an optimizer calls does not belong to the optimizer.
 - forward: under the call of an nn.Module or a function of torch.nn.functional, or from a stack that blocks of backward
   were traced to.
-- other: the rest: parameters, inputs, metrics. This is where it is a guess: an operator that is called outside of any
-  module counts as other unless blocks that are live show its backward, and a module called outside of training counts
-  as forward.
+- other: parameters, inputs, metrics and everything else. This is a guess: an operator that is called outside any module
+  counts as other unless live blocks show its backward, and a module called outside training counts as forward.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from ...reading.recorded import RecordedTrace
 FORWARD, BACKWARD, OPTIMIZER, OTHER = PHASES = ("forward", "backward", "optimizer", "other")
 _OPTIM = re.compile(r"[/\\]torch[/\\]optim[/\\](\w+)\.py$")
 _WRAPPERS = "optimizer"
-"""The file of torch.optim that calls every optimizer's step, those of the user's own too."""
+"""The file of torch.optim that calls the step of every optimizer, including the user's own."""
 _ENGINE = re.compile(r"[/\\]torch[/\\]autograd[/\\](graph|__init__)\.py$")
 _ENGINE_CALLS = ("_engine_run_backward", "backward", "grad")
-"""Functions of these files that run the engine or make its first gradients."""
+"""Functions of these files that run the engine or allocate its first gradients."""
 _MODULES = re.compile(r"[/\\]torch[/\\]nn[/\\](modules[/\\]module|functional)\.py$")
 _MODULE_CALLS = ("_call_impl", "_wrapped_call_impl")
 
 
 class StackPhases:
-    """The phase that each stack of a trace is in, by its frames alone."""
+    """The phase of each stack of a trace, by its frames alone."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self._stacks = trace.stacks
-        # Of a stack its phase, and whether a user frame that it calls next is an optimizer's closure.
+        # The phase of a stack, and whether a user frame that it calls next is an optimizer's closure.
         self._known: dict[int, tuple[str, bool]] = {0: (OTHER, False)}
 
     def of_stack(self, stack: int) -> str:
@@ -50,7 +49,7 @@ class StackPhases:
         return self._known[stack][0]
 
     def _within(self, stack: int, phase: str, calls_closure: bool) -> tuple[str, bool]:
-        """The phase of a frame that is called from within another one's."""
+        """The phase of a frame that is called from one in `phase`."""
         if self._stacks.is_user[stack]:
             return (OTHER if calls_closure else phase), False
         frame = self._stacks.frame(stack)
@@ -66,7 +65,7 @@ class StackPhases:
 
 
 def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame) -> pd.Series[str]:
-    """The phase in which each live block was made. blocks: as `Trace.live` has them."""
+    """The phase in which each live block was allocated. blocks: as `Trace.live` returns them."""
     phases = StackPhases(trace)
     by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack_id"].unique()}
     found = blocks["stack_id"].map(by_stack).astype(object)
