@@ -1,4 +1,4 @@
-// Blocks that are live, by the word that their deleter is called with: a deleter is told nothing else.
+// The live blocks of an allocator in front, by the word that their deleter is called with: it gets nothing else.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,36 +13,42 @@
 
 namespace alloctrace::torch_side {
 
-struct LiveAllocation {
+struct LiveBlock {
   void* address;
   std::size_t size;
   Location location;
   c10::DeleterFnPtr deleter;  // of the allocator that made it
 };
 
-// Safe to use from any thread; its mutexes are leaves.
+// Safe to use from any thread; its mutexes are leaves. Never to be destroyed: tensors are freed until the process is
+// gone.
 class BlockTable {
  public:
-  // Throws std::bad_alloc.
-  void put(void* key, const LiveAllocation& allocation) {
+  // False when there is no memory to remember it: the block must then keep its own deleter, and its free is not seen.
+  bool put(void* key, const LiveBlock& block) noexcept {
     Shard& shard = shard_of(key);
     const std::lock_guard<std::mutex> guard(shard.mutex);
-    shard.allocations[key] = allocation;
+    try {
+      shard.blocks[key] = block;
+      return true;
+    } catch (...) {
+      return false;
+    }
   }
-  std::optional<LiveAllocation> take(void* key) {
+  std::optional<LiveBlock> take(void* key) noexcept {
     Shard& shard = shard_of(key);
     const std::lock_guard<std::mutex> guard(shard.mutex);
-    const auto found = shard.allocations.find(key);
-    if (found == shard.allocations.end()) return std::nullopt;
-    const LiveAllocation allocation = found->second;
-    shard.allocations.erase(found);
-    return allocation;
+    const auto found = shard.blocks.find(key);
+    if (found == shard.blocks.end()) return std::nullopt;
+    const LiveBlock block = found->second;
+    shard.blocks.erase(found);
+    return block;
   }
 
  private:
   struct Shard {
     std::mutex mutex;
-    std::unordered_map<void*, LiveAllocation> allocations;
+    std::unordered_map<void*, LiveBlock> blocks;
   };
   // Addresses of blocks share their low bits.
   Shard& shard_of(void* key) { return shards_[reinterpret_cast<std::uintptr_t>(key) * 0x9E3779B97F4A7C15u >> 60]; }

@@ -2,9 +2,8 @@
 
 #include <atomic>
 #include <memory>
-#include <vector>
 
-#include "allocator_slot.h"
+#include "in_front.h"
 #include "record_event.h"
 
 namespace alloctrace::torch_side {
@@ -75,26 +74,17 @@ class CpuAllocator final : public c10::Allocator {
   bool plain_;
 };
 
-// Allocators live for ever: storages keep pointers to the one that made them.
-std::vector<CpuAllocator*>& allocators() {
-  static auto* const made = std::make_unique<std::vector<CpuAllocator*>>().release();
-  return *made;
-}
-CpuAllocator* installed = nullptr;
+struct CpuSlot {
+  static c10::Allocator* current() { return c10::GetAllocator(c10::DeviceType::CPU); }
+  static void set(c10::Allocator*, c10::Allocator* after) { set_allocator(c10::DeviceType::CPU, after); }
+};
+InFront<CpuAllocator, CpuSlot> in_front;
 bool left_behind = false;  // another allocator was in front of ours when we wanted to leave
 
-CpuAllocator* allocator_in_front_of(c10::Allocator* upstream) {
-  for (CpuAllocator* known : allocators()) {
-    if (known->upstream() == upstream) return known;
-  }
-  allocators().push_back(std::make_unique<CpuAllocator>(upstream).release());
-  return allocators().back();
-}
-
-bool calls_reach_ours(c10::Allocator* current) {
+bool calls_reach_ours() {
   probing = true;
   probe_seen = false;
-  current->allocate(1);
+  CpuSlot::current()->allocate(1);
   probing = false;
   return probe_seen;
 }
@@ -102,24 +92,14 @@ bool calls_reach_ours(c10::Allocator* current) {
 }  // namespace
 
 void install_cpu_allocator() {
-  c10::Allocator* const current = c10::GetAllocator(c10::DeviceType::CPU);
-  if (current == installed) return;  // a forked child inherits it in place
   // Still in the chain behind a foreign allocator: a second one in front would record every block twice.
-  if (left_behind && calls_reach_ours(current)) return;
+  if (left_behind && !in_front.is_ours() && calls_reach_ours()) return;
   left_behind = false;
-  installed = allocator_in_front_of(current);
-  put_in_slot(c10::DeviceType::CPU, installed);
+  in_front.install();
 }
 
 void remove_cpu_allocator() {
-  if (!installed) return;
-  if (c10::GetAllocator(c10::DeviceType::CPU) == installed) {
-    put_in_slot(c10::DeviceType::CPU, installed->upstream());
-    installed = nullptr;
-    left_behind = false;
-  } else {
-    left_behind = true;
-  }
+  if (in_front.installed()) left_behind = !in_front.remove();
 }
 
 }  // namespace alloctrace::torch_side

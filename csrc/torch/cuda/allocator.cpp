@@ -1,14 +1,15 @@
 #include "allocator.h"
 
-#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
-
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "../allocator_slot.h"
+#include "../in_front.h"
 #include "forwarded_calls.h"
 #include "pinned_allocator.h"
 #include "pluggable_pair.h"
@@ -157,60 +158,40 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   std::atomic<bool> caches_;
 };
 
-// Allocators live for ever: storages and graphs keep pointers to the one that made them.
-std::vector<ForwardingAllocator*>& allocators() {
-  static auto* const made = std::make_unique<std::vector<ForwardingAllocator*>>().release();
-  return *made;
-}
-ForwardingAllocator* installed = nullptr;
-
-ForwardingAllocator* allocator_in_front_of(native::CUDAAllocator* upstream) {
-  for (ForwardingAllocator* known : allocators()) {
-    if (known == upstream || known->upstream() == upstream) return known;
+// Not by torch's changeCurrentAllocator(), which rejects an allocator that is in use, though nothing ties what is
+// allocated to this pointer, and which forgets the one that the program registered.
+struct CudaSlot {
+  static native::CUDAAllocator* current() { return native::get(); }
+  static void set(native::CUDAAllocator* before, native::CUDAAllocator* after) {
+    native::allocator.store(after);
+    const c10::Allocator* const in_table = c10::GetAllocator(c10::DeviceType::CUDA);
+    if (in_table == before || in_table == nullptr) set_allocator(c10::DeviceType::CUDA, after);
   }
-  allocators().push_back(std::make_unique<ForwardingAllocator>(upstream).release());
-  return allocators().back();
-}
+};
+InFront<ForwardingAllocator, CudaSlot> in_front;
 
 }  // namespace
 
 bool cuda_allocator_is_built() { return true; }
 
 void install_cuda_allocator(bool torch_is_initialised) {
-  native::CUDAAllocator* const current = native::get();
-  installed = allocator_in_front_of(current);
-  if (current != installed) {
-    if (current->initialized()) {
-      // torch's own function refuses an allocator that is in use, but nothing ties what is allocated to this pointer.
-      native::allocator.store(installed);
-    } else {
-      torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator({installed, [](native::CUDAAllocator*) {}});
-    }
-    put_in_slot(c10::DeviceType::CUDA, installed);
-  }
+  native::CUDAAllocator& upstream = *in_front.install().upstream();
   install_pinned_allocator();
-  begin_cuda_tracing(*installed->upstream(), torch_is_initialised);
+  begin_cuda_tracing(upstream, torch_is_initialised);
 }
 
 void remove_cuda_allocator() {
-  if (!installed) return;
+  if (!in_front.installed()) return;
   remove_pinned_allocator();
-  end_cuda_tracing(*installed->upstream());
-  if (native::get() == installed) {
-    native::allocator.store(installed->upstream());
-    if (c10::GetAllocator(c10::DeviceType::CUDA) == installed) {
-      put_in_slot(c10::DeviceType::CUDA, installed->upstream());
-    }
-  }
-  installed = nullptr;
+  end_cuda_tracing(*in_front.installed()->upstream());
+  in_front.remove();
 }
 
-bool snapshot_cuda_allocator() { return installed && write_cuda_state(*installed->upstream()); }
+bool snapshot_cuda_allocator() { return in_front.installed() && write_cuda_state(*in_front.installed()->upstream()); }
 
 std::string cuda_allocator_in_our_place() {
-  native::CUDAAllocator* const current = native::get();
   // An allocator made of our own pair of functions records itself.
-  return installed && current != installed && !pair_is_used() ? current->name() : "";
+  return in_front.installed() && !in_front.is_ours() && !pair_is_used() ? native::get()->name() : "";
 }
 
 }  // namespace alloctrace::torch_side

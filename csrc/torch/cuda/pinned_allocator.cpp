@@ -5,9 +5,9 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "../block_table.h"
+#include "../in_front.h"
 #include "../record_event.h"
 #include "torch_release.h"
 
@@ -24,7 +24,7 @@ BlockTable& blocks() {
 
 // Only blocks that are in the table get this deleter, and each is freed once.
 void free_pinned(void* context) {
-  const std::optional<LiveAllocation> block = blocks().take(context);
+  const std::optional<LiveBlock> block = blocks().take(context);
   if (!block) return;
   record(EventKind::kFreeCompleted, block->address, block->size, kPinned);
   block->deleter(context);
@@ -38,15 +38,14 @@ class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
 
   at::DataPtr allocate(std::size_t size) override {
     at::DataPtr data = upstream_->allocate(size);
-    if (data.get() == nullptr) return data;
-    const c10::DeleterFnPtr deleter = data.get_deleter();
-    try {
-      blocks().put(data.get_context(), {data.get(), size, kPinned, deleter});
-    } catch (...) {  // no memory to remember it: then its free would not be seen either
+    if (data.get() == nullptr) {
+      count_empty_allocation();
       return data;
     }
+    const c10::DeleterFnPtr deleter = data.get_deleter();
+    if (!blocks().put(data.get_context(), {data.get(), size, kPinned, deleter})) return data;
     record(EventKind::kAlloc, data.get(), size, kPinned);
-    static_cast<void>(data.compare_exchange_deleter(deleter, &free_pinned));  // it has just told that deleter
+    static_cast<void>(data.compare_exchange_deleter(deleter, &free_pinned));  // cannot fail: it was read just now
     return data;
   }
 
@@ -67,39 +66,19 @@ class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
   at::HostAllocator* const upstream_;
 };
 
-std::vector<PinnedAllocator*>& allocators() {
-  static auto* const made = std::make_unique<std::vector<PinnedAllocator*>>().release();
-  return *made;
-}
-PinnedAllocator* installed = nullptr;
-
-PinnedAllocator* allocator_in_front_of(at::HostAllocator* upstream) {
-  for (PinnedAllocator* known : allocators()) {
-    if (known == upstream || known->upstream() == upstream) return known;
+struct PinnedSlot {
+  static at::HostAllocator* current() { return at::getHostAllocator(at::kCUDA); }
+  static void set(at::HostAllocator*, at::HostAllocator* after) {
+    set_at_lowest_priority([&](std::uint8_t priority) { at::setHostAllocator(at::kCUDA, after, priority); },
+                           [&] { return current() == after; });
   }
-  allocators().push_back(std::make_unique<PinnedAllocator>(upstream).release());
-  return allocators().back();
-}
-
-// As put_in_slot() of allocator_slot.h: the lowest priority that is taken.
-void set_host_allocator(at::HostAllocator* allocator) {
-  for (int priority = 0; priority <= 255; ++priority) {
-    at::setHostAllocator(at::kCUDA, allocator, static_cast<std::uint8_t>(priority));
-    if (at::getHostAllocator(at::kCUDA) == allocator) return;
-  }
-}
+};
+InFront<PinnedAllocator, PinnedSlot> in_front;
 
 }  // namespace
 
-void install_pinned_allocator() {
-  installed = allocator_in_front_of(at::getHostAllocator(at::kCUDA));
-  set_host_allocator(installed);
-}
+void install_pinned_allocator() { in_front.install(); }
 
-void remove_pinned_allocator() {
-  if (!installed) return;
-  if (at::getHostAllocator(at::kCUDA) == installed) set_host_allocator(installed->upstream());
-  installed = nullptr;
-}
+void remove_pinned_allocator() { in_front.remove(); }
 
 }  // namespace alloctrace::torch_side

@@ -37,11 +37,7 @@ std::atomic<c10::DeleterFnPtr> deleter_of_unknown{nullptr};
 bool note_allocation(void* address, std::size_t size, c10::DeviceIndex device, const void* stream,
                      c10::DeleterFnPtr deleter) noexcept {
   const Location location{kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0};
-  try {
-    blocks().put(address, {address, size, location, deleter});
-  } catch (...) {
-    return false;
-  }
+  if (!blocks().put(address, {address, size, location, deleter})) return false;
   if (cuda_is_traced()) record_cuda_call(EventKind::kAlloc, address, size, location);
   return true;
 }
@@ -109,7 +105,7 @@ void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, 
 }
 
 void free_untracked(void* address) {
-  const std::optional<LiveAllocation> block = address ? blocks().take(address) : std::nullopt;
+  const std::optional<LiveBlock> block = address ? blocks().take(address) : std::nullopt;
   if (block && cuda_is_traced()) record_cuda_call(EventKind::kFreeCompleted, address, block->size, block->location);
   const c10::DeleterFnPtr deleter = block ? block->deleter : deleter_of_unknown.load(std::memory_order_relaxed);
   const RecordsInFront in_front;
