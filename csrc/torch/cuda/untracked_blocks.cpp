@@ -49,9 +49,18 @@ void note_out_of_memory(native::CUDAAllocator& upstream, std::size_t size) noexc
   try {
     device = c10::cuda::current_device();
     free_bytes = free_bytes_of(upstream, device);
-  } catch (...) {  // not told then
+  } catch (...) {  // the event then has no free bytes
   }
   record_cuda_call(EventKind::kOom, reinterpret_cast<const void*>(free_bytes), size, {kCudaType, device, 0, 0, 0});
+}
+
+// A pluggable allocator may return null instead of throwing.
+void note_null(native::CUDAAllocator& upstream, std::size_t size) noexcept {
+  if (size == 0) {
+    count_empty_allocation();
+  } else {
+    note_out_of_memory(upstream, size);
+  }
 }
 
 template <typename Allocate>
@@ -69,7 +78,9 @@ auto allocate_in_front(native::CUDAAllocator& upstream, std::size_t size, Alloca
 }
 
 void* noted(native::CUDAAllocator& upstream, void* address, std::size_t size, cudaStream_t stream) {
-  if (address != nullptr) {
+  if (address == nullptr) {
+    note_null(upstream, size);
+  } else {
     note_allocation(address, size, c10::cuda::current_device(), stream, upstream.raw_deleter());
   }
   return address;
@@ -81,15 +92,15 @@ c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t siz
                                 c10::function_ref<c10::DataPtr()> allocate) {
   c10::DataPtr data = allocate_in_front(upstream, size, allocate);
   if (data.get() == nullptr) {
-    count_empty_allocation();
+    note_null(upstream, size);
     return data;
   }
-  // A block with a context of its own behind it cannot be told to a plain deleter.
+  // A plain deleter could not free a block that has a context other than its address.
   if (data.get() != data.get_context()) return data;
   const c10::DeleterFnPtr deleter = data.get_deleter();
   const c10::DeviceIndex device = data.device().index();
   if (note_allocation(data.get(), size, device, c10::cuda::getCurrentCUDAStream(device).stream(), deleter)) {
-    static_cast<void>(data.compare_exchange_deleter(deleter, &free_untracked));  // it has just told that deleter
+    static_cast<void>(data.compare_exchange_deleter(deleter, &free_untracked));  // cannot fail: it was read just now
   }
   return data;
 }

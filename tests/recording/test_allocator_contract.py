@@ -1,0 +1,173 @@
+"""What every allocator in front of torch's owes to the program and to the trace: the same checks on all of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from format_reader import TraceFile
+from running import ROOT, run_python, torch_has_cuda, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, OOM = 1, 2, 3, 9
+CPU_TYPE, CUDA_TYPE, PINNED_TYPE = 0, 1, 1000
+SUBJECTS = ("pairs", "zero", "error", "threads", "across", "again", "resize", "properties", "clone", "fork")
+ALLOCATORS: dict[str, tuple[str, dict[str, str]]] = {
+    "cpu": ("cpu", {}),
+    "cuda native": ("cuda", {}),
+    "cuda cudaMallocAsync": ("cuda", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}),
+    "cuda pluggable": ("pluggable", {}),
+    "pinned": ("pinned", {}),
+}
+"""The allocator's name in allocator_contract_program.py, and the environment that chooses it."""
+
+Block = list[int]
+"""[address, bytes]"""
+
+
+class Recorded:
+    """The traces of one program, and what it saw itself."""
+
+    def __init__(self, allocator: str, folder: Path) -> None:
+        self.allocator = allocator
+        self.folder = folder
+        self.expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())
+
+    def path(self, subject: str) -> Path:
+        return self.folder / f"{subject}.alloctrace"
+
+    def events(self, subject: str, *kinds: int) -> list[Any]:
+        """Those of this allocator's memory, in order."""
+        trace = TraceFile(self.path(subject))
+        wanted = {"cpu": CPU_TYPE, "pinned": PINNED_TYPE}.get(self.allocator, CUDA_TYPE)
+        chosen = [event for _, event in trace.events() if event.kind in kinds]
+        return [event for event in chosen if trace.names.locations[event.location][0] == wanted]
+
+    def blocks(self, subject: str) -> list[Block]:
+        return [[event.address, event.size] for event in self.events(subject, ALLOC)]
+
+    def freed(self, subject: str) -> list[int]:
+        """Addresses, in order."""
+        return [event.address for event in self.events(subject, FREE_COMPLETED)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/support/allocator_contract.cpp, built against the installed torch."""
+    import torch
+
+    built = tmp_path_factory.mktemp("library") / "allocator_contract.so"
+    installed = Path(torch.__file__).parent
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(ROOT / "tests/support/allocator_contract.cpp")]
+    command += ["-o", str(built), f"-isystem{installed}/include", f"-isystem{sysconfig.get_paths()['include']}"]
+    command += [f"-L{installed}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{installed}/lib"]
+    if torch_has_cuda():
+        headers = [*installed.parent.glob("nvidia/*/include"), Path("/usr/local/cuda/include")]
+        headers.append(ROOT / "csrc/torch/cuda_crt")  # last: two headers that pip's packages leave out
+        command += ["-DWITH_CUDA", "-lc10_cuda", *(f"-isystem{folder}" for folder in headers)]
+    subprocess.run(command, check=True)
+    return built
+
+
+@pytest.fixture(scope="module", params=ALLOCATORS)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, library: Path) -> Recorded:
+    """One program for each allocator; the checks below look at its traces."""
+    folder = tmp_path_factory.mktemp("contract")
+    name, environment = ALLOCATORS[request.param]
+    program = [sys.executable, str(ROOT / "tests/support/allocator_contract_program.py"), name, str(library)]
+    run_python(folder, program if name == "cpu" else with_cuda(program, "8GiB"), True, 600, environment)
+    return Recorded(request.param, folder)
+
+
+def test_every_trace_is_whole(recorded: Recorded) -> None:
+    for subject in SUBJECTS:
+        trace = alloctrace.load(recorded.path(subject))
+        assert trace.integrity.state == "complete" and trace.integrity.lost == 0, subject
+        assert trace.missed_frees == 0, subject
+
+
+def test_each_block_is_recorded_once_with_its_size_and_freed_once(recorded: Recorded) -> None:
+    assert recorded.blocks("pairs") == recorded.expected["pairs"]
+    addresses = [address for address, _ in recorded.expected["pairs"]]
+    assert recorded.freed("pairs") == addresses
+    assert [event.address for event in recorded.events("pairs", FREE_REQUESTED)] in ([], addresses)
+
+
+def test_an_allocation_of_nothing_is_no_event(recorded: Recorded) -> None:
+    assert recorded.blocks("zero") == [] and recorded.freed("zero") == []
+
+
+def test_a_failed_allocation_is_the_same_to_the_program_and_leaves_no_block(recorded: Recorded) -> None:
+    untraced, traced = recorded.expected["error"]
+    assert untraced == traced
+    assert bool(traced) == (recorded.allocator != "cuda pluggable")  # torch accepts a null pointer from these
+    assert recorded.blocks("error") == recorded.expected["around error"]
+    assert recorded.freed("error") == [address for address, _ in recorded.expected["around error"]]
+    ooms = [event.size for event in recorded.events("error", OOM)]
+    assert ooms == ([1 << 60] if recorded.allocator.startswith("cuda") else [])
+
+
+def test_native_threads_that_allocate_at_once(recorded: Recorded) -> None:
+    made: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
+    threads = set()
+    for event in recorded.events("threads", ALLOC, FREE_COMPLETED):
+        if event.kind == ALLOC:
+            assert event.address not in made, "made where one is live"
+            made[event.address] = event.size
+            sizes[event.size] += 1
+            threads.add(event.thread)
+            assert event.stack == 0
+        else:
+            del made[event.address]
+    assert not made and sizes == dict.fromkeys(range(1, 4 * 300 + 1), 1)
+    assert len(threads) == 4
+
+
+def test_blocks_that_outlive_a_recording_or_are_older(recorded: Recorded) -> None:
+    assert recorded.blocks("across") == recorded.expected["across"]
+    # torch's tracker and our pair of functions see frees of older blocks; in front, only blocks made there are known.
+    sees_older = recorded.allocator in ("cuda native", "cuda pluggable")
+    assert recorded.freed("across") == ([recorded.expected["older"][0]] if sees_older else [])
+    (_, (kept, _)) = recorded.expected["across"]
+    assert recorded.blocks("again") == [] and recorded.freed("again") == [kept]
+
+
+def test_a_storage_that_changes_its_size(recorded: Recorded) -> None:
+    small, large, last = recorded.expected["resize"]
+    assert recorded.blocks("resize") == [small, large, last]
+    assert recorded.freed("resize") == [small[0], large[0], last[0]]
+
+
+def test_blocks_are_to_the_program_what_they_were(recorded: Recorded) -> None:
+    """Address and context, simple or not, and that a block's deleter is the allocator's raw_deleter()."""
+    untraced, traced = recorded.expected["properties"]
+    assert untraced == traced
+    assert len(recorded.blocks("properties")) == len(recorded.freed("properties")) == 1
+
+
+def test_raw_allocations_are_recorded(recorded: Recorded) -> None:
+    if "raw" not in recorded.expected:
+        assert recorded.allocator == "pinned"  # its blocks have another context: torch gives them out as DataPtr only
+        return
+    assert recorded.blocks("raw") == recorded.expected["raw"]
+    assert recorded.freed("raw") == [recorded.expected["raw"][0][0]]
+
+
+def test_a_clone_has_the_bytes_and_is_recorded(recorded: Recorded) -> None:
+    untraced, traced = recorded.expected["clone"]
+    assert untraced == traced == (-1 if recorded.allocator == "pinned" else 1)
+    assert [size for _, size in recorded.blocks("clone")] == [1000, 1000]
+    assert sorted(recorded.freed("clone")) == sorted(address for address, _ in recorded.blocks("clone"))
+
+
+def test_a_forked_child_records_nothing(recorded: Recorded) -> None:
+    assert recorded.blocks("fork") == recorded.expected["fork"]
+    assert recorded.freed("fork") == [recorded.expected["fork"][0][0]]
