@@ -34,8 +34,8 @@ std::uint16_t cached_id(python::Session& session, python::ThreadContext& thread,
   return entry.id;
 }
 
-// The Python object of a node, null for none. Told by the member, not the release: this file is also compiled without
-// CUDA, where torch_release.h cannot be.
+// The Python object of a node, or null. Chosen by the member, not by the release: this file is also compiled without
+// CUDA, where torch_release.h cannot be included.
 template <typename PyNode>
 const PyObject* object_of(const PyNode& node) {
   // In this order: older releases have a pyobj() too, which is another thing, and null here.

@@ -8,7 +8,7 @@
 
 namespace alloctrace::torch_side {
 
-// Number by which autograd knows this thread (nodes remember the one that made them).
+// The number by which autograd knows this thread (nodes remember which thread made them).
 std::uint64_t autograd_thread_id() noexcept;
 
 // Fills sequence, node_sequence, node_thread and node_type of the event.

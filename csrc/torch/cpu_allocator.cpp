@@ -11,8 +11,8 @@ namespace {
 
 const Location kCpu{static_cast<std::int32_t>(c10::DeviceType::CPU), 0, 0, 0, 0};
 
-// Freeing is recorded before it happens and allocating after it happened: the address cannot be handed out again in
-// between, so no other thread's malloc of it can come before this free in the trace.
+// A free is recorded before it happens and an allocation after: the address cannot be handed out again in between, so
+// no other thread's allocation of it can come before this free in the trace.
 std::atomic<c10::DeleterFnPtr> first_upstream_deleter{nullptr};
 
 void free_block(void* address) {
@@ -21,7 +21,7 @@ void free_block(void* address) {
   first_upstream_deleter.load(std::memory_order_relaxed)(address);
 }
 
-// Blocks of an allocator that keeps a context of its own behind them.
+// A block whose context is not its address.
 struct HeldBlock {
   c10::DataPtr upstream;
 };
@@ -30,15 +30,15 @@ void free_held_block(void* context) {
   record(EventKind::kFreeCompleted, held->upstream.get(), 0, kCpu);
 }
 
-thread_local bool probing = false;  // this thread asks whether calls reach our allocator; nothing is recorded then
+thread_local bool probing = false;  // this thread tests whether calls reach our allocator; nothing is recorded
 thread_local bool probe_seen = false;
 
 class CpuAllocator final : public c10::Allocator {
  public:
   explicit CpuAllocator(c10::Allocator* upstream) : upstream_(upstream), upstream_deleter_(upstream->raw_deleter()) {
     c10::DeleterFnPtr none = nullptr;
-    // One deleter of a foreign allocator fits into a plain function of ours; a second one (the program changed its CPU
-    // allocator between two sessions) goes the longer way of a held block.
+    // Our plain deleter can call only one upstream's deleter. Blocks of a second upstream (the program changed its CPU
+    // allocator between two sessions) are held, which costs more.
     plain_ = upstream_deleter_ != nullptr &&
              (first_upstream_deleter.compare_exchange_strong(none, upstream_deleter_) || none == upstream_deleter_);
   }
@@ -79,7 +79,7 @@ struct CpuSlot {
   static void set(c10::Allocator*, c10::Allocator* after) { set_allocator(c10::DeviceType::CPU, after); }
 };
 InFront<CpuAllocator, CpuSlot> in_front;
-bool left_behind = false;  // another allocator was in front of ours when we wanted to leave
+bool left_behind = false;  // another allocator was current when ours was to be removed
 
 bool calls_reach_ours() {
   probing = true;
@@ -92,7 +92,7 @@ bool calls_reach_ours() {
 }  // namespace
 
 void install_cpu_allocator() {
-  // Still in the chain behind a foreign allocator: a second one in front would record every block twice.
+  // Ours is still in use behind another's allocator: a second one in front would record every block twice.
   if (left_behind && !in_front.is_ours() && calls_reach_ours()) return;
   left_behind = false;
   in_front.install();

@@ -1,5 +1,5 @@
-// Holds CUDA events back while the allocator's state is being read, so that state and events can be put in their true
-// order.
+// Holds CUDA events back while the allocator's state is being read, so that state and events can be written in their
+// true order.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class EventHold {
   bool is_on() const { return on_.load(std::memory_order_acquire); }
   void begin() { on_.store(true, std::memory_order_release); }
 
-  // False when nothing is held any more: the event is then to go its usual way. Hooks of one device call this under
+  // False when nothing is held any more: the caller then delivers the event itself. Hooks of one device call this under
   // that device's lock, so their order is kept.
   bool keep(const HeldEvent& event) {
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -32,7 +32,7 @@ class EventHold {
     return true;
   }
 
-  // Gives all that is held to `deliver`, in order, and lets events pass again.
+  // Gives all held events to `deliver`, in order, and lets events pass again.
   template <typename Deliver>
   void end(Deliver deliver) {
     std::vector<HeldEvent> events;

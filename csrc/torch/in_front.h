@@ -10,7 +10,7 @@
 namespace alloctrace::torch_side {
 
 // torch takes an allocator only at the priority of the present one or above, and does not report that priority. The
-// lowest that is taken leaves the program's own later calls as free as before. `set` takes a priority; `is_set` says
+// lowest that it takes leaves the program's own later calls as free as before. `set` takes a priority; `is_set` says
 // whether torch took the allocator.
 template <typename Set, typename IsSet>
 void set_at_lowest_priority(Set set, IsSet is_set) {

@@ -12,19 +12,19 @@
 
 namespace alloctrace::torch_side {
 
-// Adds to an event what is known of this thread: its id, its Python stack, where its autograd stands; and the
-// location's id. What happened, and when, is the caller's to fill in. Throws only for want of memory.
+// Adds what is known about this thread to an event (its id, its Python stack, where its autograd stands), and the
+// location's id. The caller fills in what happened and when. Throws only for want of memory.
 void add_context(python::HookScope& scope, Event& event, const Location& where);
 
-// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, takes no GIL,
-// calls no torch operator. Does nothing when no session is on.
+// May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, never takes the
+// GIL, calls no torch operator. Does nothing when no session is on.
 void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
 
 // A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.
 void record_position(EventKind kind, std::uint64_t value) noexcept;
 void record_position(EventKind kind, const std::string& name) noexcept;
 
-// An allocation of zero bytes: it has no address and is no event, but it is counted.
+// Counts an allocation of zero bytes: it has no address and is not an event.
 void count_empty_allocation() noexcept;
 
 }  // namespace alloctrace::torch_side

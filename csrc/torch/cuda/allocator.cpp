@@ -20,12 +20,12 @@
 namespace alloctrace::torch_side {
 namespace {
 
-// As torch reads it: once, and any value switches caching off.
+// Read as torch reads it: once, and any value switches caching off.
 const bool caching_is_off_for_all = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
 
-// Every virtual method of CUDAAllocator, forwarded; those that not every release of torch has, in the base class. One
-// that is missing would run torch's base class's own, which throws "not supported" or does nothing:
-// tests/test_cuda_forwarding.py compares this list with torch's header.
+// Forwards every virtual method of CUDAAllocator; the base class forwards those that some releases of torch lack. One
+// that is missing would run the method of torch's base class, which throws "not supported" or does nothing:
+// tests/recording/test_cuda_forwarding.py compares this list with torch's header.
 //
 // With a tracker behind, the upstream's DataPtr keeps its own deleter: frees go straight to it, and the tracker sees
 // them. Without one, this class records allocations and frees itself: never both.
@@ -37,7 +37,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   }
   native::CUDAAllocator* upstream() const { return upstream_; }
 
-  // What is measured or recorded on the way.
+  // Measured or recorded on the way.
   c10::DataPtr allocate(std::size_t size) override {
     return allocate_by(size, [&] { return next().allocate(size); });
   }
@@ -72,7 +72,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
     next().raw_delete(address);
   }
 
-  // What only passes through.
+  // Only passed on.
   void copy_data(void* to, const void* from, std::size_t count) const override { next().copy_data(to, from, count); }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override { return next().is_simple_data_ptr(data); }
   bool initialized() override { return next().initialized(); }
@@ -140,7 +140,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
     ++calls_of_this_thread.forwarded;
     return *upstream_;
   }
-  // `call` is one of the upstream that allocates `size` bytes.
+  // `call` is a call of the upstream that allocates `size` bytes.
   template <typename Call>
   c10::DataPtr allocate_by(std::size_t size, Call call) {
     const TimedCall timed;
@@ -150,7 +150,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
     if (has_allocator) record_pool_allocator(device, pool);
   }
   static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
-  // torch's own allocator, where caching is switched off, calls its tracker no more.
+  // torch's own allocator does not call its tracker while caching is switched off.
   bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }
 
   native::CUDAAllocator* const upstream_;

@@ -5,24 +5,24 @@
 
 namespace alloctrace::torch_side {
 
-// False in a build for a torch without CUDA: all that follows does nothing there.
+// False in a build for a torch without CUDA, where the functions below do nothing.
 bool cuda_allocator_is_built();
 
-// Puts ours in front of the CUDA allocator that is current and starts to record it. CUDA is not initialised by this:
-// where it is not yet, recording begins with torch's own initialisation. Where it is, the allocator's present segments
-// and blocks are written first. Call when a session is on.
+// Puts ours in front of the current CUDA allocator and starts to record it. This does not initialise CUDA: if it is not
+// initialised yet, recording begins when torch initialises it; if it is, the allocator's present segments and blocks
+// are written first. Call when a session is on.
 void install_cuda_allocator(bool torch_is_initialised);
 
-// Stops recording, with the allocator's last state as a check point, and puts the former allocator back if ours is
+// Stops recording, with the allocator's last state as a checkpoint, and puts the former allocator back if ours is
 // still the current one. Tensors made under tracing are freed safely at any later time.
 void remove_cuda_allocator();
 
-// Writes the allocator's segments and blocks into the trace as a check point. False where there are none to write: CUDA
-// not initialised, or an allocator that does not tell them.
+// Writes the allocator's segments and blocks into the trace as a checkpoint. False when there is nothing to write: CUDA
+// is not initialised, or the allocator does not report them.
 bool snapshot_cuda_allocator();
 
-// Empty when ours is the current allocator (or none was installed); else the name of the one that took its place:
-// what is asked of that one never reaches ours.
+// The name of the allocator that the program has put instead of ours, whose allocations never reach ours; empty when
+// ours is current or none was installed.
 std::string cuda_allocator_in_our_place();
 
 }  // namespace alloctrace::torch_side

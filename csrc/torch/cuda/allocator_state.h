@@ -11,12 +11,12 @@ namespace alloctrace::torch_side {
 
 using StateByDevice = std::vector<std::vector<native::SegmentInfo>>;
 
-// By device index. Calls snapshot() once: its trace entries, one for each device in order, are the moments of the
-// states.
+// By device index. Calls snapshot() once: its trace entries, one for each device in order, say when each state was
+// read.
 StateByDevice read_state(native::CUDAAllocator& allocator);
 
-// One allocator_state event, which tells how many follow, and a state_segment or state_block event for each segment and
-// block, segments before their blocks.
+// Writes one allocator_state event, with the number of those that follow, then a state_segment event for each segment,
+// followed by a state_block event for each of its blocks.
 void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,
                 std::uint64_t time);
 

@@ -47,7 +47,7 @@ void record_devices() noexcept {
           {kCudaType, device, properties.totalGlobalMem, properties.name, uuid, pci_address});
       python::watch_device({kCudaType, device, uuid, pci_address});
     }
-  } catch (...) {  // the trace has its devices without their names then
+  } catch (...) {  // the trace then lacks the devices' names
   }
 }
 

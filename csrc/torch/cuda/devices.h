@@ -1,9 +1,9 @@
-// What the trace says of each CUDA device: name, capacity, identity.
+// What the trace says about each CUDA device: name, capacity, identity.
 #pragma once
 
 namespace alloctrace::torch_side {
 
-// Call when torch has initialised CUDA. Changes neither the current device nor the last CUDA error.
+// Call once torch has initialised CUDA. Changes neither the current device nor the last CUDA error.
 void record_devices() noexcept;
 
 }  // namespace alloctrace::torch_side

@@ -1,5 +1,5 @@
-// What only the allocator in front can see, and records: how long an allocation took, and the calls that leave no trace
-// entry of torch's own.
+// What only the allocator in front can see and record: how long an allocation took, and calls for which torch makes no
+// trace entry.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -11,9 +11,9 @@
 
 namespace alloctrace::torch_side {
 
-// Around a call of the upstream that allocates: its event (an alloc, or the oom of one that ends with an exception) is
-// followed by its latency, where that is over 10 microseconds or segments were made. Until the event, that is: what the
-// upstream does after it is no more than to count.
+// Stands around an allocating call of the upstream: its event (an alloc, or an oom if it throws) is followed by its
+// latency, if that is over 10 microseconds or segments were made. It is measured up to the event: after that the
+// upstream only counts.
 class TimedCall {
  public:
   TimedCall() noexcept { calls_of_this_thread.begin = read_counter(); }
@@ -22,7 +22,7 @@ class TimedCall {
   TimedCall& operator=(const TimedCall&) = delete;
 };
 
-// Around a call of the upstream that makes a pool's blocks as they were before.
+// Stands around a call of the upstream that sets a pool back to an earlier state.
 class RecordedPoolRestore {
  public:
   explicit RecordedPoolRestore(c10::DeviceIndex device) noexcept;

@@ -16,7 +16,7 @@ namespace {
 
 const Location kPinned{kPinnedMemory, 0, 0, 0, 0};
 
-// By the context of the DataPtr, which stays the upstream's: its record_event() is asked with it.
+// By the context of the DataPtr, which stays the upstream's: its record_event() needs it.
 BlockTable& blocks() {
   static BlockTable* const made = std::make_unique<BlockTable>().release();
   return *made;

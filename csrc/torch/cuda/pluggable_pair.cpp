@@ -12,8 +12,8 @@ using alloctrace::torch_side::kCudaType;
 
 std::atomic<bool> used{false};
 
-// Where the recorder stands in front of the allocator that is made of this pair, it records in front. Where the pair
-// makes the segments of a MemPool, for torch's caching allocator, that one's tracker tells of them.
+// False where something else records: the allocator in front of one that is made of this pair, or, where the pair makes
+// the segments of a MemPool for torch's caching allocator, that one's tracker.
 bool pair_records() {
   using namespace alloctrace::torch_side;
   return cuda_is_traced() && !front_records && !has_trackers(*native::get());
@@ -50,7 +50,7 @@ void* alloctrace_malloc(std::size_t size, int device, cudaStream_t stream) {
   const DeviceGuard guard(device);
   void* address = nullptr;
   if (cudaMalloc(&address, size) != cudaSuccess) {
-    cudaGetLastError();  // told by the null pointer; left in place it would surface at some innocent call later
+    cudaGetLastError();  // the null pointer reports it; left in place, it would surface at some innocent call later
     std::size_t free_bytes = 0, total_bytes = 0;
     if (pair_records() && cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
       alloctrace::torch_side::record_cuda_call(EventKind::kOom, reinterpret_cast<const void*>(free_bytes), size,

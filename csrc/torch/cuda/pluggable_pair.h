@@ -1,4 +1,4 @@
-// The plain pair of functions for torch.cuda.memory.CUDAPluggableAllocator: cudaMalloc and cudaFree, recorded.
+// A pair of functions for torch.cuda.memory.CUDAPluggableAllocator: cudaMalloc and cudaFree, recorded.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,13 +7,13 @@
 
 namespace alloctrace::torch_side {
 
-// The program has an allocator made of the pair.
+// Whether the program allocates with the pair.
 bool pair_is_used() noexcept;
 
 }  // namespace alloctrace::torch_side
 
 extern "C" {
-// nullptr when there is no memory, as torch expects it of such a function.
+// Returns nullptr when there is no memory, as torch expects of such a function.
 __attribute__((visibility("default"))) void* alloctrace_malloc(std::size_t size, int device, cudaStream_t stream);
 __attribute__((visibility("default"))) void alloctrace_free(void* address, std::size_t size, int device,
                                                             cudaStream_t stream);

@@ -7,8 +7,8 @@
 #define ALLOCTRACE_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// Without this, expandable_segments() of 2.9 is false and warns, whatever is set: torch does not tell users of its
-// headers that it was built with the driver's functions, as it is on Linux.
+// Without this, expandable_segments() of 2.9 returns false and warns, whatever is set: torch's headers do not say that
+// torch was built with the driver's functions, as it is on Linux.
 #if !ALLOCTRACE_TORCH_AT_LEAST(2, 10) && !defined(PYTORCH_C10_DRIVER_API_SUPPORTED)
 #define PYTORCH_C10_DRIVER_API_SUPPORTED
 #endif
@@ -43,7 +43,7 @@ inline std::uint64_t entry_time(const TraceEntry& entry) {
 #endif
 }
 
-// The allocator's segments and blocks, without the history that torch keeps when asked to (hundreds of milliseconds).
+// The allocator's segments and blocks, without torch's own history, which takes hundreds of milliseconds.
 inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator) {
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 11)
   return allocator.snapshot({0, 0}, false);
@@ -64,7 +64,7 @@ inline std::size_t free_bytes_of(native::CUDAAllocator& allocator, c10::DeviceIn
 #endif
 }
 
-// Settings that the caching allocators of all devices share, where the release has such.
+// The settings that the caching allocators of all kinds of devices share, if the release has such a class.
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
 using SharedConfig = c10::CachingAllocator::AcceleratorAllocatorConfig;
 #else
@@ -91,7 +91,7 @@ inline std::size_t large_segment_size() {
 }
 
 // Forwards the virtual methods of CUDAAllocator that some releases lack, or have with other parameters. The others are
-// forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind;
+// forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind it;
 // allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool); and
 // pool_is_made(device, pool, has_allocator).
 template <typename Front>

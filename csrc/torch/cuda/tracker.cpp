@@ -17,12 +17,12 @@ constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 
 namespace {
 
-// A new one for each recording, never destroyed: a forked child may inherit the mutex of an old one in a locked state.
+// Each recording has a new one, never destroyed: a forked child may inherit the mutex of an old one locked.
 std::atomic<EventHold*> hold{nullptr};
-// CUDA was in use before the recording: storages of that time ask torch's allocator itself for more, not the one in
-// front.
+// CUDA was in use before the recording: storages from that time ask torch's allocator directly for more memory, not the
+// one in front.
 std::atomic<bool> has_older_storages{false};
-thread_local bool reads_state = false;  // this thread is in write_state: the SNAPSHOT entries are ours
+thread_local bool reads_state = false;  // this thread is in write_state(): the SNAPSHOT entries are ours
 
 EventKind kind_of(TraceEntry::Action action) {
   switch (action) {
@@ -45,7 +45,7 @@ EventKind kind_of(TraceEntry::Action action) {
     case TraceEntry::OOM:
       return EventKind::kOom;
     default:
-      return EventKind::kRaw;  // of a newer torch: kept as it came
+      return EventKind::kRaw;  // from a newer torch: kept as it came
   }
 }
 
@@ -63,7 +63,7 @@ void push_latency(python::HookScope& scope, const Event& of, std::uint64_t seque
   scope.session().recorder.push(latency);
 }
 
-// Into the trace, or, while the allocator's state is being read, to where it waits for it.
+// Into the trace; while the allocator's state is being read, the event is held until that is done.
 void deliver(python::HookScope& scope, const Event& event, int device, bool state_is_here = false) {
   EventHold& waiting = *hold.load(std::memory_order_acquire);
   if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
@@ -87,10 +87,9 @@ void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
   deliver(scope, event, device);
 }
 
-// Most frees are completed by the call that requested them: same thread, nothing passed on since. The stack need not be
-// walked again. (A free that waited for a stream is completed by a later allocation: one that the allocator in front
-// passes on, or, where a storage from before the recording asks torch's allocator itself, one at another place in the
-// Python code.)
+// Most frees are completed by the call that requested them, on the same thread with nothing passed on since: the stack
+// need not be walked again. A free that waited for a stream is completed by a later allocation: one that the allocator
+// in front passed on, or, from a storage older than the recording, one at another line of the Python code.
 bool take_context_of_request(python::HookScope& scope, Event& event) {
   const python::ThreadContext& thread = scope.thread();
   const Event& request = thread.request;
@@ -144,7 +143,7 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
   }
 }
 
-// Trackers cannot be detached: one for the life of the process, told by `cuda_tracing` when it is to do nothing.
+// Trackers cannot be detached: there is one for the life of the process, which does nothing unless `cuda_tracing`.
 void attach_tracker(native::CUDAAllocator& upstream) {
   static native::CUDAAllocator* attached = nullptr;
   if (attached == &upstream || !has_trackers(upstream)) return;
@@ -152,8 +151,8 @@ void attach_tracker(native::CUDAAllocator& upstream) {
   attached = &upstream;
 }
 
-// Reads the allocator's state and puts it among the events, at the very event where it was read. With `from_here`,
-// the events before that are dropped: they have led to the state.
+// Reads the allocator's state and puts it among the events, exactly where it was read. With `from_here`, the events
+// before it are dropped: their effect is in the state.
 void write_state(native::CUDAAllocator& upstream, bool from_here) {
   EventHold& waiting = *hold.load(std::memory_order_acquire);
   waiting.begin();
@@ -164,12 +163,12 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
     reads_state = true;
     state = read_state(upstream);
     known = true;
-  } catch (...) {  // of memory only; the events that are held must go their way
+  } catch (...) {  // for want of memory; the held events must be delivered all the same
   }
   reads_state = false;
-  // Not earlier: the tracker's own scope, on this thread, would have found itself in a hook already.
+  // Not earlier: the tracker's own scope, on this thread, would find itself in a hook already.
   python::HookScope scope;
-  std::size_t device_of_entry = 0;  // torch writes device 0 into each: the order tells
+  std::size_t device_of_entry = 0;  // torch writes device 0 into each, so it goes by their order
   std::vector<bool> begun(state.size(), !from_here);
   waiting.end([&](const HeldEvent& held) {
     if (!scope) return;

@@ -1,5 +1,5 @@
-// The events of torch's native CUDA allocator, as its trace tracker tells them: under the device's lock, in their true
-// order, those of calls that go around the allocator in front too.
+// The events of torch's native CUDA allocator, from its trace tracker: it is called under the device's lock, so in the
+// true order, and also for calls that go around the allocator in front.
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@ namespace alloctrace::torch_side {
 
 constexpr std::int32_t kCudaType = static_cast<std::int32_t>(c10::DeviceType::CUDA);
 
-// Whether the allocator tells trackers what it does: of torch's allocators, the caching one.
+// Whether the allocator reports to trackers. Among torch's own, only the caching one does.
 bool has_trackers(native::CUDAAllocator& allocator);
 
-// Starts recording events of `upstream`: from its initialisation on, or, when it is initialised, from its present state
+// Starts recording the events of `upstream`: from its initialisation on, or, if that is done, from its present state
 // on, which is written first.
 void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised);
-// The upstream was initialised just now, by torch.
+// Call when torch has just initialised the upstream.
 void follow_initialised_allocator(native::CUDAAllocator& upstream);
-// Writes the allocator's state into the trace as a check point. False when there is none (CUDA not initialised, no
+// Writes the allocator's state into the trace as a checkpoint. False when there is none (CUDA not initialised, no
 // recording of it, or an allocator that has no snapshots).
 bool write_cuda_state(native::CUDAAllocator& upstream);
 // Stops recording; the last thing recorded is the allocator's state.
@@ -32,12 +32,12 @@ void end_cuda_tracing(native::CUDAAllocator& upstream);
 extern std::atomic<bool> cuda_tracing;
 inline bool cuda_is_traced() { return cuda_tracing.load(std::memory_order_relaxed); }
 
-// What the allocator in front and the tracker behind it tell each other of a thread.
+// What the allocator in front and the tracker behind it know of each other's calls on a thread.
 struct CallsOfThread {
-  std::uint64_t forwarded = 0;  // calls that the allocator in front has passed on: two events between which none was
-                                // passed on are of one call, or of a free
-  std::uint64_t begin = 0;      // when the allocation that is going on was asked for; 0: none is
-  bool made_segments = false;   // it did
+  std::uint64_t forwarded = 0;  // calls that the allocator in front passed on: events with no such call between them
+                                // belong to one call, or to a free
+  std::uint64_t begin = 0;      // when the allocation in progress was requested; 0: none is in progress
+  bool made_segments = false;   // the allocation in progress did
 };
 extern constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 

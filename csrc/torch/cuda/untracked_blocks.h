@@ -1,5 +1,5 @@
 // Blocks of CUDA allocators that have no trace tracker (cudaMallocAsync, pluggable allocators such as RMM's, and
-// torch's own with caching switched off): the allocator in front records them itself, allocations after they happened
+// torch's own with caching switched off): the allocator in front records them itself, allocations after they happen
 // and frees before.
 #pragma once
 
@@ -22,12 +22,12 @@ c10::DataPtr allocate_untracked(native::CUDAAllocator& upstream, std::size_t siz
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size);
 void* raw_allocate_untracked(native::CUDAAllocator& upstream, std::size_t size, cudaStream_t stream);
 
-// Frees what one of the above has made, by the upstream that made it. Addresses that are not known go to the deleter
-// that was set last.
+// Frees what one of the above has made, through the upstream that made it. Unknown addresses go to the deleter that was
+// set last.
 void free_untracked(void* address);
 void set_deleter_of_unknown(c10::DeleterFnPtr deleter);
 
-// As upstream.recordStream(): that one leaves alone what does not have its own deleter, and ours would make it so.
+// upstream.recordStream(), for blocks with our deleter too: upstreams ignore blocks that do not have theirs.
 void record_stream_untracked(native::CUDAAllocator& upstream, const c10::DataPtr& block, c10::cuda::CUDAStream stream);
 
 }  // namespace alloctrace::torch_side

@@ -1,4 +1,4 @@
-// In the place of the cuda_*.cpp, for a torch that has no CUDA.
+// Compiled instead of csrc/torch/cuda for a torch that is built without CUDA.
 #include "../cuda/allocator.h"
 
 namespace alloctrace::torch_side {
