@@ -34,12 +34,12 @@ KINDS = (
     "pool_allocator",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
-csrc/core/event.h."""
+csrc/core/format/event.h; "none" and "role" are never written, their numbers are taken."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 
 _DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 1000: "pinned"}
-"""c10::DeviceType numbers that have names of their own here, and pinned host memory, which has none of torch's."""
+"""c10::DeviceType numbers with a name here, and pinned host memory, which has none in torch."""
 
 
 def device_name(device_type: int, device_index: int) -> str:

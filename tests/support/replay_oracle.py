@@ -227,7 +227,7 @@ def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> 
 
 
 def compare_states(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> Comparison:
-    """Every checkpoint of one trace, and the trace's own check points."""
+    """Every checkpoint of one trace, and the allocator states in the trace."""
     comparison = Comparison()
     for checkpoint in checkpoints:
         comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)

@@ -10,9 +10,8 @@
 namespace alloctrace {
 
 // What happened. Names are torch's own (`c10::CachingDeviceAllocator::TraceEntry::Action`) where torch has one.
-// The numbers are part of the file format: append, never renumber.
+// The numbers are part of the file format: append, never renumber. 0 (none) and 16 (role) are taken, and never written.
 enum class EventKind : std::uint8_t {
-  kNone = 0,
   kAlloc = 1,
   kFreeRequested = 2,
   kFreeCompleted = 3,
@@ -28,9 +27,8 @@ enum class EventKind : std::uint8_t {
   kRegionEnd = 13,    // size: string id of the name
   kLost = 14,         // size: how many events are missing here; address: a LossCause
   kRaw = 15,          // an action this build does not know; address and size as torch gave them, sequence: its number
-  kRole = 16,
-  // What the driver says of a device: address: bytes used, size: of all, sequence: used by this process, node_sequence:
-  // by others (both all ones where not told). Of the cpu: address: bytes resident, size: of the machine.
+  // What the driver reports of a device: address: bytes used, size: its memory, sequence: bytes used by this process,
+  // node_sequence: by others (both all ones where unknown). For the cpu: address: bytes resident, size: the machine's.
   kMemory = 17,
   kConfig = 18,        // size: string id of the allocator's settings, as JSON
   kNoSplit = 19,       // blocks of this pool are never split from now on
@@ -41,10 +39,9 @@ enum class EventKind : std::uint8_t {
   kStreamUse = 24,       // record_stream: the block is used on the stream of this location
   kAllocatorState = 25,  // size: number of state_segment and state_block events that follow, directly
   // A pool goes back to an earlier state (setCheckpointPoolState): address: 1 where that begins, 0 where it is done.
-  // What this thread allocates on the device in between has exactly the sizes that it had then, whatever the settings
-  // are.
+  // Whatever the settings, what this thread allocates on the device in between has exactly the sizes it had then.
   kPoolRestore = 26,
-  kPoolUse = 27,        // allocations go to the pool of this location from now on (address: 1), or no more (0)
+  kPoolUse = 27,        // allocations go to the pool of this location from now on (address: 1), or no longer (0)
   kPoolAllocator = 28,  // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
 };
 constexpr std::size_t kEventKindCount = 29;
@@ -61,13 +58,13 @@ enum class LossCause : std::uint8_t {
 };
 constexpr std::size_t kLossCauseCount = 3;
 
-// Field meanings above are for allocation events; other kinds reuse `address` and `size` as EventKind says.
+// The meanings below are those of allocation events; other kinds reuse `address` and `size` as EventKind says.
 struct Event {
   std::uint32_t commit;  // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
   std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known
   std::uint64_t time;    // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
   std::uint64_t address;
-  std::uint64_t size;           // bytes that the program asked for; of a segment: its size; 0 in a free: not told
+  std::uint64_t size;           // bytes that the program asked for; for a segment its size; in a free 0 where unknown
   std::uint32_t thread;         // id in the thread table
   std::uint32_t location;       // id in the location table: device, stream and pool together
   std::uint64_t sequence;       // at::sequence_number::peek() of this thread: number of the next autograd node
