@@ -1,18 +1,70 @@
-"""Types of the compiled module: csrc/python/replay_module.cpp and replay_states.cpp."""
+"""Types of the compiled module: csrc/python/reading."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy.typing as npt
+
 from .errors import TraceError
 
 _Device = tuple[int, int]  # type, index
-_ByDevice = list[tuple[int, int, dict[str, Any]]]  # the same two, and columns
+Columns = dict[str, npt.NDArray[Any]]
+"""A table, by column. Numbers are int64, addresses uint64."""
+
+MINIMUM_BLOCK: int
+"""Sizes of blocks are rounded up to a multiple of it. This and what follows: rules of torch's allocator, in bytes."""
+SMALL_REQUEST: int
+"""Requests up to here come from the small pool."""
+SMALL_SEGMENT: int
+"""Size of all its segments; unit of those that are made for one request."""
+LEAST_OWN_SEGMENT: int
+"""From here on a request gets a segment of its own size."""
+DEFAULT_LARGE_SEGMENT: int
+LEAST_SPLIT_SIZE: int
+"""torch takes no max_split_size_mb that is not above this."""
 
 class FormatError(TraceError): ...
 class OpenError(TraceError): ...
 
 class EventStream:
-    def next(self, wanted: int) -> dict[str, Any] | None: ...
+    def next(self, wanted: int) -> Columns | None: ...
+
+class Integrity:
+    state: str
+    events: int
+    lost: int
+    lost_by_cause: dict[str, int]
+    missing_events: int
+    corrupt_blocks: int
+    corrupt_bytes: int
+    truncated_bytes: int
+    recovered: int
+    uncommitted: int
+    ended: bool
+    spool_read: bool
+    empty_allocations: int
+    reentered: int
+    unknown_stacks: int
+
+class Location:
+    device_type: int
+    device_index: int
+    stream: int
+    pool: tuple[int, int]
+
+class Thread:
+    native_id: int
+    autograd_id: int
+    name: str
+    python_name: str
+
+class Device:
+    device_type: int
+    device_index: int
+    bytes: int
+    name: str
+    uuid: str
+    pci_address: str
 
 class TraceReader:
     def __init__(
@@ -28,27 +80,89 @@ class TraceReader:
     def begin_ns(self) -> int: ...
     @property
     def end_ns(self) -> int: ...
-    def integrity(self) -> dict[str, Any]: ...
-    def stack_table(self) -> dict[str, Any]: ...
+    @property
+    def integrity(self) -> Integrity: ...
+    def stack_table(self) -> Columns: ...
     def string(self, id: int) -> str: ...
     def source(self, filename: int, line: int) -> str | None: ...
-    def devices(self) -> list[tuple[int, int, int, str, str, str]]: ...
-    def locations(self) -> list[tuple[int, int, int, int, int]]: ...
-    def threads(self) -> list[tuple[int, int, str, str]]: ...
+    def devices(self) -> list[Device]: ...
+    def locations(self) -> list[Location]: ...
+    def threads(self) -> list[Thread]: ...
     def node_types(self) -> list[str]: ...
-    def stream(
-        self, first: int = 0, end: int = ..., kinds: Sequence[int] = (), from_start: bool = True
+    def events(
+        self, first: int = 0, end: int = ..., kinds: Sequence[int] = (), with_state: bool = True
     ) -> EventStream: ...
+
+class PositionEvent:
+    """A step's end, a mark, a region's begin or end."""
+
+    kind: int
+    seq: int
+    time_ns: int
+    value: int
+    """The number of the step, or the string id of the name."""
+    live_bytes: list[int]
+    """Requested bytes on each device, in the order of `Replay.timelines`."""
+
+class Refusal:
+    seq: int
+    forward_stack: int
+
+class Peak:
+    bytes: int
+    seq: int
+    time_ns: int
+
+class DeviceColumns:
+    device_type: int
+    device_index: int
+    columns: Columns
+
+class DeviceTimeline:
+    device_type: int
+    device_index: int
+    reports_segments: bool
+    is_used: bool
+    allocated_peak: Peak
+    reserved_peak: Peak
+    columns: Columns
+
+class Disagreement:
+    seq: int
+    device: int
+    """Its index in `Replay.timelines`."""
+    text: str
+
+class ReplayFindings:
+    states: int
+    agreeing: int
+    resumed: int
+    void_states: int
+    contradictions: int
+    after_loss: int
+    differences: list[Disagreement]
+    kept_contradictions: list[Disagreement]
 
 class Replay:
     def __init__(self, trace: TraceReader, points: int, progress: Callable[[float], object] | None = None) -> None: ...
+    @property
+    def positions(self) -> list[PositionEvent]: ...
+    @property
+    def refusals(self) -> list[Refusal]: ...
+    @property
+    def kind_counts(self) -> list[int]: ...
+    @property
+    def unmatched_frees(self) -> int: ...
+    @property
+    def missed_frees(self) -> int: ...
+    @property
+    def findings(self) -> ReplayFindings: ...
     def time_before(self, until: int) -> int: ...
-    def segments_before(self, until: int, wanted: _Device | None = None) -> _ByDevice: ...
-    def blocks_before(self, until: int, wanted: _Device | None = None) -> _ByDevice: ...
-    def live_before(self, until: int, wanted: _Device | None = None) -> _ByDevice: ...
-    def stacks_before(self, until: int, wanted: _Device | None = None) -> _ByDevice: ...
+    def segments_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def blocks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def live_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def stacks_before(self, until: int, wanted: _Device | None = None) -> list[DeviceColumns]: ...
+    def events(self, first: int, end: int = ..., kinds: Sequence[int] = ()) -> EventStream: ...
     def sequence_after(self, time_ns: int) -> int: ...
-    def timelines(self) -> list[dict[str, Any]]: ...
-    def totals(self) -> dict[str, Any]: ...
-    def samples(self) -> dict[str, Any]: ...
-    def findings(self) -> dict[str, Any]: ...
+    def timelines(self) -> list[DeviceTimeline]: ...
+    def samples(self) -> Columns: ...

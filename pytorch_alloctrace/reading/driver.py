@@ -1,4 +1,5 @@
-"""What the driver and the operating system said of memory while a trace was recorded, beside what torch reserved."""
+"""What the driver and the operating system reported of memory while a trace was recorded, next to what torch
+reserved."""
 
 from __future__ import annotations
 
@@ -8,34 +9,25 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .integers import int64, with_int64
 from .kinds import device_name
 
 COLUMNS = ("seq", "time_ns", "device", "used", "total", "by_this_process", "by_others", "reserved", "outside")
 _BYTES = COLUMNS[3:-1]
-_NOT_TOLD = (1 << 64) - 1
-_LARGEST = (1 << 62) - 1
 
 
 def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
-    """A row for each change: see `Trace.driver_memory`. samples: as the replay has taken them, by column."""
+    """A row for each change: see `Trace.driver_memory`. samples: by column, as the replay took them (-1: unknown)."""
     table = pd.DataFrame(samples)
     pairs = zip(table.pop("device_type"), table.pop("device_index"), strict=True)
     table.insert(2, "device", pd.Series([device_name(kind, index) for kind, index in pairs], dtype=object))
     for name in _BYTES:
-        told = table[name] != _NOT_TOLD
-        table[name] = signed(table[name]).where(told)
-    # Of the machine no sum is told, and all that is resident is this process's.
+        table[name] = table[name].astype("Int64").where(table[name] >= 0)
+    # For the machine no sum of other processes is known, and all that is resident belongs to this process.
     is_cpu = table["device"] == "cpu"
     table.loc[is_cpu, "by_this_process"] = table.loc[is_cpu, "used"]
     table.loc[is_cpu, "by_others"] = pd.NA
     table["outside"] = table["used"] - table["reserved"]
-    return with_int64(table[list(COLUMNS)])
-
-
-def signed(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Unsigned 64-bit numbers as nullable signed ones, since what follows subtracts; a damaged trace may hold any."""
-    return pd.Series(np.minimum(int64(values.to_numpy()), _LARGEST), index=values.index).astype("Int64")
+    return table[list(COLUMNS)]
 
 
 def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, moments: npt.NDArray[np.int64]) -> pd.Series[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+
+from .. import _replay
 
 
 @dataclass(frozen=True)
@@ -12,8 +13,7 @@ class Integrity:
 
     state: str
     """"complete", "truncated" (ends before the recording did), "gaps" (events lost while recording, or blocks absent)
-    or
-    "corrupt" (bytes of the file are damaged); the worst that applies."""
+    or "corrupt" (bytes of the file are damaged); the worst that applies."""
     events: int
     """Readable events."""
     lost: int
@@ -24,9 +24,9 @@ class Integrity:
     corrupt_blocks: int = 0
     corrupt_bytes: int = 0
     truncated_bytes: int = 0
-    """Of an unfinished block at the end of the file."""
+    """In an unfinished block at the end of the file."""
     recovered: int = 0
-    """Of the readable events, those that came from the spool of a recording that was killed or still runs."""
+    """Readable events that came from the spool of a recording that was killed or still runs."""
     uncommitted: int = 0
     """Allocator calls in progress when the program was killed; they had not returned."""
     ended: bool = True
@@ -40,8 +40,8 @@ class Integrity:
     """Events whose stack could not be stored."""
 
     @classmethod
-    def from_reader(cls, values: dict[str, Any]) -> Integrity:
-        return cls(**values)
+    def from_reader(cls, found: _replay.Integrity) -> Integrity:
+        return cls(**{entry.name: getattr(found, entry.name) for entry in fields(cls)})
 
     def __str__(self) -> str:
         notes = []

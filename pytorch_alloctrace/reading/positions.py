@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..errors import PositionError
-from .integers import int64
 from .kinds import MARK, STEP, kind_name
 
 Position = int | str | datetime.datetime
@@ -75,7 +74,7 @@ class PositionTable:
         if not len(self._ends):
             return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
-        steps = numbers[np.searchsorted(self._ends, int64(seq), side="left")].astype(np.int64)
+        steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
     def step_at(self, seq: int) -> int | None:

@@ -15,7 +15,6 @@ import pandas as pd
 from .. import _replay
 from ..errors import PositionError
 from .driver import driver_memory
-from .integers import ADDRESSES, int64
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name
 from .positions import PEAKS, Position, PositionTable, Range, time_of
@@ -63,7 +62,7 @@ class RecordedTrace:
         self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as at enable(); empty where damage took it."""
-        self.integrity = Integrity.from_reader(self._reader.integrity())
+        self.integrity = Integrity.from_reader(self._reader.integrity)
         self._user_paths = tuple(user_paths)
 
     def __repr__(self) -> str:
@@ -93,8 +92,13 @@ class RecordedTrace:
     def threads(self) -> pd.DataFrame:
         """One row a thread: thread (as in events), native_id, name (Python's where it has one), autograd_id."""
         rows = [
-            {"thread": number, "native_id": native, "name": python_name or system_name, "autograd_id": autograd}
-            for number, (native, autograd, system_name, python_name) in enumerate(self._reader.threads())
+            {
+                "thread": number,
+                "native_id": thread.native_id,
+                "name": thread.python_name or thread.name,
+                "autograd_id": thread.autograd_id,
+            }
+            for number, thread in enumerate(self._reader.threads())
             if number
         ]
         return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
@@ -102,8 +106,12 @@ class RecordedTrace:
     @functools.cached_property
     def _locations(self) -> pd.DataFrame:
         rows = [
-            {"device": device_name(kind, index), "stream": stream, "pool": (first, second)}
-            for kind, index, stream, first, second in self._reader.locations()
+            {
+                "device": device_name(location.device_type, location.device_index),
+                "stream": location.stream,
+                "pool": location.pool,
+            }
+            for location in self._reader.locations()
         ]
         if rows:
             rows[0] = {"device": "", "stream": 0, "pool": (0, 0)}
@@ -130,12 +138,12 @@ class RecordedTrace:
     @functools.cached_property
     def positions(self) -> PositionTable:
         """Steps, marks and regions."""
-        return PositionTable(
-            [
-                (kind, seq, time_ns, value if kind == STEP else self._reader.string(value), live)
-                for kind, seq, time_ns, value, live in self.replay.totals["positions"]
-            ]
-        )
+
+        def value(event: _replay.PositionEvent) -> int | str:
+            return event.value if event.kind == STEP else self._reader.string(event.value)
+
+        found = self.replay.positions
+        return PositionTable([(one.kind, one.seq, one.time_ns, value(one), one.live_bytes) for one in found])
 
     @property
     def devices(self) -> list[str]:
@@ -149,23 +157,23 @@ class RecordedTrace:
     @property
     def kind_counts(self) -> dict[str, int]:
         """How many events of each kind there are, by kind."""
-        return {kind_name(number): count for number, count in enumerate(self.replay.totals["kind_counts"]) if count}
+        return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
 
     @functools.cached_property
     def refusals(self) -> dict[int, int]:
         """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
         it without a stack of its own and that is known; else 0."""
-        return dict(self.replay.totals["refusals"])
+        return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
 
     @property
     def unmatched_frees(self) -> int:
         """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
-        return int(self.replay.totals["unmatched_frees"])
+        return self.replay.unmatched_frees
 
     @property
     def missed_frees(self) -> int:
         """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
-        return int(self.replay.totals["missed_frees"])
+        return self.replay.missed_frees
 
     def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The segments that torch's CUDA allocator has at a moment, as `torch.cuda.memory_snapshot()` lists them.
@@ -252,10 +260,14 @@ class RecordedTrace:
         if kinds is not None and not kinds:
             return
         numbers = [KINDS.index(kind) for kind in kinds or ()]
-        # Sizes of frees, and what in forward caused backward, may stand in any event before.
+        # The sizes of frees, and what in forward caused backward, follow from the events before: the replay knows them.
         has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
-        from_start = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
-        stream = self._reader.stream(first, ALL if end is None else end, numbers, from_start)
+        with_state = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
+        end = ALL if end is None else end
+        if with_state and first > 0:
+            stream = self.replay.events(first, end, numbers)  # begins at the nearest checkpoint
+        else:
+            stream = self._reader.events(first, end, numbers, with_state)
         while (raw := stream.next(max(chunk, 1))) is not None:
             if len(raw["seq"]):
                 yield self._event_frame(raw, wanted)
@@ -295,7 +307,7 @@ class RecordedTrace:
                 codes, known = pd.factorize(devices)
                 made[name] = pd.Categorical.from_codes(codes[location], categories=known)
             elif name == "stream":
-                made[name] = int64(locations["stream"].fillna(0).to_numpy(np.uint64))[location]
+                made[name] = locations["stream"].fillna(0).to_numpy(np.int64)[location]
             elif name == "pool":
                 pools = np.empty(len(locations), dtype=object)
                 pools[:] = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
@@ -304,8 +316,6 @@ class RecordedTrace:
                 made[name] = self.positions.step_of(raw["seq"])
             elif name == "node_type":
                 made[name] = self.names_of_node_types(raw["node_type"])
-            elif name not in ADDRESSES:
-                made[name] = int64(raw[name])
             else:
                 made[name] = raw[name]
         return pd.DataFrame(made)
@@ -385,8 +395,8 @@ class RecordedTrace:
     def hardware(self) -> pd.DataFrame:
         """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
         rows = [
-            (device_name(kind, index), name, size, uuid, pci_address)
-            for kind, index, size, name, uuid, pci_address in self._reader.devices()
+            (device_name(one.device_type, one.device_index), one.name, one.bytes, one.uuid, one.pci_address)
+            for one in self._reader.devices()
         ]
         return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
 

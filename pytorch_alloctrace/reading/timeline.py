@@ -17,7 +17,7 @@ def make_timeline(table: pd.DataFrame, moments: Any, driver: pd.DataFrame) -> pd
     table = table.copy()
     repeats = len(table) // (len(moments) - 1)
     table.insert(1, "time_ns", np.tile(moments[:-1], repeats))
-    cached = table["reserved"] - table["active"].astype("Int64")
+    cached = table["reserved"] - table["active"]
     pieces = external_fragmentation(table["largest_free"], cached)
     table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
     table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(moments[1:], repeats)))

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import core_probe
 import pytest
@@ -37,7 +36,7 @@ def some_events(count: int) -> core_probe.Events:
 
 def rows_of(reader: _replay.TraceReader) -> list[Row]:
     rows: list[Row] = []
-    stream = reader.stream()
+    stream = reader.events()
     while (raw := stream.next(1)) is not None:
         rows += zip(*(raw[name].tolist() for name in COLUMNS), strict=True)
     return rows
@@ -69,13 +68,13 @@ class Sample:
         """The block that a byte belongs to; -1 for the file header."""
         return max((i for i, block in enumerate(self.blocks) if block.offset <= offset), default=-1)
 
-    def read(self, data: bytes) -> tuple[dict[str, Any], list[Row]]:
+    def read(self, data: bytes) -> tuple[_replay.Integrity, list[Row]]:
         """Integrity and events of a file with these bytes."""
         os.ftruncate(self.file, 0)
         os.pwrite(self.file, data, 0)
         reader = _replay.TraceReader(f"/proc/self/fd/{self.file}")
         _replay.Replay(reader, 50)
-        return reader.integrity(), rows_of(reader)
+        return reader.integrity, rows_of(reader)
 
     def without(self, lost: Iterable[int]) -> list[Row]:
         """The rows but for those of some blocks."""
@@ -101,7 +100,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     reader = _replay.TraceReader(str(path))
     file = os.memfd_create("damaged")
     made = Sample(path.read_bytes(), TraceFile(path).blocks, rows_of(reader), file)
-    assert len(made.rows) == 36 and len(made.events_of) == 3 and reader.integrity()["state"] == "complete"
+    assert len(made.rows) == 36 and len(made.events_of) == 3 and reader.integrity.state == "complete"
     yield made
     os.close(file)
 
@@ -111,16 +110,16 @@ def test_cut_at_every_byte(sample: Sample) -> None:
         integrity, rows = sample.read(sample.data[:size])
         whole = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
         kept = sum(len(sample.events_of.get(index, ())) for index in whole)
-        assert fields(rows) == fields(sample.rows[:kept]) and integrity["events"] == kept, size
+        assert fields(rows) == fields(sample.rows[:kept]) and integrity.events == kept, size
         end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
         told = (
-            integrity["state"],
-            integrity["truncated_bytes"],
-            integrity["corrupt_blocks"],
-            integrity["missing_events"],
+            integrity.state,
+            integrity.truncated_bytes,
+            integrity.corrupt_blocks,
+            integrity.missing_events,
         )
         assert told == ("truncated", size - end, 0, 0), size
-        assert not integrity["ended"]
+        assert not integrity.ended
 
 
 def test_every_bit_flipped(sample: Sample) -> None:
@@ -136,10 +135,10 @@ def test_every_bit_flipped(sample: Sample) -> None:
             data[offset] ^= 1 << bit
             integrity, rows = sample.read(bytes(data))
             assert fields(rows) == fields(expected), (offset, bit)
-            assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1, (offset, bit)
-            assert integrity["corrupt_bytes"] == size and integrity["truncated_bytes"] == 0, (offset, bit)
-            assert integrity["events"] == 36 - gone and integrity["missing_events"] == gone, (offset, bit)
-            assert integrity["ended"] == (index < 0 or sample.blocks[index].type != END), (offset, bit)
+            assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1, (offset, bit)
+            assert integrity.corrupt_bytes == size and integrity.truncated_bytes == 0, (offset, bit)
+            assert integrity.events == 36 - gone and integrity.missing_events == gone, (offset, bit)
+            assert integrity.ended == (index < 0 or sample.blocks[index].type != END), (offset, bit)
 
 
 def test_blocks_removed(sample: Sample) -> None:
@@ -154,9 +153,9 @@ def test_blocks_removed(sample: Sample) -> None:
         last = max(kept, default=-1)
         missing = sum(len(sample.events_of.get(index, ())) for index in gone if index < last)
         assert [row[0] for row in rows] == [row[0] for row in sample.without(gone)]
-        assert integrity["missing_events"] == missing and integrity["corrupt_blocks"] == 0
+        assert integrity.missing_events == missing and integrity.corrupt_blocks == 0
         ended = last == count - 1
-        assert integrity["state"] == ("gaps" if missing else "complete" if ended else "truncated"), gone
+        assert integrity.state == ("gaps" if missing else "complete" if ended else "truncated"), gone
         names_known = any(sample.blocks[index].type in (2, 3) for index in kept)
         if names_known:
             # Sizes of frees rest on their allocs; all else is as it was.
@@ -169,8 +168,8 @@ def test_blocks_repeated(sample: Sample) -> None:
         block = sample.data[sample.blocks[index].offset : sample.end_of(index)]
         at = sample.end_of(index)
         integrity, rows = sample.read(sample.data[:at] + block + sample.data[at:])
-        assert rows == sample.rows and integrity["missing_events"] == 0
-        assert integrity["state"] == ("corrupt" if index in sample.events_of else "complete")
+        assert rows == sample.rows and integrity.missing_events == 0
+        assert integrity.state == ("corrupt" if index in sample.events_of else "complete")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,10 +183,10 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         hit = [] if at == len(sample.data) or at in (FILE_HEADER, sample.blocks[index].offset) else [index]
         integrity, rows = sample.read(sample.data[:at] + garbage + sample.data[at:])
         assert fields(rows) == fields(sample.without(hit)), (at, garbage)
-        assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1
+        assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1
         lost = sum(sample.end_of(i) - sample.blocks[i].offset for i in hit)
-        assert integrity["corrupt_bytes"] == len(garbage) + lost and integrity["truncated_bytes"] == 0
-        assert integrity["missing_events"] == 36 - len(rows)
+        assert integrity.corrupt_bytes == len(garbage) + lost and integrity.truncated_bytes == 0
+        assert integrity.missing_events == 36 - len(rows)
 
         end = min(at + size, len(sample.data))
         touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
@@ -197,8 +196,8 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         assert fields(rows) == fields(sample.without(touched)), (at, end)
         untouched_after = touched[-1] + 1 < len(sample.blocks)
         if untouched_after:
-            assert integrity["missing_events"] == 36 - len(rows)
-        assert integrity["state"] != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
+            assert integrity.missing_events == 36 - len(rows)
+        assert integrity.state != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
 
 
 def test_garbage_with_a_header_in_it_is_one_stretch(sample: Sample) -> None:
@@ -208,8 +207,8 @@ def test_garbage_with_a_header_in_it_is_one_stretch(sample: Sample) -> None:
         at = (block.offset + BLOCK_HEADER + sample.end_of(index)) // 2
         integrity, rows = sample.read(sample.data[:at] + b"12345" + header + b"67890" + sample.data[at:])
         assert fields(rows) == fields(sample.without([index]))
-        assert integrity["state"] == "corrupt" and integrity["corrupt_blocks"] == 1
-        assert integrity["corrupt_bytes"] == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
+        assert integrity.state == "corrupt" and integrity.corrupt_blocks == 1
+        assert integrity.corrupt_bytes == sample.end_of(index) - block.offset + BLOCK_HEADER + 10
 
 
 def test_zeroed_pages(sample: Sample) -> None:
@@ -218,7 +217,7 @@ def test_zeroed_pages(sample: Sample) -> None:
         end = min(at + 256, len(sample.data))
         touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
         integrity, rows = sample.read(sample.data[:at] + bytes(end - at) + sample.data[end:])
-        assert fields(rows) == fields(sample.without(touched)) and integrity["state"] == "corrupt"
+        assert fields(rows) == fields(sample.without(touched)) and integrity.state == "corrupt"
 
 
 def test_a_larger_trace_damaged_anywhere(tmp_path: Path) -> None:
@@ -295,7 +294,7 @@ def test_a_newer_format_is_refused_and_a_damaged_number_is_not(sample: Sample, t
     with pytest.raises(TraceError, match="newer"):
         alloctrace.load(path)
     integrity, rows = sample.read(damaged)
-    assert integrity["state"] == "corrupt" and rows == sample.rows
+    assert integrity.state == "corrupt" and rows == sample.rows
 
 
 def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:

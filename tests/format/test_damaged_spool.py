@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import core_probe
 import pytest
@@ -24,25 +23,25 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[R
     path = tmp_path_factory.mktemp("killed") / "t.alloctrace"
     spool = core_probe.killed(path, some_events(SPOOL_EVENTS), ring_events=SPOOL_RING, definitions_bytes=512)
     reader = _replay.TraceReader(str(path))
-    rows, integrity = rows_of(reader), reader.integrity()
-    assert len(rows) == SPOOL_EVENTS and integrity["state"] == "complete" and not integrity["ended"]
-    return path, spool, rows, SPOOL_EVENTS - integrity["recovered"]
+    rows, integrity = rows_of(reader), reader.integrity
+    assert len(rows) == SPOOL_EVENTS and integrity.state == "complete" and not integrity.ended
+    return path, spool, rows, SPOOL_EVENTS - integrity.recovered
 
 
 Killed = tuple[Path, Path, list[Row], int]
-ReadWithSpool = Callable[[bytes], tuple[dict[str, Any], list[Row]]]
+ReadWithSpool = Callable[[bytes], tuple[_replay.Integrity, list[Row]]]
 
 
 @pytest.fixture
 def read_with_spool(killed: Killed) -> Iterator[ReadWithSpool]:
-    def read(data: bytes) -> tuple[dict[str, Any], list[Row]]:
+    def read(data: bytes) -> tuple[_replay.Integrity, list[Row]]:
         os.ftruncate(file, 0)
         os.pwrite(file, data, 0)
         reader = _replay.TraceReader(str(killed[0]), f"/proc/self/fd/{file}")
         _replay.Replay(reader, 50)
         _replay.Replay(reader, 10).blocks_before(1)
         reader.stack_table()
-        return reader.integrity(), rows_of(reader)
+        return reader.integrity, rows_of(reader)
 
     file = os.memfd_create("spool")
     yield read
@@ -58,8 +57,8 @@ def test_a_spool_that_is_none(killed: Killed, read_with_spool: ReadWithSpool, tm
     bad += [other.read_bytes(), random.Random(3).randbytes(len(data)), bytes(len(data)), b"ALLOCTRC" + data[8:]]
     for content in bad:
         integrity, read = read_with_spool(content)
-        assert [row[0] for row in read] == list(range(in_trace)) and not integrity["spool_read"]
-        assert integrity["state"] == "truncated" and integrity["recovered"] == 0
+        assert [row[0] for row in read] == list(range(in_trace)) and not integrity.spool_read
+        assert integrity.state == "truncated" and integrity.recovered == 0
     assert fields(read_with_spool(data)[1]) == fields(rows)
 
 
@@ -70,10 +69,10 @@ def test_a_trace_cut_before_its_spool_takes_up(killed: Killed, tmp_path: Path) -
     cut = tmp_path / "cut.alloctrace"
     cut.write_bytes(data[: blocks[-1].offset + 50])
     reader = _replay.TraceReader(str(cut), str(spool))
-    integrity, read = reader.integrity(), rows_of(reader)
+    integrity, read = reader.integrity, rows_of(reader)
     gone = range(blocks[-1].first, in_trace)
     assert len(gone) > 0 and fields(read) == fields([row for row in rows if row[0] not in gone])
-    assert integrity["state"] == "gaps" and integrity["missing_events"] == len(gone)
+    assert integrity.state == "gaps" and integrity.missing_events == len(gone)
 
 
 def test_a_spool_with_damage(killed: Killed, read_with_spool: ReadWithSpool) -> None:
@@ -88,7 +87,7 @@ def test_a_spool_with_damage(killed: Killed, read_with_spool: ReadWithSpool) -> 
             damaged[offset] = value
             integrity, read = read_with_spool(bytes(damaged))
             assert [row[0] for row in read[:in_trace]] == list(range(in_trace)), offset
-            assert integrity["events"] == len(read), offset
+            assert integrity.events == len(read), offset
     for offset in range(ring, log, 3):
         damaged = bytearray(data)
         damaged[offset] ^= 1 << dice.randrange(8)
@@ -96,7 +95,7 @@ def test_a_spool_with_damage(killed: Killed, read_with_spool: ReadWithSpool) -> 
         integrity, read = read_with_spool(bytes(damaged))
         others = [row for row in rows if row[0] < in_trace or row[0] % SPOOL_RING != slot]
         assert fields([row for row in read if row[0] < in_trace or row[0] % SPOOL_RING != slot]) == fields(others)
-        assert len(read) + integrity["uncommitted"] == len(rows) and integrity["missing_events"] == 0
+        assert len(read) + integrity.uncommitted == len(rows) and integrity.missing_events == 0
     for offset in range(log, len(data)):
         damaged = bytearray(data)
         damaged[offset] ^= 1 << dice.randrange(8)

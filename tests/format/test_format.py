@@ -54,8 +54,8 @@ KINDS = [
     "pool_allocator",
 ]
 DEVICES = {0: "cpu", 1: "cuda"}
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP, STATE_BLOCK = 1, 2, 3, 10, 21
-ALLOCATED, PENDING_FREE = 1, 2
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP = 1, 2, 3, 10
+SEGMENTS_AND_STATES = (4, 5, 6, 7, 20, 21)
 
 
 def decoded(text: bytes) -> str:
@@ -67,30 +67,23 @@ def demangled(name: bytes) -> str:
 
 
 def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
-    """Sizes of the events, those of frees that were not told filled in from the allocs, as the document says."""
-    live: dict[tuple[Any, ...], int] = {}
-    requested: dict[tuple[Any, ...], int] = {}
+    """Sizes of the events; those of frees that the trace does not have are those of the blocks in use at their
+    addresses, as the document says."""
+    allocated: dict[tuple[Any, ...], int] = {}
+    pending: dict[tuple[Any, ...], int] = {}
     sizes = []
     for _, event in oracle.events():
         key = (*oracle.names.locations.get(event.location, (0, 0))[:2], event.address)
         size = event.size
         if event.kind == ALLOC:
-            live[key] = size
-            requested.pop(key, None)  # an address in use again: its completion was lost
-        elif event.kind == STATE_BLOCK:  # known here if it was not before: the recording began in mid-run
-            if event.node_sequence == ALLOCATED and key not in live:
-                live[key] = event.sequence
-                requested.pop(key, None)
-            elif event.node_sequence == PENDING_FREE and key not in requested:
-                requested[key] = event.sequence
-        elif event.kind == FREE_COMPLETED and key in requested:
-            size = size or requested[key]
-            del requested[key]
-        elif event.kind in (FREE_REQUESTED, FREE_COMPLETED):
-            size = size or live.get(key, 0)
-            live.pop(key, None)
-            if event.kind == FREE_REQUESTED:
-                requested[key] = size
+            allocated[key] = size
+            pending.pop(key, None)  # an address in use again: its completion was lost
+        elif event.kind == FREE_REQUESTED and key in allocated:
+            pending[key] = allocated.pop(key)
+            size = size or pending[key]
+        elif event.kind == FREE_COMPLETED and (key in allocated or key in pending):
+            requested = pending.pop(key) if key in pending else allocated.pop(key)
+            size = size or requested
         sizes.append(size)
     return sizes
 
@@ -230,6 +223,8 @@ def any_events(count: int, seed: int) -> core_probe.Events:
     # A mark's size is the id of its name, and marks of the probe have one.
     events["size"][np.isin(events["kind"], [11, 12, 13])] = 4
     events["address"] = random.integers(0, 12, count) * 512
+    # Elsewhere: what a segment's coming and going does to the blocks in it is the replay's business.
+    events["address"][np.isin(events["kind"], SEGMENTS_AND_STATES)] += 1 << 40
     events["sequence"] = random.integers(0, 1 << 40, count)
     events["node_sequence"] = random.integers(0, 5, count)
     return events

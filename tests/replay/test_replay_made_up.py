@@ -100,9 +100,20 @@ def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
     assert trace.stack_totals()["allocations"].sum() == 0 and trace.stack_totals()["live_blocks"].sum() == 1
 
 
-def test_check_points_know_what_forward_caused(tmp_path: Path) -> None:
-    """Of each moment, on whatever way it is reached: as the events tell it from the trace's start."""
-    count = 1_700_000  # some check points
+def test_a_free_has_the_size_of_its_block_in_a_state(tmp_path: Path) -> None:
+    rows = [event("allocator_state", size=3), event("state_segment", address=BEGIN, size=2 * MIB)]
+    rows += [
+        event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB - 7 - part, node_sequence=part + 1)
+        for part in (0, 1)
+    ]
+    trace = load(tmp_path, [*rows, *freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)])
+    sizes = trace.events(kinds=("free_requested", "free_completed"))["nbytes"]
+    assert sizes.tolist() == [MIB - 7, MIB - 7, MIB - 8]
+
+
+def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
+    """The sizes of frees and what forward caused: the same for each position, whichever way it is reached."""
+    count = 1_700_000  # some checkpoints
     number = np.arange(count // 2)
     events = core_probe.make_events(count)
     events["time"], events["location"] = np.arange(count), CUDA
@@ -110,7 +121,7 @@ def test_check_points_know_what_forward_caused(tmp_path: Path) -> None:
     made, ended = events[0::2], events[1::2]
     made["kind"], ended["kind"] = KINDS.index("alloc"), KINDS.index("free_completed")
     made["address"], ended["address"] = 64 * (number % 1000), 64 * ((number + 500) % 1000)
-    made["size"] = ended["size"] = 64
+    made["size"] = 1 + number % 64
     is_backward = number % 2 == 1
     node, thread = number // 2 % 300_000, 1 + number // 4 % 3
     made["thread"] = np.where(is_backward, 4, thread)
@@ -120,7 +131,14 @@ def test_check_points_know_what_forward_caused(tmp_path: Path) -> None:
     with core_probe.Recorder(tmp_path / "t.alloctrace", ring_events=1 << 16, wait_ns=10**10) as recorder:
         assert recorder.push(events) == count
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    told = trace.events(columns=["seq", "stack_id", "forward_stack_id"], kinds=("alloc",)).set_index("seq")
+    events_of_all = trace.events(columns=["seq", "kind", "nbytes", "stack_id", "forward_stack_id"])
+    told = events_of_all[events_of_all["kind"] == "alloc"].set_index("seq")
+    frees = events_of_all.loc[events_of_all["kind"] == "free_completed", "nbytes"]
+    assert frees.tolist()[500:] == made["size"][:-500].tolist()
+    for since, until in ((1_699_000, None), (760_000, 770_000), (740_000, 800_000), (1_600_001, 1_600_010)):
+        part = trace.events(since=since, until=until, columns=list(events_of_all.columns))
+        expected = events_of_all[(events_of_all["seq"] >= since) & (events_of_all["seq"] < (until or count))]
+        assert part.equals(expected.reset_index(drop=True)), (since, until)
     for moment in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
         live = trace.live(at=moment)
         own, forward = (told.loc[live["birth_seq"], name].to_numpy() for name in ("stack_id", "forward_stack_id"))

@@ -19,14 +19,14 @@ struct SpoolContents {
   };
   std::vector<Run> runs;             // in order; a break between runs is a hook that never came to its end
   std::uint64_t first_sequence = 0;  // everything before it is in the trace file
-  std::uint64_t uncommitted = 0;     // places claimed by such hooks
+  std::uint64_t uncommitted = 0;     // slots claimed by such hooks
   Bytes definitions;
   ClockAnchor anchor{};  // the latest
   Counters counters{};
 };
 
-// nullopt when there is no such file, or it is not the spool of this session. Safe against a recording that goes on
-// meanwhile, provided that the trace file is read afterwards.
+// nullopt when there is no such file, or it is not the spool of this session. Safe against a recording that still
+// runs, provided that the trace file is read afterwards.
 std::optional<SpoolContents> read_spool(const std::string& path, const std::uint8_t (&session_id)[16]);
 
 }  // namespace alloctrace

@@ -125,8 +125,7 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
   first_block = sizeof header;
   const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
   if (available < sizeof header) {
-    // Cut inside its first bytes, or nothing at all yet: a trace of which nothing is left. Other short files are no
-    // traces.
+    // Cut inside its first bytes, or nothing at all yet: a trace with nothing left. Other short files are not traces.
     if (!magic_fits) throw FormatError(path_ + " is not an alloctrace trace");
     integrity_.truncated_bytes = available;
     return;
@@ -140,7 +139,7 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
                       "): upgrade pytorch_alloctrace");
   }
   if (magic_fits && sound) return;
-  // A trace whose first page was lost is still one. But a large file of another kind is told apart without reading all
+  // A trace whose first page was lost is still one. But a large file of another kind is recognised without reading all
   // of it.
   const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
   if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
@@ -227,7 +226,7 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
   if (is_cut && !integrity_.ended) {
     integrity_.truncated_bytes += end - begin;
   } else {
-    // One stretch may end in several pieces: garbage that happens to look like a block's header is a second one.
+    // One damaged part may end in several pieces: garbage that happens to look like a block's header is a second one.
     if (begin != last_damage_end_) ++integrity_.corrupt_blocks;
     integrity_.corrupt_bytes += end - begin;
     last_damage_end_ = end;
@@ -244,8 +243,8 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       definitions_.add(payload.data(), payload.size());
       break;
     case BlockType::kEvents: {
-      if (!chunks_.empty() && header.first_sequence < chunks_.back().first_sequence + chunks_.back().event_count) {
-        throw DecodeError("a block tells events that were told before");
+      if (!chunks_.empty() && header.first_sequence < chunks_.back().end_sequence()) {
+        throw DecodeError("a block has events that were in one before it");
       }
       Chunk chunk;
       chunk.first_sequence = header.first_sequence;
@@ -264,7 +263,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
     default:
       break;  // of a newer writer: not needed to read the rest
   }
-  // Every block tells the number of the next event: an event block missing before it shows.
+  // Every block has the number of the next event: a missing event block before it shows.
   const std::uint64_t next = header.first_sequence + (header.type == BlockType::kEvents ? header.event_count : 0);
   if (header.type != BlockType::kEvents && next > next_sequence_) {
     integrity_.missing_events += next - next_sequence_;
@@ -274,7 +273,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
 
 void TraceReader::add_chunk(const Chunk& chunk) {
   if (chunk.first_sequence > next_sequence_) integrity_.missing_events += chunk.first_sequence - next_sequence_;
-  next_sequence_ = std::max(next_sequence_, chunk.first_sequence + chunk.event_count);
+  next_sequence_ = std::max(next_sequence_, chunk.end_sequence());
   integrity_.events += chunk.event_count;
   chunks_.push_back(chunk);
 }
@@ -307,7 +306,7 @@ void TraceReader::take_spool() {
     chunk.begin = begin;
     chunk.end = last_anchor_;
     chunk.spool_run = run;
-    // A break before this run is a hook that never ended, told as `uncommitted`: not a missing event.
+    // A break before this run is a hook that never ended, counted as `uncommitted`: not a missing event.
     next_sequence_ = std::max(next_sequence_, chunk.first_sequence);
     add_chunk(chunk);
     integrity_.recovered += chunk.event_count;

@@ -29,10 +29,10 @@ class OpenError : public std::runtime_error {
 // What is there and what is missing. `state()` sums it up in one word.
 struct Integrity {
   std::uint64_t events = 0;          // readable
-  std::uint64_t recovered = 0;       // of these, from the spool
+  std::uint64_t recovered = 0;       // of `events`, from the spool
   std::uint64_t uncommitted = 0;     // hooks that were killed before their end: their calls had not returned
   std::uint64_t missing_events = 0;  // in damaged or absent blocks, by the sequence numbers around them
-  std::uint64_t corrupt_blocks = 0;  // damaged stretches of the file
+  std::uint64_t corrupt_blocks = 0;  // damaged parts of the file
   std::uint64_t corrupt_bytes = 0;
   std::uint64_t truncated_bytes = 0;  // of an unfinished block at the end
   bool ended = false;                 // the recording was stopped in good order
@@ -52,6 +52,9 @@ struct Chunk {
   ClockAnchor begin{}, end{};
   std::uint64_t payload_offset = 0, payload_bytes = 0;  // in the file
   std::size_t spool_run = SIZE_MAX;                     // or: which run of the spool
+
+  // The number after that of its last event.
+  std::uint64_t end_sequence() const { return first_sequence + event_count; }
 };
 
 // Turns the counter values of one chunk into wall clock time.
@@ -63,7 +66,7 @@ struct ChunkClock {
 
 class TraceReader {
  public:
-  // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` is told a share from 0
+  // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` gets a share from 0
   // to 1. Throws OpenError or FormatError; damage never throws.
   TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {});
 
@@ -82,7 +85,7 @@ class TraceReader {
 
   // For the wall clock time (ns since 1970) of the chunk's events.
   ChunkClock clock_of(const Chunk& chunk) const;
-  // First and last moment known, wall clock.
+  // First and last time known, wall clock.
   std::int64_t begin_ns() const { return begin_ns_; }
   std::int64_t end_ns() const { return end_ns_; }
 
@@ -108,7 +111,7 @@ class TraceReader {
   std::optional<SpoolContents> spool_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t damaged_end_ = 0;      // end of the last event block whose payload is damaged
-  std::uint64_t last_damage_end_ = 0;  // in the file: of the stretch that was noted last
+  std::uint64_t last_damage_end_ = 0;  // in the file: of the damage that was noted last
   ClockAnchor first_anchor_{}, last_anchor_{};
   double slope_ = 1.0;  // ns per count over the whole trace
   std::int64_t begin_ns_ = 0, end_ns_ = 0;

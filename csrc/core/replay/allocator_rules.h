@@ -1,6 +1,6 @@
 // The rules by which torch's native CUDA allocator cuts blocks to size (c10/cuda/CUDACachingAllocator.cpp: round_size,
-// should_split), as its settings stand at a moment of the trace. Which free block it takes, and which segments it
-// makes, is not modelled: the events tell.
+// should_split), with its settings at a position of the trace. Which free block it takes and which segments it makes
+// is not modelled: the events say so.
 #pragma once
 
 #include <array>
@@ -10,10 +10,14 @@
 
 namespace alloctrace {
 
-constexpr std::uint64_t kMinimumBlock = 512;
-constexpr std::uint64_t kSmallRequest = std::uint64_t{1} << 20;          // requests up to here come from small segments
-constexpr std::uint64_t kSmallSegment = std::uint64_t{2} << 20;          // all of them are of this size
-constexpr std::uint64_t kDefaultLargeSegment = std::uint64_t{20} << 20;  // for requests that would fill less of one
+// The one copy of these numbers: Python has them from _replay. In bytes.
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMinimumBlock = 512;           // sizes of blocks are rounded up to a multiple of it
+constexpr std::uint64_t kSmallRequest = kMiB;          // requests up to here come from the small pool
+constexpr std::uint64_t kSmallSegment = 2 * kMiB;      // size of all its segments; unit of those made for one request
+constexpr std::uint64_t kLeastOwnSegment = 10 * kMiB;  // from here on a request gets a segment of its own size
+constexpr std::uint64_t kDefaultLargeSegment = 20 * kMiB;
+constexpr std::uint64_t kLeastSplitSize = 20 * kMiB;  // torch takes no max_split_size_mb that is not above this
 
 struct AllocatorSettings {
   static constexpr std::size_t kIntervals = 16;  // of roundup_power2_divisions: 1 MiB to 64 GiB, by powers of two
@@ -22,7 +26,7 @@ struct AllocatorSettings {
   std::uint64_t large_segment_size = kDefaultLargeSegment;
   bool expandable_segments = false;
 
-  // Takes over what the JSON text of a `config` event tells; what it does not tell stays.
+  // Takes over the settings in the JSON text of a `config` event; those it does not have stay.
   void read(const std::string& json);
 
   // Size of the block that a request of `bytes` needs.

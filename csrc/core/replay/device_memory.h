@@ -1,10 +1,10 @@
-// The memory of one device as torch's allocator has it at a moment: its segments, and the blocks that tile them. A
-// mirror of the native caching allocator's own lists, moved on by the events of a trace.
+// The memory of one device at a position of a trace: its segments, and the blocks that tile them. A mirror of the
+// native caching allocator's own lists, updated by the events of the trace.
 //
 // Each event is constant work: blocks are found by their address and know their neighbours. (Free blocks of expandable
 // segments are also kept in order, for unmapping begins anywhere in one.)
 //
-// An event that contradicts the mirror is told, and the mirror follows the event.
+// An event that contradicts the mirror is reported, and the mirror follows the event.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ enum class PieceState : std::uint8_t { kFree, kAllocated, kPendingFree, kUnmappe
 using PieceIndex = std::uint32_t;
 constexpr PieceIndex kNoPiece = UINT32_MAX;
 
-// A stretch of a segment: torch's Block. Unmapped stretches of expandable segments are pieces too; the last one of each
-// reaches to the end of the address space, since no event tells its size. One cache line: most are far from each other.
+// A part of a segment: torch's Block. Unmapped parts of expandable segments are pieces too; the last one of each
+// reaches to the end of the address space, since no event has its size. One cache line: most are far from each other.
 struct alignas(64) Piece {
   std::uint64_t address = 0, size = 0;
-  std::uint64_t requested = 0;  // of a free one: what torch has left there from its former lives
+  std::uint64_t requested = 0;  // in a free one what torch left there from an earlier block
   std::uint64_t birth = 0;      // sequence number of its alloc
   std::int64_t birth_ns = 0;
   PieceIndex previous = kNoPiece, next = kNoPiece;  // neighbours in the segment
   std::uint32_t segment = 0;
-  std::uint32_t stack = 0;  // of forward, where `is_of_backward` says so
+  std::uint32_t stack = 0;  // the forward's, where `is_of_backward` says so
   std::uint32_t thread = 0;
   std::uint16_t node_type = 0;
   PieceState state = PieceState::kUnused;
@@ -45,10 +45,10 @@ struct alignas(64) Piece {
 };
 static_assert(sizeof(Piece) == 64);
 
-// What one cudaMalloc gave, or one expandable range of addresses. Entry 0 stands for no segment: blocks of allocators
-// that tell none.
+// What one cudaMalloc returned, or one expandable range of addresses. Entry 0 stands for no segment: blocks of
+// allocators that report none.
 struct Segment {
-  std::uint64_t origin = 0;            // of an expandable one: an address from which units of mapping are counted
+  std::uint64_t origin = 0;            // if expandable: an address from which units of mapping are counted
   std::uint64_t unit = kSmallSegment;  // of mapping
   std::uint32_t location = 0;
   bool is_large = false;
@@ -56,7 +56,7 @@ struct Segment {
   bool is_expandable = false;
 };
 
-// Bytes, but for `blocks`. The definitions are those of docs/reading.md, "What the bytes mean".
+// Bytes, except for `blocks`. The definitions are those of docs/reading.md, "What the bytes mean".
 struct MemoryTotals {
   std::uint64_t requested = 0, allocated = 0, active = 0, reserved = 0, releasable = 0;
   std::uint64_t blocks = 0;  // allocated ones
@@ -70,7 +70,8 @@ struct StackTotals {
   std::uint64_t allocations = 0, bytes = 0, largest = 0;
 };
 
-// A segment as torch.cuda.memory_snapshot() lists it: of an expandable one, each stretch that is mapped without a gap.
+// A segment as torch.cuda.memory_snapshot() lists it: an expandable one as one row for each part that is mapped without
+// a gap.
 struct SegmentView {
   std::uint64_t address = 0, total_size = 0, allocated_size = 0, active_size = 0, requested_size = 0;
   std::uint32_t location = 0;
@@ -78,27 +79,27 @@ struct SegmentView {
   std::size_t first_block = 0, block_count = 0;  // in the list of blocks
 };
 
-// What the trace has told of how the device's allocator works.
+// What is known so far of how the device's allocator works.
 struct DeviceRules {
   AllocatorSettings settings;
-  bool tells_segments = false;
+  bool reports_segments = false;
   std::vector<std::uint64_t> unsplit_pools;  // no_split was set
-  std::uint32_t restoring_thread = 0;        // it makes a pool's blocks as they were before; 0: none does
-  std::vector<std::uint64_t> left_pools;     // were in use, and are no more: only the last resort allocates there
+  std::uint32_t restoring_thread = 0;        // it restores a pool's blocks; 0: no thread does
+  std::vector<std::uint64_t> left_pools;     // no longer in use: torch allocates there only as a last resort
   std::vector<std::uint64_t> own_pools;      // have an allocator of their own: never expandable
 };
 
 // What was seen of a device so far.
 struct DeviceHistory {
   bool is_touched = false;  // a block of it was known
-  // Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost.
+  // Frees of blocks whose alloc is not in the trace: made before it began, or lost.
   std::uint64_t unmatched_frees = 0;
-  // Allocs at an address that was live: the free between is missing. The old block is taken as freed.
+  // Allocs at an address that was live: the free between them is missing. The old block counts as freed.
   std::uint64_t missed_frees = 0;
-  std::set<std::uint64_t> unmatched_requests;  // of these the completion is not counted once more
+  std::set<std::uint64_t> unmatched_requests;  // their completion is not counted again
 };
 
-// A DeviceMemory that is only kept: what cannot be made anew of the rest.
+// A DeviceMemory in a checkpoint: only what cannot be rebuilt from the rest.
 struct PackedMemory {
   std::int32_t device_type = 0, device_index = 0;
   DeviceRules rules;
@@ -107,7 +108,7 @@ struct PackedMemory {
   std::vector<std::uint32_t> unused_segments;
   std::uint64_t reserved = 0;
   DeviceHistory history;
-  std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // that have allocated, with their numbers
+  std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // those that have allocated, with their ids
 
   std::size_t bytes() const {
     return pieces.capacity() * sizeof(Piece) + segments.capacity() * sizeof(Segment) +
@@ -123,18 +124,18 @@ class DeviceMemory {
   std::int32_t device_type() const { return device_type_; }
   std::int32_t device_index() const { return device_index_; }
 
-  // Takes in the next event of this device. forward_stack: of an allocation, see ForwardStacks. nullptr, or in a few
-  // words what contradicts the state before.
-  const char* apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, std::uint32_t forward_stack);
+  // Takes in the next event of this device, and fills in the size of a free where the trace does not have it.
+  // forward_stack: of an allocation, see ForwardStacks. nullptr, or in a few words what contradicts the state before.
+  const char* apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, std::uint32_t forward_stack);
 
   const MemoryTotals& totals() const { return totals_; }
   std::uint64_t largest_free() { return free_sizes_.largest(); }
-  // No block of it is known, nor ever was.
+  // No block of it was ever known.
   bool is_untouched() const { return !history_.is_touched; }
-  // Whether its allocator tells segments: only then do reserved, and what follows from it, mean anything.
-  bool tells_segments() const { return rules_.tells_segments; }
+  // Whether its allocator reports segments: only then does reserved, and what follows from it, mean anything.
+  bool reports_segments() const { return rules_.reports_segments; }
 
-  // What each has allocated, by its number.
+  // What each stack has allocated, by its id.
   const std::vector<StackTotals>& stacks() const { return stacks_; }
   const DeviceHistory& history() const { return history_; }
   template <typename Visit>
@@ -146,19 +147,19 @@ class DeviceMemory {
 
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
-  // Becomes what `state` (the events state_segment and state_block, in order) tells. Stacks and births are kept where
-  // the same block was known. False when it makes no sense: damage.
+  // Becomes what `state` (the events state_segment and state_block, in order) describes. Stacks and births are kept
+  // where the same block was known. False where the state makes no sense: damage.
   bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns);
-  // In words, the first of the differences to a state that is told; empty when there is none.
+  // In words, the first difference to a state in the trace; empty when there is none.
   std::string difference_to(const std::vector<Event>& state) const;
 
-  // A copy that is only kept, and this becoming what such a copy was made of.
+  // A copy to keep, and the way back from one.
   PackedMemory packed() const;
   void unpack(const PackedMemory& packed);
 
-  // The memory that an event will need: first where its block is noted; once that has come, the block; then what is
-  // next to it. (Always inline: gcc takes a call that does nothing but this for one without effect, and drops it.)
-  [[gnu::always_inline]] void prefetch_place(const Event& event) const {
+  // Asks for the memory that an event will need: first the entry of its block; once that is here, the block; then its
+  // neighbours. (Always inline: gcc takes a call that does nothing but this for one without effect, and drops it.)
+  [[gnu::always_inline]] void prefetch_entry(const Event& event) const {
     piece_at_.prefetch(event.address);
     if (event.kind == EventKind::kAlloc && event.stack < stacks_.size()) __builtin_prefetch(&stacks_[event.stack]);
   }
@@ -172,7 +173,7 @@ class DeviceMemory {
     const Piece& piece = pieces_[*found];
     __builtin_prefetch(&segments_[piece.segment]);
     if (event.kind == EventKind::kAlloc) {
-      piece_at_.prefetch(piece.address + rules_.settings.rounded(event.size));  // of the rest, should it be split
+      piece_at_.prefetch(piece.address + rules_.settings.rounded(event.size));  // of the rest, if it is split
     } else {
       piece_at_.prefetch(piece.address + piece.size);
       if (piece.previous != kNoPiece) __builtin_prefetch(&pieces_[piece.previous]);
@@ -182,8 +183,8 @@ class DeviceMemory {
 
  private:
   const char* allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns, std::uint32_t forward_stack);
-  const char* request_free(const Event& event);
-  const char* complete_free(const Event& event);
+  const char* request_free(Event& event);
+  const char* complete_free(Event& event);
   const char* add_segment(const Event& event);
   const char* remove_segment(const Event& event);
   const char* map(const Event& event);

@@ -33,7 +33,7 @@ class ForwardStacks {
   static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 10, kThreads = 256;
   using Part = std::array<Entry, kPart>;
   // The last nodes that a thread made. A step of the largest models makes tens of thousands, most threads make few, so
-  // it grows in parts; these are shared with the check points that were made since they changed.
+  // it grows in parts; these are shared with the checkpoints that were made since they changed.
   struct Ring {
     std::vector<std::shared_ptr<Part>> parts;
     std::uint64_t used = 0;  // when it was last turned to
@@ -47,8 +47,8 @@ class ForwardStacks {
   ForwardStacks(ForwardStacks&&) = default;
   ForwardStacks& operator=(ForwardStacks&&) = default;
 
-  // Takes in the next allocation. Where it is of backward and has no stack of its own: the stack of forward that caused
-  // it, 0 when that is not known.
+  // Takes in the next allocation. Where it is of backward and has no stack of its own: the stack of the forward that
+  // caused it, 0 when unknown.
   std::uint32_t take(const Event& event) {
     if (event.node_type != 0) return find(event);
     if (event.stack == 0 || event.sequence == 0) return 0;
@@ -56,12 +56,12 @@ class ForwardStacks {
     if (entry.node != event.sequence) entry = {event.sequence, event.stack};
     return 0;
   }
-  // The same of a request that came to nothing.
+  // The same for a request that was refused.
   std::uint32_t find(const Event& event);
 
   const Rings& rings() const { return rings_; }
   void become(const Rings& rings);
-  // Of what changed since rings() was last copied.
+  // How much changed since rings() was last copied.
   std::size_t changed_bytes() const;
 
  private:

@@ -1,5 +1,5 @@
-// The sizes of all free pieces, of which the largest is known at once, whatever comes and goes. An ordered map would
-// cost more than the rest of the replay.
+// The sizes of all free pieces; the largest is known at any time. An ordered map would cost more than the rest of the
+// replay.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What a replay measures over time: intervals of equal length, of each measure the lowest, the highest and the last
-// value, so that no peak is lost.
+// What a replay measures over time: for each of many equal intervals the lowest, the highest and the last value of each
+// measure, so that no peak is lost.
 #pragma once
 
 #include <array>

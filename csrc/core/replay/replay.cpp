@@ -26,8 +26,7 @@ std::size_t Replay::device_of(std::uint32_t location) {
   return index;
 }
 
-std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
-                             ReplayFindings* findings) {
+Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings) {
   told_.time_ns = time_ns;
   switch (event.kind) {
     case EventKind::kAlloc:
@@ -56,28 +55,28 @@ std::ptrdiff_t Replay::apply(const Event& event, std::uint64_t sequence, std::in
           ++findings->after_loss;
         }
       }
-      return static_cast<std::ptrdiff_t>(device);
+      return {static_cast<std::ptrdiff_t>(device), forward_stack};
     }
     case EventKind::kAllocatorState:
       if (told_.state.left != 0) void_state(findings);
       told_.state = {device_of(event.location), sequence, event.size, time_ns, {}};
-      if (told_.state.left != 0) return -1;
+      if (told_.state.left != 0) return {};
       break;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
       if (told_.state.left == 0 || device_of(event.location) != told_.state.device)
-        return -1;  // its beginning is missing
+        return {};  // its beginning is missing
       told_.state.events.push_back(event);
-      if (--told_.state.left != 0) return -1;
+      if (--told_.state.left != 0) return {};
       break;
     case EventKind::kLost:
       note_loss();
-      return -1;
+      return {};
     default:
-      return -1;
+      return {};
   }
   end_state(findings);
-  return static_cast<std::ptrdiff_t>(told_.state.device);
+  return {static_cast<std::ptrdiff_t>(told_.state.device)};
 }
 
 // Events of it are missing.

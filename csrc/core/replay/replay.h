@@ -1,8 +1,8 @@
 // The memory of all devices at any event of a trace, rebuilt from its events alone: streaming, constant work per event,
 // memory in proportion to live blocks.
 //
-// The trace may tell the allocator's own state now and then (at its start, its end, on request). Each is compared with
-// what the replay has, and where they differ the replay goes on from the state: so it is whole again after a loss.
+// The trace may have states of the allocator itself (at its start, its end, on request). Each is compared with the
+// replay, and where they differ the replay continues from the state: so it is exact again after a loss.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ struct ReplayFindings {
   static constexpr std::size_t kKept = 1000;
 
   std::uint64_t states = 0, agreeing = 0;
-  std::uint64_t resumed = 0;         // states from which a replay went on that had a loss behind it
+  std::uint64_t resumed = 0;         // states from which the replay continued after a loss
   std::uint64_t void_states = 0;     // events inside them are missing
   std::uint64_t contradictions = 0;  // events that do not fit what came before, with no loss to explain them
   std::uint64_t after_loss = 0;      // those that a loss explains
   std::vector<Item> differences, kept_contradictions;  // the first kKept of each
 };
 
-// What a replay has been told so far, but for the memory itself.
+// What a replay knows so far, apart from the memory itself.
 struct ReplayKnowledge {
-  // A state that is being told. No event of its device comes between; those of others may.
+  // A state that is being read. No event of its device comes in between; those of others may.
   struct ToldState {
     std::size_t device = 0;
     std::uint64_t sequence = 0, left = 0;
@@ -44,47 +44,53 @@ struct ReplayKnowledge {
   };
 
   std::vector<std::size_t> device_of_location;
-  std::vector<bool> is_known;  // by device: nothing was lost since its beginning, or its last state
+  std::vector<bool> is_known;  // by device: nothing was lost since its beginning or its last state
   std::vector<bool> was_in_use;
   bool had_loss = false;  // before a device's first event
   ToldState state;
   std::int64_t time_ns = 0;
 };
 
-// A replay that is only kept.
+// A replay in a checkpoint.
 struct PackedReplay {
   ReplayKnowledge told;
   ForwardStacks::Rings forward;
-  std::size_t forward_bytes = 0;  // that no check point before it has
+  std::size_t forward_bytes = 0;  // that no checkpoint before it has
   std::vector<PackedMemory> devices;
 
   std::size_t bytes() const;
+};
+
+// What an event changed.
+struct Change {
+  std::ptrdiff_t device = -1;       // whose memory; -1: none
+  std::uint32_t forward_stack = 0;  // of an allocation of backward, see ForwardStacks
 };
 
 class Replay {
  public:
   explicit Replay(const Definitions& definitions) : definitions_(&definitions), forward_(definitions) {}
 
-  // Takes in the next event. Returns the device that it changed, -1 when none did.
-  std::ptrdiff_t apply(const Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
+  // Takes in the next event, and fills in the size of a free where the trace does not have it.
+  Change apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
   // Events are missing here.
   void note_loss();
-  // Of a request that backward made, the stack of forward that caused it (see ForwardStacks).
+  // For a request that backward made: the stack of the forward that caused it (see ForwardStacks).
   std::uint32_t forward_stack(const Event& request) { return forward_.find(request); }
 
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }
   // nullptr for a device that has no events yet.
   const DeviceMemory* find(std::int32_t device_type, std::int32_t device_index) const;
-  // Whether the first thing told of the device was a state with memory in it: it was in use before the recording began.
+  // Whether the device's first events were a state with memory in it: it was in use before the recording began.
   bool was_in_use(std::size_t device) const { return told_.was_in_use[device]; }
-  // When the last event happened that was taken in; 0 before the first.
+  // Time of the last event that was taken in; 0 before the first.
   std::int64_t time_ns() const { return told_.time_ns; }
-  // A copy that is only kept, and this becoming what such a copy was made of.
+  // A copy to keep, and the way back from one.
   PackedReplay packed() const;
   void unpack(const PackedReplay& packed);
-  [[gnu::always_inline]] void prefetch_place(const Event& event) const {
-    if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_place(event);
+  [[gnu::always_inline]] void prefetch_entry(const Event& event) const {
+    if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_entry(event);
   }
   [[gnu::always_inline]] void prefetch_piece(const Event& event) const {
     if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_piece(event);

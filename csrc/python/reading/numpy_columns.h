@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -34,12 +35,25 @@ py::array_t<T> to_array(std::vector<T>&& values) {
   return py::array_t<T>(size, data, keep);
 }
 
-// One column of a run of structs.
+// One column of a run of structs, in the type that it has here.
 template <typename T, typename Row, typename Get>
 py::array_t<T> column(const std::vector<Row>& rows, Get get) {
-  std::vector<T> values(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) values[i] = static_cast<T>(get(rows[i]));
-  return to_array(std::move(values));
+  py::array_t<T> values(static_cast<py::ssize_t>(rows.size()));
+  T* const begin = values.mutable_data();
+  for (std::size_t i = 0; i < rows.size(); ++i) begin[i] = static_cast<T>(get(rows[i]));
+  return values;
+}
+
+template <typename Integer>
+std::int64_t clamped(Integer value) {
+  return std::cmp_greater(value, INT64_MAX) ? INT64_MAX : static_cast<std::int64_t>(value);
+}
+
+// One column of numbers: sequence numbers, sizes, times, ids. Signed, since unsigned ones wrap where pandas subtracts
+// them; a number that only a damaged trace can hold becomes the largest.
+template <typename Row, typename Get>
+py::array_t<std::int64_t> integers(const std::vector<Row>& rows, Get get) {
+  return column<std::int64_t>(rows, [&](const Row& row) { return clamped(get(row)); });
 }
 
 }  // namespace alloctrace

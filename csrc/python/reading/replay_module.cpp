@@ -6,15 +6,15 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../../core/reading/trace_reader.h"
-#include "../../core/replay/forward_stacks.h"
-#include "../../core/replay/requested_sizes.h"
+#include "../../core/replay/allocator_rules.h"
+#include "event_stream.h"
 #include "numpy_columns.h"
 #include "replay_states.h"
 
@@ -30,123 +30,6 @@ std::string readable_node_type(const NodeType& type) {
       abi::__cxa_demangle(type.name.c_str(), nullptr, nullptr, &status), &std::free);
   return name ? name.get() : type.name;
 }
-
-py::dict integrity_dict(const Integrity& integrity) {
-  py::dict lost;
-  lost["ring_full"] = integrity.counters.lost[static_cast<std::size_t>(LossCause::kRingFull)];
-  lost["write_failed"] = integrity.counters.lost[static_cast<std::size_t>(LossCause::kWriteFailed)];
-  lost["fault"] = integrity.counters.lost[static_cast<std::size_t>(LossCause::kFault)];
-  py::dict result;
-  result["state"] = integrity.state();
-  result["events"] = integrity.events;
-  result["lost"] = integrity.lost();
-  result["lost_by_cause"] = lost;
-  result["missing_events"] = integrity.missing_events;
-  result["corrupt_blocks"] = integrity.corrupt_blocks;
-  result["corrupt_bytes"] = integrity.corrupt_bytes;
-  result["truncated_bytes"] = integrity.truncated_bytes;
-  result["recovered"] = integrity.recovered;
-  result["uncommitted"] = integrity.uncommitted;
-  result["ended"] = integrity.ended;
-  result["spool_read"] = integrity.spool_read;
-  result["empty_allocations"] = integrity.counters.empty_allocations;
-  result["reentered"] = integrity.counters.reentered;
-  result["unknown_stacks"] = integrity.counters.unknown_stacks;
-  return result;
-}
-
-// Walks through the events of a trace once, filling in the sizes of frees that were not told, and what in forward
-// caused the allocations of backward.
-class EventStream {
- public:
-  // kinds: numbers of the wanted ones; none: all. from_start: what is filled in may stand in any event before `first`;
-  // without, it is only known of what is near.
-  EventStream(std::shared_ptr<const TraceReader> trace, std::uint64_t first, std::uint64_t end,
-              const std::vector<std::uint8_t>& kinds, bool from_start)
-      : trace_(std::move(trace)),
-        sizes_(trace_->definitions()),
-        forward_(trace_->definitions()),
-        first_(first),
-        end_(end) {
-    if (kinds.empty()) is_wanted_.fill(true);
-    for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
-    const std::vector<Chunk>& chunks = trace_->chunks();
-    while (!from_start && chunk_ + 1 < chunks.size() && chunks[chunk_ + 1].first_sequence <= first_) ++chunk_;
-  }
-
-  // The next events, at least `wanted` while there are so many (whole blocks), or what was found among some millions:
-  // the caller takes notice of Ctrl-C in between. None at the end.
-  py::object next(std::size_t wanted) {
-    Columns columns;
-    {
-      const py::gil_scoped_release unlocked;
-      std::size_t looked_at = 0;
-      while (columns.sequence.size() < wanted && looked_at < kMostLookedAt && chunk_ < trace_->chunks().size()) {
-        looked_at += trace_->chunks()[chunk_].event_count;
-        take(columns, trace_->chunks()[chunk_++]);
-      }
-    }
-    if (columns.sequence.empty() && chunk_ >= trace_->chunks().size()) return py::none();
-    py::dict result;
-    result["seq"] = to_array(std::move(columns.sequence));
-    result["time_ns"] = to_array(std::move(columns.time_ns));
-    result["forward_stack_id"] = to_array(std::move(columns.forward_stack));
-    const std::vector<Event>& events = columns.events;
-    result["kind"] = column<std::uint8_t>(events, [](const Event& event) { return event.kind; });
-    result["location"] = column<std::uint32_t>(events, [](const Event& event) { return event.location; });
-    result["address"] = column<std::uint64_t>(events, [](const Event& event) { return event.address; });
-    result["nbytes"] = column<std::uint64_t>(events, [](const Event& event) { return event.size; });
-    result["thread"] = column<std::uint32_t>(events, [](const Event& event) { return event.thread; });
-    result["stack_id"] = column<std::uint32_t>(events, [](const Event& event) { return event.stack; });
-    result["autograd_seq"] = column<std::uint64_t>(events, [](const Event& event) { return event.sequence; });
-    result["node_seq"] = column<std::uint64_t>(events, [](const Event& event) { return event.node_sequence; });
-    result["node_thread"] = column<std::uint32_t>(events, [](const Event& event) { return event.node_thread; });
-    result["node_type"] = column<std::uint16_t>(events, [](const Event& event) { return event.node_type; });
-    return result;
-  }
-
- private:
-  static constexpr std::size_t kMostLookedAt = 4'000'000;
-  struct Columns {
-    std::vector<std::uint64_t> sequence;
-    std::vector<std::int64_t> time_ns;
-    std::vector<Event> events;
-    std::vector<std::uint32_t> forward_stack;
-  };
-
-  void take(Columns& columns, const Chunk& chunk) {
-    if (chunk.first_sequence >= end_) {
-      chunk_ = trace_->chunks().size();
-      return;
-    }
-    try {
-      trace_->decode(chunk, decoded_);
-    } catch (const DecodeError&) {
-      return;  // its checksum held, so a faulty writer made it; the rest is still good
-    }
-    std::uint64_t sequence = chunk.first_sequence;
-    const ChunkClock clock = trace_->clock_of(chunk);
-    for (Event& event : decoded_) {
-      const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
-      sizes_.fill_in(event);
-      if (sequence >= first_ && sequence < end_ && is_wanted_[static_cast<std::size_t>(event.kind)]) {
-        columns.sequence.push_back(sequence);
-        columns.time_ns.push_back(clock.wall_ns(event.time));
-        columns.events.push_back(event);
-        columns.forward_stack.push_back(forward_stack);
-      }
-      ++sequence;
-    }
-  }
-
-  std::shared_ptr<const TraceReader> trace_;
-  RequestedSizes sizes_;
-  ForwardStacks forward_;
-  std::uint64_t first_, end_;
-  std::array<bool, 256> is_wanted_{};
-  std::size_t chunk_ = 0;
-  std::vector<Event> decoded_;
-};
 
 // The calling-context tree as columns, by stack id; entry 0 is "no stack".
 py::dict stack_table(const TraceReader& trace) {
@@ -178,6 +61,66 @@ py::str text(const std::string& bytes) {
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
+template <typename Record>
+auto text_of(std::string Record::* member) {
+  return [member](const Record& record) { return text(record.*member); };
+}
+
+// The records of one kind by their ids, from 0 on.
+template <typename Record>
+std::vector<Record> records(const Definitions& definitions, std::size_t count,
+                            const Record& (Definitions::*get)(std::uint32_t) const) {
+  std::vector<Record> result;
+  for (std::uint32_t id = 0; id < count; ++id) result.push_back((definitions.*get)(id));
+  return result;
+}
+
+void define_records(py::module_& module) {
+  py::class_<Integrity>(module, "Integrity")
+      .def_property_readonly("state", &Integrity::state)
+      .def_readonly("events", &Integrity::events)
+      .def_property_readonly("lost", &Integrity::lost)
+      .def_property_readonly("lost_by_cause",
+                             [](const Integrity& integrity) {
+                               const auto of = [&](LossCause cause) {
+                                 return integrity.counters.lost[static_cast<std::size_t>(cause)];
+                               };
+                               py::dict result;
+                               result["ring_full"] = of(LossCause::kRingFull);
+                               result["write_failed"] = of(LossCause::kWriteFailed);
+                               result["fault"] = of(LossCause::kFault);
+                               return result;
+                             })
+      .def_readonly("missing_events", &Integrity::missing_events)
+      .def_readonly("corrupt_blocks", &Integrity::corrupt_blocks)
+      .def_readonly("corrupt_bytes", &Integrity::corrupt_bytes)
+      .def_readonly("truncated_bytes", &Integrity::truncated_bytes)
+      .def_readonly("recovered", &Integrity::recovered)
+      .def_readonly("uncommitted", &Integrity::uncommitted)
+      .def_readonly("ended", &Integrity::ended)
+      .def_readonly("spool_read", &Integrity::spool_read)
+      .def_property_readonly("empty_allocations", [](const Integrity& of) { return of.counters.empty_allocations; })
+      .def_property_readonly("reentered", [](const Integrity& of) { return of.counters.reentered; })
+      .def_property_readonly("unknown_stacks", [](const Integrity& of) { return of.counters.unknown_stacks; });
+  py::class_<Location>(module, "Location")
+      .def_readonly("device_type", &Location::device_type)
+      .def_readonly("device_index", &Location::device_index)
+      .def_property_readonly("stream", [](const Location& of) { return clamped(of.stream); })
+      .def_property_readonly("pool", [](const Location& of) { return py::make_tuple(of.pool_first, of.pool_second); });
+  py::class_<ThreadRecord>(module, "Thread")
+      .def_readonly("native_id", &ThreadRecord::native_id)
+      .def_readonly("autograd_id", &ThreadRecord::autograd_id)
+      .def_property_readonly("name", text_of(&ThreadRecord::name))
+      .def_property_readonly("python_name", text_of(&ThreadRecord::python_name));
+  py::class_<DeviceRecord>(module, "Device")
+      .def_readonly("device_type", &DeviceRecord::device_type)
+      .def_readonly("device_index", &DeviceRecord::device_index)
+      .def_readonly("bytes", &DeviceRecord::bytes)
+      .def_property_readonly("name", text_of(&DeviceRecord::name))
+      .def_property_readonly("uuid", text_of(&DeviceRecord::uuid))
+      .def_property_readonly("pci_address", text_of(&DeviceRecord::pci_address));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_replay, module) {
@@ -187,8 +130,15 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
 
+  module.attr("MINIMUM_BLOCK") = kMinimumBlock;
+  module.attr("SMALL_REQUEST") = kSmallRequest;
+  module.attr("SMALL_SEGMENT") = kSmallSegment;
+  module.attr("LEAST_OWN_SEGMENT") = kLeastOwnSegment;
+  module.attr("DEFAULT_LARGE_SEGMENT") = kDefaultLargeSegment;
+  module.attr("LEAST_SPLIT_SIZE") = kLeastSplitSize;
+  define_records(module);
   define_replay(module);
-  py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("wanted"));
+  define_event_stream(module);
 
   py::class_<TraceReader, std::shared_ptr<TraceReader>>(module, "TraceReader")
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
@@ -202,7 +152,7 @@ PYBIND11_MODULE(_replay, module) {
       .def_property_readonly("file_bytes", &TraceReader::file_bytes)
       .def_property_readonly("begin_ns", &TraceReader::begin_ns)
       .def_property_readonly("end_ns", &TraceReader::end_ns)
-      .def("integrity", [](const TraceReader& trace) { return integrity_dict(trace.integrity()); })
+      .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)
       // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.
       .def("string",
@@ -216,32 +166,19 @@ PYBIND11_MODULE(_replay, module) {
            })
       .def("devices",
            [](const TraceReader& trace) {
-             py::list result;
-             for (const auto& [key, device] : trace.definitions().devices()) {
-               result.append(py::make_tuple(device.device_type, device.device_index, device.bytes, text(device.name),
-                                            text(device.uuid), text(device.pci_address)));
-             }
+             std::vector<DeviceRecord> result;
+             for (const auto& [key, device] : trace.definitions().devices()) result.push_back(device);
              return result;
            })
       .def("locations",
            [](const TraceReader& trace) {
-             py::list result;
-             for (std::uint32_t id = 0; id < trace.definitions().location_count(); ++id) {
-               const Location& location = trace.definitions().location(id);
-               result.append(py::make_tuple(location.device_type, location.device_index, location.stream,
-                                            location.pool_first, location.pool_second));
-             }
-             return result;
+             const Definitions& all = trace.definitions();
+             return records(all, all.location_count(), &Definitions::location);
            })
       .def("threads",
            [](const TraceReader& trace) {
-             py::list result;
-             for (std::uint32_t id = 0; id < trace.definitions().thread_count(); ++id) {
-               const ThreadRecord& thread = trace.definitions().thread(id);
-               result.append(
-                   py::make_tuple(thread.native_id, thread.autograd_id, text(thread.name), text(thread.python_name)));
-             }
-             return result;
+             const Definitions& all = trace.definitions();
+             return records(all, all.thread_count(), &Definitions::thread);
            })
       .def("node_types",
            [](const TraceReader& trace) {
@@ -252,12 +189,15 @@ PYBIND11_MODULE(_replay, module) {
              return result;
            })
       .def(
-          "stream",
+          "events",
           [](const std::shared_ptr<TraceReader>& trace, std::uint64_t first, std::uint64_t end,
-             const std::vector<std::uint8_t>& kinds,
-             bool from_start) { return EventStream(trace, first, end, kinds, from_start); },
+             const std::vector<std::uint8_t>& kinds, bool with_state) {
+            TraceCursor cursor(trace, with_state);
+            if (!with_state) cursor.seek(first);
+            return EventStream(std::move(cursor), first, end, kinds);
+          },
           py::arg("first") = 0, py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>(),
-          py::arg("from_start") = true);
+          py::arg("with_state") = true);
 }
 
 }  // namespace alloctrace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
+#include "event_stream.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {
@@ -18,17 +19,15 @@ namespace {
 
 py::dict segment_columns(const std::vector<SegmentView>& segments) {
   py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) {
-    result[name] = column<std::uint64_t>(segments, get);
-  };
-  add("address", [](const SegmentView& row) { return row.address; });
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(segments, get); };
+  result["address"] = column<std::uint64_t>(segments, [](const SegmentView& row) { return row.address; });
   add("total_size", [](const SegmentView& row) { return row.total_size; });
   add("allocated_size", [](const SegmentView& row) { return row.allocated_size; });
   add("active_size", [](const SegmentView& row) { return row.active_size; });
   add("requested_size", [](const SegmentView& row) { return row.requested_size; });
   add("location", [](const SegmentView& row) { return row.location; });
-  add("is_large", [](const SegmentView& row) { return row.is_large; });
-  add("is_expandable", [](const SegmentView& row) { return row.is_expandable; });
+  result["is_large"] = column<bool>(segments, [](const SegmentView& row) { return row.is_large; });
+  result["is_expandable"] = column<bool>(segments, [](const SegmentView& row) { return row.is_expandable; });
   return result;
 }
 
@@ -41,25 +40,22 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   }
   py::dict result;
   result["segment"] = to_array(std::move(segment_of));
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(blocks, get); };
-  const auto add_of_used = [&]<typename Value, typename Get>(const char* name, Value, Get get) {
-    const auto value = [get](const Piece& row) { return row.state == PieceState::kFree ? Value{} : Value(get(row)); };
-    result[name] = column<Value>(blocks, value);
+  result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
+  const auto add_of_used = [&]<typename Get>(const char* name, Get get) {
+    add(name, [get](const Piece& row) { return row.state == PieceState::kFree ? 0 : get(row); });
   };
-  constexpr std::uint64_t kCount{};
-  constexpr std::int64_t kTime{};
-  add("address", [](const Piece& row) { return row.address; });
   add("nbytes", [](const Piece& row) { return row.size; });
   add("requested_size", [](const Piece& row) { return row.requested; });
-  result["state"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.state; });
-  add_of_used("stack_id", kCount, [](const Piece& row) { return row.stack; });
-  result["backward"] = column<std::uint8_t>(
-      blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
-  add_of_used("thread", kCount, [](const Piece& row) { return row.thread; });
-  add_of_used("node_type", kCount, [](const Piece& row) { return row.node_type; });
-  add_of_used("birth_seq", kCount, [](const Piece& row) { return row.birth; });
-  add_of_used("birth_ns", kTime, [](const Piece& row) { return row.birth_ns; });
-  add_of_used("age_ns", kTime, [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
+  result["state"] = column<std::int8_t>(blocks, [](const Piece& row) { return row.state; });
+  add_of_used("stack_id", [](const Piece& row) { return row.stack; });
+  result["backward"] =
+      column<bool>(blocks, [](const Piece& row) { return row.is_of_backward && row.state != PieceState::kFree; });
+  add_of_used("thread", [](const Piece& row) { return row.thread; });
+  add_of_used("node_type", [](const Piece& row) { return row.node_type; });
+  add_of_used("birth_seq", [](const Piece& row) { return row.birth; });
+  add_of_used("birth_ns", [](const Piece& row) { return row.birth_ns; });
+  add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
   return result;
 }
 
@@ -73,13 +69,14 @@ py::dict live_columns(const DeviceMemory& device) {
   for (const auto& [birth, piece] : by_birth) blocks.push_back(*piece);
   py::dict result;
   result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
-  result["nbytes"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.requested; });
-  result["stack_id"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.stack; });
-  result["backward"] = column<std::uint8_t>(blocks, [](const Piece& row) { return row.is_of_backward; });
-  result["thread"] = column<std::uint32_t>(blocks, [](const Piece& row) { return row.thread; });
-  result["node_type"] = column<std::uint16_t>(blocks, [](const Piece& row) { return row.node_type; });
-  result["birth_seq"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.birth; });
-  result["birth_ns"] = column<std::int64_t>(blocks, [](const Piece& row) { return row.birth_ns; });
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
+  add("nbytes", [](const Piece& row) { return row.requested; });
+  add("stack_id", [](const Piece& row) { return row.stack; });
+  result["backward"] = column<bool>(blocks, [](const Piece& row) { return row.is_of_backward; });
+  add("thread", [](const Piece& row) { return row.thread; });
+  add("node_type", [](const Piece& row) { return row.node_type; });
+  add("birth_seq", [](const Piece& row) { return row.birth; });
+  add("birth_ns", [](const Piece& row) { return row.birth_ns; });
   return result;
 }
 
@@ -102,8 +99,8 @@ py::dict stack_columns(const DeviceMemory& device) {
   for (std::uint32_t stack = 0; stack < rows.size(); ++stack) rows[stack].stack = stack;
   std::erase_if(rows, [](const Row& row) { return row.totals.allocations == 0 && row.live_blocks == 0; });
   py::dict result;
-  result["stack_id"] = column<std::uint32_t>(rows, [](const Row& row) { return row.stack; });
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(rows, get); };
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(rows, get); };
+  add("stack_id", [](const Row& row) { return row.stack; });
   add("allocations", [](const Row& row) { return row.totals.allocations; });
   add("bytes", [](const Row& row) { return row.totals.bytes; });
   add("live_bytes", [](const Row& row) { return row.live_bytes; });
@@ -115,18 +112,24 @@ py::dict stack_columns(const DeviceMemory& device) {
 
 using Wanted = std::optional<std::pair<std::int32_t, std::int32_t>>;
 
-// By device (the wanted one, or all): its type, its index, and what `columns` makes of it.
+// A table of one device.
+struct DeviceColumns {
+  std::int32_t device_type, device_index;
+  py::dict columns;
+};
+
+// The wanted device, or all, and what `columns` makes of each.
 template <typename Columns>
-py::list by_device(const Replay& replay, const Wanted& wanted, Columns columns) {
-  py::list result;
+std::vector<DeviceColumns> by_device(const Replay& replay, const Wanted& wanted, Columns columns) {
+  std::vector<DeviceColumns> result;
   for (const DeviceMemory& device : replay.devices()) {
     if (wanted && *wanted != std::pair(device.device_type(), device.device_index())) continue;
-    result.append(py::make_tuple(device.device_type(), device.device_index(), columns(device)));
+    result.push_back({device.device_type(), device.device_index(), columns(device)});
   }
   return result;
 }
 
-py::list segments_of(const Replay& replay, const Wanted& wanted) {
+std::vector<DeviceColumns> segments_of(const Replay& replay, const Wanted& wanted) {
   return by_device(replay, wanted, [](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
@@ -135,7 +138,7 @@ py::list segments_of(const Replay& replay, const Wanted& wanted) {
   });
 }
 
-py::list blocks_of(const Replay& replay, const Wanted& wanted) {
+std::vector<DeviceColumns> blocks_of(const Replay& replay, const Wanted& wanted) {
   return by_device(replay, wanted, [&replay](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
@@ -144,92 +147,109 @@ py::list blocks_of(const Replay& replay, const Wanted& wanted) {
   });
 }
 
-py::dict totals_dict(const ReplayRun& run) {
-  py::dict result;
-  py::list positions, kinds, refusals;
-  for (const Position& position : run.positions()) {
-    positions.append(py::make_tuple(static_cast<int>(position.kind), position.sequence, position.time_ns,
-                                    position.value, position.live_bytes));
-  }
-  for (const Refusal& refusal : run.refusals()) {
-    refusals.append(py::make_tuple(refusal.sequence, refusal.forward_stack));
-  }
-  for (std::size_t kind = 0; kind < ReplayRun::kKindNumbers; ++kind) kinds.append(run.kind_count(kind));
-  std::uint64_t unmatched = 0, missed = 0;
-  for (const DeviceMemory& device : run.end().devices()) {
-    unmatched += device.history().unmatched_frees;
-    missed += device.history().missed_frees;
-  }
-  result["positions"] = positions;
-  result["refusals"] = refusals;
-  result["kind_counts"] = kinds;
-  result["unmatched_frees"] = unmatched;
-  result["missed_frees"] = missed;
-  return result;
-}
+// The sums of one device's memory over time, and their peaks.
+struct DeviceTimeline {
+  std::int32_t device_type, device_index;
+  bool reports_segments, is_used;
+  MemoryTimeline::Peak allocated_peak, reserved_peak;
+  py::dict columns;
+};
 
-py::dict timeline_dict(const DeviceMemory& memory, const MemoryTimeline& timeline) {
+DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
   constexpr const char* kNames[kMeasureCount] = {"requested",  "allocated", "active",       "reserved",
                                                  "releasable", "stranded",  "largest_free", "blocks"};
-  const std::vector<MemoryTimeline::Interval>& rows = timeline.intervals();
   using Interval = MemoryTimeline::Interval;
-  py::dict result;
-  result["device_type"] = memory.device_type();
-  result["device_index"] = memory.device_index();
-  result["tells_segments"] = memory.tells_segments();
-  result["is_used"] = !memory.is_untouched() || memory.history().unmatched_frees > 0;
-  const auto peak = [](const MemoryTimeline::Peak& of) { return py::make_tuple(of.bytes, of.sequence, of.time_ns); };
-  result["allocated_peak"] = peak(timeline.allocated_peak());
-  result["reserved_peak"] = peak(timeline.reserved_peak());
+  const std::vector<Interval>& rows = timeline.intervals();
   py::dict columns;
   for (std::size_t i = 0; i < kMeasureCount; ++i) {
     const std::string name = kNames[i];
-    columns[name.c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.last[i]; });
-    columns[(name + "_min").c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.lowest[i]; });
-    columns[(name + "_max").c_str()] = column<std::uint64_t>(rows, [i](const Interval& row) { return row.highest[i]; });
+    columns[name.c_str()] = integers(rows, [i](const Interval& row) { return row.last[i]; });
+    columns[(name + "_min").c_str()] = integers(rows, [i](const Interval& row) { return row.lowest[i]; });
+    columns[(name + "_max").c_str()] = integers(rows, [i](const Interval& row) { return row.highest[i]; });
   }
-  columns["seq"] = column<std::uint64_t>(rows, [](const Interval& row) { return row.highest_sequence; });
-  result["columns"] = columns;
-  return result;
+  columns["seq"] = integers(rows, [](const Interval& row) { return row.highest_sequence; });
+  return {memory.device_type(),
+          memory.device_index(),
+          memory.reports_segments(),
+          !memory.is_untouched() || memory.history().unmatched_frees > 0,
+          timeline.allocated_peak(),
+          timeline.reserved_peak(),
+          columns};
 }
 
-py::dict samples_dict(const std::vector<MemorySample>& samples) {
+// -1: unknown.
+py::dict sample_columns(const std::vector<MemorySample>& samples) {
   py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = column<std::uint64_t>(samples, get); };
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(samples, get); };
+  const auto add_bytes = [&](const char* name, std::uint64_t MemorySample::* bytes) {
+    result[name] = integers(samples, [bytes](const MemorySample& row) {
+      return row.*bytes == MemorySample::kUnknown ? std::int64_t{-1} : clamped(row.*bytes);
+    });
+  };
   add("seq", [](const MemorySample& row) { return row.sequence; });
-  result["time_ns"] = column<std::int64_t>(samples, [](const MemorySample& row) { return row.time_ns; });
-  result["device_type"] = column<std::int32_t>(samples, [](const MemorySample& row) { return row.device_type; });
-  result["device_index"] = column<std::int32_t>(samples, [](const MemorySample& row) { return row.device_index; });
-  add("used", [](const MemorySample& row) { return row.used; });
-  add("total", [](const MemorySample& row) { return row.total; });
-  add("by_this_process", [](const MemorySample& row) { return row.by_this_process; });
-  add("by_others", [](const MemorySample& row) { return row.by_others; });
-  add("reserved", [](const MemorySample& row) { return row.reserved; });
+  add("time_ns", [](const MemorySample& row) { return row.time_ns; });
+  add("device_type", [](const MemorySample& row) { return row.device_type; });
+  add("device_index", [](const MemorySample& row) { return row.device_index; });
+  add_bytes("used", &MemorySample::used);
+  add_bytes("total", &MemorySample::total);
+  add_bytes("by_this_process", &MemorySample::by_this_process);
+  add_bytes("by_others", &MemorySample::by_others);
+  add_bytes("reserved", &MemorySample::reserved);
   return result;
 }
 
-py::list items(const std::vector<ReplayFindings::Item>& found) {
-  py::list result;
-  for (const ReplayFindings::Item& item : found) result.append(py::make_tuple(item.sequence, item.device, item.text));
-  return result;
+void define_results(py::module_& module) {
+  py::class_<PositionEvent>(module, "PositionEvent")
+      .def_property_readonly("kind", [](const PositionEvent& event) { return static_cast<int>(event.kind); })
+      .def_readonly("seq", &PositionEvent::sequence)
+      .def_readonly("time_ns", &PositionEvent::time_ns)
+      .def_readonly("value", &PositionEvent::value)
+      .def_readonly("live_bytes", &PositionEvent::live_bytes);
+  py::class_<Refusal>(module, "Refusal")
+      .def_readonly("seq", &Refusal::sequence)
+      .def_readonly("forward_stack", &Refusal::forward_stack);
+  py::class_<MemoryTimeline::Peak>(module, "Peak")
+      .def_readonly("bytes", &MemoryTimeline::Peak::bytes)
+      .def_readonly("seq", &MemoryTimeline::Peak::sequence)
+      .def_readonly("time_ns", &MemoryTimeline::Peak::time_ns);
+  py::class_<DeviceColumns>(module, "DeviceColumns")
+      .def_readonly("device_type", &DeviceColumns::device_type)
+      .def_readonly("device_index", &DeviceColumns::device_index)
+      .def_readonly("columns", &DeviceColumns::columns);
+  py::class_<DeviceTimeline>(module, "DeviceTimeline")
+      .def_readonly("device_type", &DeviceTimeline::device_type)
+      .def_readonly("device_index", &DeviceTimeline::device_index)
+      .def_readonly("reports_segments", &DeviceTimeline::reports_segments)
+      .def_readonly("is_used", &DeviceTimeline::is_used)
+      .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
+      .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
+      .def_readonly("columns", &DeviceTimeline::columns);
+  py::class_<ReplayFindings::Item>(module, "Disagreement")
+      .def_readonly("seq", &ReplayFindings::Item::sequence)
+      .def_readonly("device", &ReplayFindings::Item::device)
+      .def_readonly("text", &ReplayFindings::Item::text);
+  py::class_<ReplayFindings>(module, "ReplayFindings")
+      .def_readonly("states", &ReplayFindings::states)
+      .def_readonly("agreeing", &ReplayFindings::agreeing)
+      .def_readonly("resumed", &ReplayFindings::resumed)
+      .def_readonly("void_states", &ReplayFindings::void_states)
+      .def_readonly("contradictions", &ReplayFindings::contradictions)
+      .def_readonly("after_loss", &ReplayFindings::after_loss)
+      .def_readonly("differences", &ReplayFindings::differences)
+      .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
-py::dict findings_dict(const ReplayFindings& findings) {
-  py::dict result;
-  result["states"] = findings.states;
-  result["agreeing"] = findings.agreeing;
-  result["resumed"] = findings.resumed;
-  result["void_states"] = findings.void_states;
-  result["contradictions"] = findings.contradictions;
-  result["after_loss"] = findings.after_loss;
-  result["differences"] = items(findings.differences);
-  result["contradiction_list"] = items(findings.kept_contradictions);
-  return result;
+template <std::uint64_t DeviceHistory::* kCount>
+std::uint64_t sum_of_devices(const ReplayRun& run) {
+  std::uint64_t sum = 0;
+  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*kCount;
+  return sum;
 }
 
 }  // namespace
 
 void define_replay(py::module_& module) {
+  define_results(module);
   py::class_<ReplayRun>(module, "Replay")
       .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const py::object& callback) {
              const Progress progress = with_gil(callback);
@@ -263,6 +283,12 @@ void define_replay(py::module_& module) {
             return by_device(run.state_before(until), wanted, stack_columns);
           },
           py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "events",
+          [](const ReplayRun& run, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds) {
+            return EventStream(run.cursor_before(first), first, end, kinds);
+          },
+          py::arg("first"), py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>())
       .def("sequence_after",
            [](const ReplayRun& run, std::int64_t time_ns) {
              const py::gil_scoped_release unlocked;
@@ -270,15 +296,26 @@ void define_replay(py::module_& module) {
            })
       .def("timelines",
            [](const ReplayRun& run) {
-             py::list result;
+             std::vector<DeviceTimeline> result;
              for (std::size_t index = 0; index < run.timelines().size(); ++index) {
-               result.append(timeline_dict(run.end().devices()[index], run.timelines()[index]));
+               result.push_back(device_timeline(run.end().devices()[index], run.timelines()[index]));
              }
              return result;
            })
-      .def("totals", [](const ReplayRun& run) { return totals_dict(run); })
-      .def("samples", [](const ReplayRun& run) { return samples_dict(run.samples()); })
-      .def("findings", [](const ReplayRun& run) { return findings_dict(run.findings()); });
+      .def_property_readonly("positions", &ReplayRun::positions)
+      .def_property_readonly("refusals", &ReplayRun::refusals)
+      .def_property_readonly("kind_counts",
+                             [](const ReplayRun& run) {
+                               std::vector<std::uint64_t> counts;
+                               for (std::size_t kind = 0; kind < ReplayRun::kKindNumbers; ++kind) {
+                                 counts.push_back(run.kind_count(kind));
+                               }
+                               return counts;
+                             })
+      .def_property_readonly("unmatched_frees", &sum_of_devices<&DeviceHistory::unmatched_frees>)
+      .def_property_readonly("missed_frees", &sum_of_devices<&DeviceHistory::missed_frees>)
+      .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
+      .def_property_readonly("findings", &ReplayRun::findings);
 }
 
 }  // namespace alloctrace

@@ -5,18 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from ..._replay import DEFAULT_LARGE_SEGMENT, LEAST_OWN_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
 from ...reading.recorded import RecordedTrace
 
 MIB = 1 << 20
-SMALL_REQUEST = MIB
-"""Requests up to here come from the small pool."""
-SMALL_SEGMENT = 2 * MIB
-"""The size of all its segments, and the unit of segments for a single request."""
-LEAST_OWN_SEGMENT = 10 * MIB
-"""A request of at least this size gets a segment of that size."""
-DEFAULT_LARGE_SEGMENT = 20 * MIB
-LEAST_SPLIT_SIZE = 20 * MIB
-"""torch accepts only a max_split_size_mb above this."""
 _UNLIMITED = (1 << 64) - 1
 
 

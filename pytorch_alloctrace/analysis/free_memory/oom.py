@@ -30,11 +30,12 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
 from ...errors import TraceError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteBytes, sites_of_blocks, top_sites
-from .allocator import LEAST_SPLIT_SIZE, MIB, SMALL_REQUEST, AllocatorSettings, SettingsHistory
+from .allocator import MIB, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
 

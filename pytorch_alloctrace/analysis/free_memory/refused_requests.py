@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..._replay import MINIMUM_BLOCK
 from ...reading.kinds import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
@@ -17,9 +18,6 @@ _COLUMNS = (
     *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id"),
     "node_type",
 )
-_GRANULE = 512
-"""An out-of-memory event has the size rounded up to this, an allocation the size as requested."""
-
 ENDED, WENT_ON, RETRIED = "ended", "went on", "retried"
 
 
@@ -98,7 +96,8 @@ def _settle(found: deque[RefusedRequest], device: str, served: pd.DataFrame) -> 
     if served.empty:
         return
     seq: npt.NDArray[np.int64] = served["seq"].to_numpy()
-    sizes = -(-served["nbytes"].to_numpy(np.int64) // _GRANULE) * _GRANULE
+    # An out-of-memory event has the size rounded up, an allocation as it was asked for.
+    sizes = -(-served["nbytes"].to_numpy(np.int64) // MINIMUM_BLOCK) * MINIMUM_BLOCK
     largest_from = np.maximum.accumulate(sizes[::-1])[::-1]
     for index, request in enumerate(found):
         if request.device != device or request.outcome == RETRIED:

@@ -1,0 +1,40 @@
+#include "trace_cursor.h"
+
+namespace alloctrace {
+
+void TraceCursor::jump(const Checkpoint& checkpoint) {
+  replay_.unpack(checkpoint.state);
+  chunk_ = checkpoint.chunk;
+  taken_until_ = chunk_ == 0 ? 0 : trace_->chunks()[chunk_ - 1].end_sequence();
+  events_.clear();
+  index_ = 0;
+}
+
+void TraceCursor::seek(std::uint64_t sequence) {
+  const std::vector<Chunk>& chunks = trace_->chunks();
+  while (chunk_ < chunks.size() && chunks[chunk_].end_sequence() <= sequence) ++chunk_;
+}
+
+// Decodes the next chunk if it has events before `until`. One that cannot be decoded counts as taken, and as lost.
+bool TraceCursor::decode_next(std::uint64_t until) {
+  const std::vector<Chunk>& chunks = trace_->chunks();
+  if (chunk_ == chunks.size() || chunks[chunk_].first_sequence >= until) return false;
+  const Chunk& chunk = chunks[chunk_];
+  if (with_state_ && chunk.first_sequence != (chunk_ == 0 ? 0 : chunks[chunk_ - 1].end_sequence())) replay_.note_loss();
+  events_.clear();
+  index_ = 0;
+  try {
+    trace_->decode(chunk, events_);
+  } catch (const DecodeError&) {
+    // Its checksum held, so a faulty writer made it; what follows is still good.
+    events_.clear();
+    replay_.note_loss();
+    taken_until_ = std::max(taken_until_, chunk.end_sequence());
+  }
+  ++chunk_;
+  first_sequence_ = chunk.first_sequence;
+  clock_ = trace_->clock_of(chunk);
+  return true;
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,68 @@
+#include "event_stream.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "numpy_columns.h"
+
+namespace alloctrace {
+namespace {
+
+constexpr std::uint64_t kMostTaken = 4'000'000;
+
+struct Row {
+  std::uint64_t sequence;
+  std::int64_t time_ns;
+  Event event;
+  std::uint32_t forward_stack;
+};
+
+}  // namespace
+
+EventStream::EventStream(TraceCursor cursor, std::uint64_t first, std::uint64_t end,
+                         const std::vector<std::uint8_t>& kinds)
+    : cursor_(std::move(cursor)), first_(first), end_(end) {
+  if (kinds.empty()) is_wanted_.fill(true);
+  for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
+}
+
+py::object EventStream::next(std::size_t wanted) {
+  std::vector<Row> rows;
+  bool is_done = false;
+  {
+    const py::gil_scoped_release unlocked;
+    const std::uint64_t begin = cursor_.taken_until();
+    const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
+      if (sequence >= first_ && is_wanted_[static_cast<std::size_t>(event.kind)]) {
+        rows.push_back({sequence, time_ns, event, change.forward_stack});
+      }
+    };
+    while (!is_done && rows.size() < wanted && cursor_.taken_until() - begin < kMostTaken) {
+      is_done = !cursor_.take_chunk(end_, nullptr, take);
+    }
+  }
+  if (rows.empty() && is_done) return py::none();
+  py::dict result;
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(rows, get); };
+  add("seq", [](const Row& row) { return row.sequence; });
+  add("time_ns", [](const Row& row) { return row.time_ns; });
+  result["kind"] = column<std::uint8_t>(rows, [](const Row& row) { return row.event.kind; });
+  result["location"] = column<std::uint32_t>(rows, [](const Row& row) { return row.event.location; });
+  result["address"] = column<std::uint64_t>(rows, [](const Row& row) { return row.event.address; });
+  add("nbytes", [](const Row& row) { return row.event.size; });
+  add("thread", [](const Row& row) { return row.event.thread; });
+  add("stack_id", [](const Row& row) { return row.event.stack; });
+  add("forward_stack_id", [](const Row& row) { return row.forward_stack; });
+  add("autograd_seq", [](const Row& row) { return row.event.sequence; });
+  add("node_seq", [](const Row& row) { return row.event.node_sequence; });
+  add("node_thread", [](const Row& row) { return row.event.node_thread; });
+  result["node_type"] = column<std::uint16_t>(rows, [](const Row& row) { return row.event.node_type; });
+  return result;
+}
+
+void define_event_stream(py::module_& module) {
+  py::class_<EventStream>(module, "EventStream").def("next", &EventStream::next, py::arg("wanted"));
+}
+
+}  // namespace alloctrace
