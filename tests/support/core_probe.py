@@ -67,6 +67,12 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
     return _made(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
 
 
+def preloaded(source: str) -> Path:
+    """The library made of tests/support/`source`, in C, for LD_PRELOAD."""
+    path = ROOT / "tests/support" / source
+    return _made(path.stem, path.read_text(), ["-x", "c", "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
+
+
 def _made(name: str, sources: str, arguments: list[str]) -> Path:
     """The file that the compiler makes with these arguments, made anew if they or the sources are not those of the
     last time."""

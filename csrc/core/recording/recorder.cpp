@@ -71,12 +71,18 @@ void Recorder::add_device(const DeviceRecord& device) {
 }
 
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
-  Bytes record;
-  if (sources_->put_line(filename, line, text, record)) writer_->add_definitions(record);
+  sources_->put_line(filename, line, text);
+}
+
+bool Recorder::flush() {
+  if (!writer_->flush()) return false;
+  sources_->wait();  // here, not in the writer, which must go on draining
+  return writer_->flush();
 }
 
 bool Recorder::stop(const std::string& end_json) {
   stopped_ = true;
+  if (writer_->flush()) sources_->wait();
   const bool written = writer_->stop(end_json);
   if (written) spool_->remove_file();
   return written;

@@ -48,7 +48,9 @@ class Recorder {
   void name_thread(std::uint32_t thread, const std::string& python_name);
   void add_device(const DeviceRecord& device);
 
-  bool flush() { return writer_->flush(); }
+  // Waits until every event before now is in the file, with its source lines unless a file hangs. False when the file
+  // cannot be written.
+  bool flush();
   // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
   void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
 

@@ -1,18 +1,8 @@
 #include "source_lines.h"
 
-#include <algorithm>
-
-#include "../base/input_file.h"
-
 namespace alloctrace {
-namespace {
 
-// Generated sources of many megabytes exist; their lines are not worth the program's memory.
-constexpr std::size_t kMaxFileBytes = std::size_t{8} << 20;
-constexpr std::size_t kMaxLineBytes = 512;
-constexpr std::size_t kMaxFilesHeld = 64;
-
-}  // namespace
+SourceLines::SourceLines(SourcePolicy policy) : policy_(std::move(policy)), reader_(policy_.working_directory) {}
 
 bool SourceLines::is_user_file(const std::string& filename) const {
   if (filename.empty() || filename.starts_with("<frozen ")) return false;
@@ -22,32 +12,11 @@ bool SourceLines::is_user_file(const std::string& filename) const {
   return true;
 }
 
-const SourceLines::Lines& SourceLines::file(const std::string& filename) {
-  const auto known = files_.find(filename);
-  if (known != files_.end()) return known->second;
-  if (files_.size() >= kMaxFilesHeld) files_.clear();
-  Lines& lines = files_[filename];
-  const std::string path = filename.starts_with('/') ? filename : policy_.working_directory + "/" + filename;
-  if (filename.starts_with('<')) return lines;
-  // The name comes from a code object and may be anything. InputFile opens regular files only: a pipe would keep the
-  // writer for ever, a terminal would lose its input to us.
-  const InputFile input(path);
-  std::string text(input.is_open() ? std::min<std::uint64_t>(input.size(), kMaxFileBytes) : 0, '\0');
-  if (!input.read(text.data(), text.size(), 0)) return lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, std::min(end - begin, kMaxLineBytes));
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    lines.push_back(std::move(line));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-void SourceLines::collect(const std::uint8_t* records, std::size_t size, Bytes& out) {
+void SourceLines::find(const std::uint8_t* records, std::size_t size) {
   if (!policy_.enabled) return;
   const std::lock_guard<std::mutex> guard(mutex_);
   definitions_.add(records, size);
+  std::vector<SourceLine> wanted;
   for (; frames_seen_ < definitions_.frame_count(); ++frames_seen_) {
     const auto frame = static_cast<std::uint32_t>(frames_seen_);
     const Code& code = definitions_.code(definitions_.frame(frame).code);
@@ -55,26 +24,34 @@ void SourceLines::collect(const std::uint8_t* records, std::size_t size, Bytes& 
     const std::int32_t line = definitions_.line(frame);
     if (line <= 0 || !is_user_file(filename) || !lines_seen_.insert({code.filename, line}).second) continue;
     filename_ids_[filename] = code.filename;
-    const Lines& lines = file(filename);
-    if (static_cast<std::size_t>(line) <= lines.size()) {
-      put_source_line(out, code.filename, static_cast<std::uint32_t>(line), lines[static_cast<std::size_t>(line) - 1]);
-    } else {
+    if (filename.starts_with('<')) {
       unread_.emplace_back(filename, line);
+    } else {
+      wanted.push_back({code.filename, filename, line});
     }
   }
+  reader_.request(std::move(wanted));
+}
+
+void SourceLines::take_records(Bytes& out) {
+  reader_.take_records(out);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  out.insert(out.end(), records_.begin(), records_.end());
+  records_.clear();
 }
 
 std::vector<std::pair<std::string, std::int32_t>> SourceLines::take_unread() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return std::exchange(unread_, {});
+  auto unread = std::exchange(unread_, {});
+  for (SourceLine& missing : reader_.take_missing()) unread.emplace_back(std::move(missing.filename), missing.line);
+  return unread;
 }
 
-bool SourceLines::put_line(const std::string& filename, std::int32_t line, const std::string& text, Bytes& out) {
+void SourceLines::put_line(const std::string& filename, std::int32_t line, const std::string& text) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto known = filename_ids_.find(filename);
-  if (known == filename_ids_.end() || line <= 0) return false;
-  put_source_line(out, known->second, static_cast<std::uint32_t>(line), text.substr(0, kMaxLineBytes));
-  return true;
+  if (known == filename_ids_.end() || line <= 0) return;
+  put_source_line(records_, known->second, static_cast<std::uint32_t>(line), text.substr(0, kMaxSourceLineBytes));
 }
 
 }  // namespace alloctrace

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -12,43 +11,50 @@
 #include <vector>
 
 #include "../format/definitions.h"
+#include "source_reader.h"
 
 namespace alloctrace {
 
-// Which files hold user code: those under no library prefix (DESIGN: not torch, not installed packages, not the
-// standard library).
+// Which files hold user code: those under no library prefix (not torch, not installed packages, not the standard
+// library).
 struct SourcePolicy {
   bool enabled = true;
   std::vector<std::string> library_prefixes;
   std::string working_directory;  // of relative file names
 };
 
+// Thread-safe.
 class SourceLines {
  public:
-  explicit SourceLines(SourcePolicy policy) : policy_(std::move(policy)) {}
+  explicit SourceLines(SourcePolicy policy);
 
-  // Looks through definition records that go to the trace and appends a source_line record for each new user line.
-  void collect(const std::uint8_t* records, std::size_t size, Bytes& out);
+  // Looks through definition records and has each new user line read. The writer calls this: it waits for no file.
+  void find(const std::uint8_t* records, std::size_t size);
+
+  // Waits until all lines found so far are read, or until it is clear that a file hangs.
+  void wait() { reader_.wait(); }
+
+  // Appends a source_line record for each line whose text became known since the last call.
+  void take_records(Bytes& out);
 
   // User lines whose text no file has (a notebook cell, code from a string): the interpreter may still know it.
   std::vector<std::pair<std::string, std::int32_t>> take_unread();
 
-  // The record for one line whose text came from elsewhere; false when the trace does not know the file.
-  bool put_line(const std::string& filename, std::int32_t line, const std::string& text, Bytes& out);
+  // Text of a line from elsewhere; ignored when the trace does not know the file.
+  void put_line(const std::string& filename, std::int32_t line, const std::string& text);
 
  private:
-  using Lines = std::vector<std::string>;
-  const Lines& file(const std::string& filename);
   bool is_user_file(const std::string& filename) const;
 
-  SourcePolicy policy_;
-  std::mutex mutex_;
+  const SourcePolicy policy_;
+  SourceReader reader_;
+  std::mutex mutex_;  // of all below
   Definitions definitions_;
   std::size_t frames_seen_ = 1;
   std::set<std::pair<std::uint32_t, std::int32_t>> lines_seen_;
-  std::unordered_map<std::string, Lines> files_;
   std::unordered_map<std::string, std::uint32_t> filename_ids_;
   std::vector<std::pair<std::string, std::int32_t>> unread_;
+  Bytes records_;
 };
 
 }  // namespace alloctrace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 
 #include "../base/thread.h"
 
@@ -67,11 +66,6 @@ bool Writer::stop(const std::string& end_json) {
   wake_.post();
   thread_.join();
   return stopped_cleanly_;
-}
-
-void Writer::add_definitions(const Bytes& records) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  added_.insert(added_.end(), records.begin(), records.end());
 }
 
 void Writer::run() {
@@ -140,26 +134,15 @@ bool Writer::drain(bool everything) {
 bool Writer::write_definitions() {
   pending_.clear();
   const std::uint64_t head = spool_.definitions().copy_pending(pending_);
-  const std::size_t from_hooks = pending_.size();
-  Bytes added;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    added.swap(added_);
-  }
-  bool written = false;
-  try {
-    if (from_hooks > 0) sources_.collect(pending_.data(), from_hooks, added);
-    pending_.insert(pending_.end(), added.begin(), added.end());
-    if (pending_.empty()) return true;
-    written = file_.append(block(BlockType::kDefinitions), pending_);
-  } catch (const std::bad_alloc&) {
-  }
-  if (!written) {
-    add_definitions(added);  // what hooks defined is still in the log
-    return false;
-  }
+  const std::size_t from_spool = pending_.size();
+  sources_.take_records(source_lines_);
+  pending_.insert(pending_.end(), source_lines_.begin(), source_lines_.end());
+  if (pending_.empty()) return true;
+  if (!file_.append(block(BlockType::kDefinitions), pending_)) return false;
   dictionary_.insert(dictionary_.end(), pending_.begin(), pending_.end());
+  sources_.find(pending_.data(), from_spool);
   spool_.definitions().release(head);
+  source_lines_.clear();
   return true;
 }
 

@@ -49,9 +49,6 @@ class Writer {
   // could not be written: the spool then still has it.
   bool stop(const std::string& end_json);
 
-  // Records that no hook made, to go to the file with the next definitions (source lines from the interpreter).
-  void add_definitions(const Bytes& records);
-
  private:
   void run();
   bool drain(bool everything);
@@ -66,7 +63,7 @@ class Writer {
   WakeSignal& wake_;
   SourceLines& sources_;
   EventEncoder encoder_;
-  Bytes pending_;  // definitions on their way to the file
+  Bytes pending_, source_lines_;  // definitions on their way to the file; of them, those that are not in the spool
   std::string header_json_;
   Bytes dictionary_;  // all definitions so far
   std::uint64_t dictionary_written_at_ = 0;
@@ -74,7 +71,6 @@ class Writer {
 
   std::mutex mutex_;
   std::condition_variable progress_;
-  Bytes added_;
   std::uint64_t flush_requests_ = 0, flushes_done_ = 0;
   bool flush_succeeded_ = true;
   bool stopping_ = false;

@@ -1,0 +1,149 @@
+#include "source_reader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <iterator>
+#include <mutex>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "../base/input_file.h"
+#include "../base/thread.h"
+#include "../format/definitions.h"
+
+namespace alloctrace {
+namespace {
+
+// More than the distinct lines of a large program.
+constexpr std::size_t kMaxRequests = 65'536;
+// An ordinary file system has answered long before; the end of the program is not held up for longer by one that hangs.
+constexpr auto kPatience = std::chrono::seconds(2);
+// Generated sources of many megabytes exist; their lines are not worth the program's memory.
+constexpr std::size_t kMaxFileBytes = std::size_t{8} << 20;
+constexpr std::size_t kMaxFilesHeld = 64;
+
+using Lines = std::vector<std::string>;
+
+Lines read_lines(const std::string& path) {
+  Lines lines;
+  // The name comes from a code object and may be anything. InputFile opens regular files only: a terminal would lose
+  // its input to us.
+  const InputFile input(path);
+  std::string text(input.is_open() ? std::min<std::uint64_t>(input.size(), kMaxFileBytes) : 0, '\0');
+  if (!input.read(text.data(), text.size(), 0)) return lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, std::min(end - begin, kMaxSourceLineBytes));
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+struct SourceReader::Shared {
+  const std::string working_directory;
+  std::mutex mutex;
+  std::condition_variable requested, answered;
+  std::deque<SourceLine> requests;  // the first is being read
+  Bytes records;
+  std::vector<SourceLine> missing;
+  bool hangs = false;  // somebody waited in vain, and nothing was read since
+  bool stopping = false, ended = false;
+
+  template <typename Condition>
+  bool wait_patiently(std::unique_lock<std::mutex>& lock, Condition condition) {
+    hangs = hangs || !answered.wait_for(lock, kPatience, condition);
+    return condition();
+  }
+};
+
+SourceReader::SourceReader(std::string working_directory)
+    : shared_(std::make_shared<Shared>(std::move(working_directory))) {}
+
+SourceReader::~SourceReader() {
+  if (!thread_.joinable()) return;
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->stopping = true;
+  shared_->requested.notify_one();
+  const bool ended = shared_->wait_patiently(lock, [this] { return shared_->ended; });
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+void SourceReader::request(std::vector<SourceLine> lines) {
+  if (lines.empty()) return;
+  if (!thread_.joinable()) {
+    try {
+      thread_ = start_thread([shared = shared_] { run(*shared); });
+    } catch (const std::system_error&) {
+      return;  // the process may have no more threads: these lines are missing, the next request tries again
+    }
+  }
+  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  const std::size_t taken = std::min(lines.size(), kMaxRequests - shared_->requests.size());
+  std::move(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(taken), std::back_inserter(shared_->requests));
+  shared_->requested.notify_one();
+}
+
+void SourceReader::wait() {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->wait_patiently(lock, [this] { return shared_->requests.empty(); });
+}
+
+void SourceReader::take_records(Bytes& out) {
+  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  out.insert(out.end(), shared_->records.begin(), shared_->records.end());
+  shared_->records.clear();
+}
+
+std::vector<SourceLine> SourceReader::take_missing() {
+  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  return std::exchange(shared_->missing, {});
+}
+
+// Static, and with no more than `shared`: the reader and all around it may be gone.
+void SourceReader::run(Shared& shared) {
+  std::unordered_map<std::string, Lines> files;
+  std::unique_lock<std::mutex> lock(shared.mutex);
+  for (;;) {
+    shared.requested.wait(lock, [&] { return shared.stopping || !shared.requests.empty(); });
+    if (shared.stopping) break;
+    const SourceLine& wanted = shared.requests.front();  // stays where it is while others are added
+    try {
+      lock.unlock();
+      if (files.size() >= kMaxFilesHeld && !files.contains(wanted.filename)) files.clear();
+      const auto [file, is_new] = files.try_emplace(wanted.filename);
+      if (is_new) {
+        const bool is_absolute = wanted.filename.starts_with('/');
+        file->second = read_lines(is_absolute ? wanted.filename : shared.working_directory + "/" + wanted.filename);
+      }
+      const Lines& lines = file->second;
+      lock.lock();
+      const auto line = static_cast<std::size_t>(wanted.line);
+      if (line <= lines.size()) {
+        put_source_line(shared.records, wanted.filename_id, static_cast<std::uint32_t>(line), lines[line - 1]);
+      } else {
+        shared.missing.push_back(wanted);
+      }
+    } catch (...) {  // out of memory: this line is missing
+      if (!lock.owns_lock()) lock.lock();
+    }
+    shared.requests.pop_front();
+    shared.hangs = false;
+    if (shared.requests.empty()) shared.answered.notify_all();
+  }
+  shared.ended = true;
+  shared.answered.notify_all();
+}
+
+}  // namespace alloctrace

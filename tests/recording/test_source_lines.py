@@ -1,0 +1,78 @@
+"""The user's source lines in the trace, also where reading them is slow or hangs, as in a network home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import core_probe
+import pytest
+
+import pytorch_alloctrace as alloctrace
+
+MODEL = "import torch\ndef layer(): return torch.empty(10)\n"
+
+
+@pytest.fixture
+def slow_home(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the recorder's threads open what is in tmp_path/home as slowly as SLOW_MS says."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "model.py").write_text(MODEL)
+    return {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_FOLDER": str(tmp_path / "home")}
+
+
+def test_a_hung_file_system_costs_its_lines_and_no_event(
+    run_program, tmp_path: Path, slow_home: dict[str, str]
+) -> None:
+    """More events than the ring holds come after the file that hangs; then the process forks and ends."""
+    done = run_program(
+        """
+        import os, sys, torch
+        sys.path.insert(0, "home")
+        import pytorch_alloctrace as alloctrace
+        from model import layer
+        with alloctrace.enable("t.alloctrace") as session:
+            layer()
+            session.flush()
+            for _ in range(200_000): torch.empty(10)
+            if os.fork() == 0: sys.exit(0)
+            assert os.wait()[1] == 0
+        print("ended")
+        """,
+        SLOW_MS="86400000",
+        timeout=100,
+        **slow_home,
+    )  # fmt: skip
+    assert done.stdout == "ended\n"
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.lost == 0 and trace.integrity.state == "complete"
+    events = trace.events(kinds=["alloc"])
+    assert len(events) == 200_001
+    inner, outer = trace.frames(events["stack"].iloc[0])[:2]
+    assert inner.filename.endswith("model.py") and inner.source is None
+    assert outer.filename.endswith("program.py") and outer.source == "    layer()"
+
+
+def test_a_program_that_ends_at_once_has_the_lines_of_a_slow_file_system(
+    run_program, tmp_path: Path, slow_home: dict[str, str]
+) -> None:
+    done = run_program(
+        """
+        import sys, torch
+        sys.path.insert(0, "home")
+        import pytorch_alloctrace as alloctrace
+        from model import layer
+        with alloctrace.enable("flushed.alloctrace") as session:
+            layer()
+            flushed = session.load()
+            events = flushed.events(kinds=["alloc"])
+            print(flushed.frames(events["stack"].iloc[0])[0].source)
+        alloctrace.enable("ended.alloctrace")
+        layer()
+        """,
+        SLOW_MS="300",
+        **slow_home,
+    )  # fmt: skip
+    line = MODEL.splitlines()[1]
+    assert done.stdout == line + "\n"
+    trace = alloctrace.load(tmp_path / "ended.alloctrace")
+    assert trace.frames(trace.events(kinds=["alloc"])["stack"].iloc[0])[0].source == line
