@@ -1,0 +1,48 @@
+"""What the hook may rely on: the ring under the thread sanitizer, waiting that a cancelled thread survives, and ids
+that are found in the same time however many there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import core_probe
+import numpy as np
+import pytest
+from running import ROOT, program_environment
+
+import pytorch_alloctrace as alloctrace
+
+# Both in one build for the two probes. TSan does not model fences; the one in the spool orders stores for a reader in
+# another process.
+OPTIONS = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-finstrument-functions"]
+
+
+def run_probe(probe: str, *arguments: object) -> list[int]:
+    """The numbers that a probe prints. It must end well: the sanitizer ends it with an error after a race."""
+    program = core_probe.build(probe, core_probe.RECORDING, OPTIONS)
+    # Without randomised addresses: the sanitizer of older compilers cannot run where they are as random as they can be.
+    command = ["setarch", os.uname().machine, "-R", str(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [int(number) for number in done.stdout.split()]
+
+
+@pytest.mark.parametrize(("ring", "wait_ns"), [(1024, 60_000_000_000), (64, 0)])
+def test_no_race_in_a_recording_of_many_threads(tmp_path: Path, ring: int, wait_ns: int) -> None:
+    """Under the thread sanitizer; then what each thread pushed is in the trace, in its order, but for what was lost."""
+    path, threads, each = tmp_path / "t.alloctrace", 4, 20_000
+    source = tmp_path / "source.py"
+    source.write_text("\n".join(f"line {number}" for number in range(1, 5)))  # of eight that are asked for
+    (taken,) = run_probe("ring_probe.cpp", path, tmp_path / "spool", source, ring, wait_ns, threads, each)
+    trace = alloctrace.load(path)
+    events = trace.events(kinds=["alloc"], columns=["thread", "address", "size"])
+    assert len(events) == taken and trace.integrity.missing_events == trace.integrity.corrupt_blocks == 0
+    assert trace.integrity.lost == threads * each - taken
+    assert (trace.integrity.lost > 0) == (wait_ns == 0)
+    for thread in range(1, threads + 1):
+        mine = events[events["thread"] == thread]
+        address = mine["address"].to_numpy().astype(np.int64)
+        assert (np.diff(address) > 0).all() and (mine["size"].to_numpy() == address * thread).all()
