@@ -46,3 +46,12 @@ def test_no_race_in_a_recording_of_many_threads(tmp_path: Path, ring: int, wait_
         mine = events[events["thread"] == thread]
         address = mine["address"].to_numpy().astype(np.int64)
         assert (np.diff(address) > 0).all() and (mine["size"].to_numpy() == address * thread).all()
+
+
+def test_finding_a_location_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
+    few, many = (
+        run_probe("location_probe.cpp", tmp_path / f"{count}.alloctrace", tmp_path / "spool", count)
+        for count in (10, 2_000)
+    )
+    assert few[1] == many[1] == 0, "memory was asked for"
+    assert 0 < many[0] / 2_000 < 2 * few[0] / 10

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
 namespace alloctrace {
 
 Recorder::Recorder(const RecorderOptions& options) {
@@ -29,26 +27,22 @@ Recorder::~Recorder() {
 
 std::uint32_t Recorder::location(const Location& location) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto known = std::find(locations_.begin(), locations_.end(), location);
-  const auto id = static_cast<std::uint32_t>(known - locations_.begin()) + 1;
-  if (known != locations_.end()) return id;
-  Bytes record;
-  put_location(record, id, location);
-  if (!spool_->definitions().append(record)) return 0;
-  locations_.push_back(location);
-  return id;
+  return locations_.id_of(location, [&](std::uint32_t id) {
+    Bytes record;
+    put_location(record, id, location);
+    return spool_->definitions().append(record);
+  });
 }
 
 std::uint16_t Recorder::node_type(const NodeType& type) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto known = node_types_.find(type.name);
-  if (known != node_types_.end()) return known->second;
-  const std::size_t id = node_types_.size() + 1;
-  if (id > UINT16_MAX) return 0;
-  Bytes record;
-  put_node_type(record, static_cast<std::uint32_t>(id), type);
-  if (!spool_->definitions().append(record)) return 0;
-  return node_types_[type.name] = static_cast<std::uint16_t>(id);
+  const std::uint32_t known = node_types_.id_of(type.name, [&](std::uint32_t id) {
+    if (id > UINT16_MAX) return false;
+    Bytes record;
+    put_node_type(record, id, type);
+    return spool_->definitions().append(record);
+  });
+  return static_cast<std::uint16_t>(known);
 }
 
 std::uint32_t Recorder::add_thread(const ThreadRecord& thread) {

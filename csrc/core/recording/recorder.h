@@ -6,10 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "../format/definitions.h"
+#include "id_table.h"
 #include "source_lines.h"
 #include "spool.h"
 #include "stack_table.h"
@@ -76,8 +75,8 @@ class Recorder {
   bool stopped_ = false;
 
   std::mutex mutex_;  // of the tables below; a leaf but for the definition log's
-  std::vector<Location> locations_;
-  std::unordered_map<std::string, std::uint16_t> node_types_;
+  IdTable<Location, LocationHash> locations_;
+  IdTable<std::string, TextHash> node_types_;
   std::uint32_t threads_ = 0;
 };
 

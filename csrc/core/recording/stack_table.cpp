@@ -1,10 +1,10 @@
 #include "stack_table.h"
 
 #include <string>
-#include <unordered_map>
 
 #include "../format/definitions.h"
 #include "definition_log.h"
+#include "id_table.h"
 
 namespace alloctrace {
 namespace {
@@ -24,23 +24,21 @@ struct FrameKeyHash {
 }  // namespace
 
 struct StackTable::Tables {
-  std::unordered_map<std::string, std::uint32_t> strings;
-  std::unordered_map<FrameKey, std::uint32_t, FrameKeyHash> frames;
-  std::uint32_t next_string = 1, next_code = 1, next_frame = 1;
+  IdTable<std::string, TextHash> strings;
+  IdTable<FrameKey, FrameKeyHash> frames;
+  std::uint32_t next_code = 1;
   Bytes record;  // reused between calls
 };
 
 StackTable::StackTable(DefinitionLog& log) : log_(log), tables_(std::make_unique<Tables>()) {}
 StackTable::~StackTable() = default;
 
-// An id is given out only once its definition is in the log: an event must never name what no reader can know.
 std::uint32_t StackTable::string_locked(std::string_view text) {
-  const auto [known, is_new] = tables_->strings.try_emplace(std::string(text), 0);
-  if (known->second != 0) return known->second;
-  tables_->record.clear();
-  put_string(tables_->record, tables_->next_string, text);
-  if (!log_.append(tables_->record)) return 0;
-  return known->second = tables_->next_string++;
+  return tables_->strings.id_of(text, [&](std::uint32_t id) {
+    tables_->record.clear();
+    put_string(tables_->record, id, text);
+    return log_.append(tables_->record);
+  });
 }
 
 std::uint32_t StackTable::string(std::string_view text) {
@@ -67,12 +65,11 @@ std::uint32_t StackTable::add_code(const CodeDescription& description) {
 
 std::uint32_t StackTable::frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto [known, is_new] = tables_->frames.try_emplace({parent, code, instruction}, 0);
-  if (known->second != 0) return known->second;
-  tables_->record.clear();
-  put_frame(tables_->record, tables_->next_frame, {parent, code, instruction});
-  if (!log_.append(tables_->record)) return 0;
-  return known->second = tables_->next_frame++;
+  return tables_->frames.id_of(FrameKey{parent, code, instruction}, [&](std::uint32_t id) {
+    tables_->record.clear();
+    put_frame(tables_->record, id, {parent, code, instruction});
+    return log_.append(tables_->record);
+  });
 }
 
 }  // namespace alloctrace
