@@ -55,3 +55,16 @@ def test_finding_a_location_costs_the_same_however_many_there_are(tmp_path: Path
     )
     assert few[1] == many[1] == 0, "memory was asked for"
     assert 0 < many[0] / 2_000 < 2 * few[0] / 10
+
+
+def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_program(tmp_path: Path) -> None:
+    core_probe.library()  # built here: it may take longer than the program may
+    done = subprocess.run(
+        [sys.executable, "-c", "import core_probe, sys; print(core_probe.library().probe_cancel_waiting(b'spool'))"],
+        cwd=tmp_path,
+        env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -1,6 +1,8 @@
 // csrc/core behind a C interface, for tests that drive it from Python (core_probe.py): the codec on bytes, whole
 // recordings, and what a killed recording leaves behind. Neither torch nor an interpreter is in the way, so a test
 // decides every event.
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -107,6 +109,25 @@ std::int32_t recorder_open(const char* path, const char* spool_path, const std::
     last_error = error.what();
     return 0;
   }
+}
+
+// Cancels a thread while it waits for room in a full ring. 1: it ended only after push() had returned.
+std::int32_t probe_cancel_waiting(const char* spool_path) {
+  const std::uint8_t session[16] = {};
+  std::atomic<bool> waits{false}, returned{false};
+  Spool spool(spool_options(spool_path, 4, 4096, 200'000'000), session, [&] { waits = true; });
+  while (spool.header().head < 4) spool.push({});
+  waits = false;
+  std::thread hook([&] {
+    spool.push({});
+    returned = true;
+    pthread_testcancel();
+    std::terminate();  // not cancelled at all
+  });
+  while (!waits) std::this_thread::yield();
+  pthread_cancel(hook.native_handle());
+  hook.join();
+  return returned;
 }
 
 // How many of the events were taken; the others are lost.

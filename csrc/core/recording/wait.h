@@ -1,6 +1,7 @@
 // Bounded waiting in the hook.
 #pragma once
 
+#include <pthread.h>
 #include <time.h>
 
 #include <cstdint>
@@ -15,12 +16,17 @@ namespace alloctrace {
 template <typename Condition>
 bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   if (condition()) return true;
+  // A thread that pthread_cancel() ends in our nap would unwind through noexcept hooks, which ends the program.
+  int cancellable = PTHREAD_CANCEL_DISABLE;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
+  bool holds;
   do {
     const timespec nap{0, 50'000};
     nanosleep(&nap, nullptr);
-    if (condition()) return true;
-  } while (clock_nanoseconds(CLOCK_MONOTONIC) < deadline_ns);
-  return false;
+    holds = condition();
+  } while (!holds && clock_nanoseconds(CLOCK_MONOTONIC) < deadline_ns);
+  pthread_setcancelstate(cancellable, nullptr);
+  return holds;
 }
 
 }  // namespace alloctrace
