@@ -1,8 +1,8 @@
 // The spool: a preallocated file, mapped shared, through which events and definitions travel from the hooks to the
 // writer.
 //
-// A store into it is in the kernel's hands at once: what was committed survives SIGKILL, a crash, or os._exit, and the
-// reader takes it from there (spool_reader.h). The file is preallocated because a store into a hole on a full disk
+// A store into it is in the kernel's hands at once: what was committed survives SIGKILL, a crash or os._exit, and the
+// reader finds it there (spool_reader.h). The file is preallocated because a store into a hole on a full disk
 // would kill the program with SIGBUS.
 #pragma once
 
@@ -45,19 +45,19 @@ class Spool {
 
   // Stores one event at the next position. Everything that happened before the call, in any thread, has a lower
   // position than everything that happens after it. False: the ring was full for too long; the event is counted as
-  // lost. `sequence`, where given, is told the event's sequence number.
+  // lost. `sequence`, where given, receives the event's number.
   bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept;
 
   void count_lost(LossCause cause) noexcept;
-  // Writes `lost` events for what is missing since the last event that got through, in their place.
+  // Writes `lost` events where events are missing, for all that were lost since the last one that got through.
   void report_losses() noexcept;
   SpoolHeader& header() { return *header_; }
   DefinitionLog& definitions() { return *definitions_; }
   const std::string& path() const { return options_.path; }
   std::uint64_t capacity() const { return options_.ring_events; }
 
-  // The writer's side: number of whole events from tail on, in their order; and the ring's memory from position `from`
-  // on, up to its wrap.
+  // The writer's side: the position after the last whole event that follows tail without a gap, at most `limit` further
+  // on; and the ring's memory from position `from`, up to where the ring wraps.
   std::uint64_t committed_end(std::uint64_t limit) const;
   std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
   void release(std::uint64_t tail) { header_->tail.store(tail, std::memory_order_release); }
@@ -82,7 +82,7 @@ class Spool {
   std::unique_ptr<DefinitionLog> definitions_;
   std::atomic<bool> write_failed_{false};
   std::atomic<bool> losses_unreported_{false};  // some lost_unreported is not 0: one load for each event, not three
-  // After one event has waited in vain, those that follow are dropped at once until a quarter of the ring is free: a
+  // After one event has waited in vain, the next ones are dropped at once until a quarter of the ring is free: a
   // stalled disk costs the program one wait, not one for each event.
   std::atomic<bool> dropping_{false};
 };

@@ -25,7 +25,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
     : options_(options), wake_(std::move(wake)), mask_(options.ring_events - 1) {
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
-  // Made under another name and put in place when there is room for it: an old spool of this name may hold the end of a
+  // Created under another name and renamed once there is room for it: an old spool of this name may hold the end of a
   // good trace, or be mapped by another process, which would die of SIGBUS if it were emptied.
   const std::string unfinished = options.path + ".unfinished";
   unlink(unfinished.c_str());
@@ -76,7 +76,7 @@ bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
   const std::uint64_t capacity = options_.ring_events;
   position = header.head.load(std::memory_order_relaxed);
-  std::uint64_t deadline = 0;  // one for the event, however often others take the place that became free
+  std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for
   for (;;) {
     const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
     // `used` wraps to a huge number when head was read before tail moved past it: read head again.
@@ -106,8 +106,8 @@ bool Spool::claim(std::uint64_t& position) noexcept {
   }
 }
 
-// The builtin alone, on x86-64, asks for the line as a reader: the writer's thread, which has read it, keeps its copy,
-// and the store must then take that away while the hook waits.
+// On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
+// copy, and the store then waits until that is taken away.
 inline void prefetch_for_store(const void* address) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
@@ -118,15 +118,15 @@ inline void prefetch_for_store(const void* address) noexcept {
 
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   Event& slot = ring_[position & mask_];
-  // The ring is larger than the caches near a core: ask for the line of a later event now, or its hook would wait for
-  // it.
+  // The ring is larger than the caches near a core: without asking now for the line of a later event, its hook would
+  // wait for memory.
   prefetch_for_store(&ring_[(position + 4) & mask_]);
   const auto mark = static_cast<std::uint32_t>(position + 1);
   // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.
   std::memcpy(reinterpret_cast<std::uint8_t*>(&slot) + sizeof slot.commit,
               reinterpret_cast<const std::uint8_t*>(&event) + sizeof event.commit, sizeof event - sizeof event.commit);
   std::atomic_ref<std::uint32_t>(slot.commit).store(mark, std::memory_order_release);
-  // Every quarter of the ring the writer is woken: it may sleep long while little happens, and never oversleeps.
+  // Woken every quarter of the ring, the writer may sleep long while little happens and never oversleeps.
   if ((position & (mask_ >> 2)) == 0) wake_();
 }
 
@@ -150,7 +150,7 @@ void Spool::count_lost(LossCause cause) noexcept {
 }
 
 void Spool::report_losses() noexcept {
-  // Before the counts are taken: a loss that is counted meanwhile sets it again.
+  // Before the counts are taken: a loss counted after that sets it again.
   losses_unreported_.store(false, std::memory_order_seq_cst);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
     const std::uint64_t missing = header_->lost_unreported[cause].exchange(0, std::memory_order_relaxed);

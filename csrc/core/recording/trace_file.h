@@ -19,10 +19,10 @@ class TraceFileError : public std::runtime_error {
 class TraceFile {
  public:
   // Creates the file (an existing one is replaced only with `overwrite`) and writes its header.
-  // Throws TraceFileError with a sentence; a file of its own making is then removed again.
+  // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16]);
   ~TraceFile();
-  // Throws the TraceFileError of a file that exists already.
+  // Throws TraceFileError when the file exists.
   static void refuse_existing(const std::string& path);
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
@@ -36,7 +36,7 @@ class TraceFile {
   // A forked child must not keep the file open: its disk space would stay taken after it is deleted.
   void close_in_child();
 
-  // Where the next block begins in time: event times in it are told from here.
+  // Where the next block begins in time: its events' times are relative to this.
   const ClockAnchor& next_begin() const { return previous_end_; }
   std::uint64_t bytes() const { return size_; }
   const std::string& path() const { return path_; }
