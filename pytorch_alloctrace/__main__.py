@@ -1,29 +1,20 @@
-"""``python -m pytorch_alloctrace run ...``: see recording/run.py."""
+"""``python -m pytorch_alloctrace [VERB] ...``: records a program, or says from a trace what happened to the memory."""
 
 from __future__ import annotations
 
 import sys
 
-USAGE = """\
-usage: python -m pytorch_alloctrace run [options] script.py [arguments]
-       python -m pytorch_alloctrace run [options] -m module [arguments]
-           records a program, unchanged; `run --help` names the options
-       python -m pytorch_alloctrace.analyze TRACE
-           says what happened to the memory
-"""
-
 
 def main(arguments: list[str]) -> int:
-    """Dispatches on the verb and returns the exit status. What the program that is run raises goes through."""
-    if arguments and arguments[0] == "run":
+    """Runs a verb; returns the exit status (see `analyze.verb.Exit`). What a recorded program raises goes through."""
+    # Imported on demand: a recorded program must not pay for what only reading a trace needs.
+    if arguments[:1] == ["run"]:
         from .recording.run import run
 
         return run(arguments[1:])
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0
-    print(USAGE, end="", file=sys.stderr)
-    return 2
+    from .analyze.command_line import main as analyze
+
+    return analyze(arguments)
 
 
 if __name__ == "__main__":

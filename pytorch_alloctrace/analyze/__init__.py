@@ -1,1 +1,1 @@
-"""The command line of the analyses: ``python -m pytorch_alloctrace.analyze TRACE``."""
+"""The command line: one class a verb, listed in `verbs`."""

@@ -8,14 +8,12 @@ in bytes, shares from 0 to 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
-from ..analysis.usage.peak import PeakMemory
-from ..reading.positions import Position
+from ..analysis.usage.live_memory import LiveMemory
 from ..reading.sites import BY
 from . import units
 from .screen import ENTRY_BAR, Screen
@@ -28,29 +26,7 @@ _BARS = 48
 """Width of everything but the bar in a line that has one."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A composition to be shown, and its position."""
-
-    device: str
-    at: Position
-    by: str
-    composition: pd.DataFrame
-    seq: int | None
-    """None: the end of the trace."""
-    time_ns: int
-    step: int | None
-    requested: int
-    reserved: int | None
-    peak: PeakMemory | None = None
-    """If the position is one."""
-    since: Position | None = None
-    """Of a peak: after this."""
-    until: Position | None = None
-    """Up to and including this."""
-
-
-def composition_data(shown: Shown, top: int) -> dict[str, Any]:
+def composition_data(shown: LiveMemory, top: int) -> dict[str, Any]:
     """As plain values, with at most `top` rows."""
     return {
         "device": shown.device,
@@ -69,7 +45,7 @@ def composition_data(shown: Shown, top: int) -> dict[str, Any]:
     }
 
 
-def write_composition(shown: Shown, begin_ns: int, screen: Screen, names: SiteNames, top: int) -> None:
+def write_composition(shown: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int) -> None:
     """The position and what was live there; of a peak also by phase and by age. begin_ns: when the recording began."""
     blocks = units.counted(int(shown.composition["blocks"].sum()), "block")
     when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"

@@ -18,7 +18,7 @@ from running import needs_cuda_build
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
 from pytorch_alloctrace.analysis.usage.matching import NEAR, SAME, CodeLine, match_files, match_lines
-from pytorch_alloctrace.analyze.inputs import byte_count
+from pytorch_alloctrace.analyze.arguments import byte_count
 
 MIB = 2**20
 DEVICES = ("cuda", "cpu")
@@ -268,13 +268,13 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
     [
         (("diff", "base/cpu.alloctrace"), "needs a second trace"),
         (("diff", "base/cpu.alloctrace", "missing.alloctrace"), "missing.alloctrace"),
-        (("diff", "base/cpu.alloctrace", "base/cuda.alloctrace", "--since", "peak"), "--at MOMENT"),
-        (("diff", "base/cpu.alloctrace", "base/cpu.alloctrace", "--fail-above", "much"), "is no size"),
-        (("peak", "base/cpu.alloctrace", "base/cpu.alloctrace"), "only diff"),
-        (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "--fail-above belongs to diff"),
+        (("diff", "base/cpu.alloctrace", "base/cuda.alloctrace", "--since", "peak"), "--at POSITION"),
+        (("diff", "base/cpu.alloctrace", "base/cpu.alloctrace", "--fail-above", "much"), "is not a size"),
+        (("peak", "base/cpu.alloctrace", "base/cpu.alloctrace"), "peak takes one trace"),
+        (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "--fail-above: only diff does"),
         (("peak", "base/cpu.alloctrace", "--at", "peak:reserved"), "no peak"),
-        (("sites", "base/cpu.alloctrace", "--by", "phase"), "sites are by"),
-        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by belongs to peak, diff and sites"),
+        (("sites", "base/cpu.alloctrace", "--by", "phase"), "invalid choice: 'phase'"),
+        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by: peak, diff and sites do"),
         (("peak", "base/cpu.alloctrace", "--device", "cuda:3"), "no device 'cuda:3'"),
     ],
 )
@@ -302,5 +302,5 @@ def test_sizes_of_the_command_line(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "-5", "5 XiB", "1e9", "12 GiB per step"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         byte_count(text)

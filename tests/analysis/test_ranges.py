@@ -181,9 +181,9 @@ def test_leaks_of_a_stretch(tmp_path: Path) -> None:
         (("timeline", "--since", "step:3", "--until", "step:4", "--points", "1"), "--points"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
-        (("sites", "--since", "step:3", "--at", "end"), "--at is one moment"),
+        (("sites", "--since", "step:3", "--at", "end"), "--at is one position"),
         (("leaks", "--since", "step:3", "--until", "step:2"), "nothing happened between step:3 and step:2"),
-        (("--since", "step:3"), "not to the verdict"),
+        (("--since", "step:3"), "diagnose does not take --since"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:

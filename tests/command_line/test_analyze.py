@@ -25,7 +25,7 @@ from running import program_environment
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import summarize
-from pytorch_alloctrace.analyze import __main__ as command_line
+from pytorch_alloctrace.analyze import command_line, diagnose
 from pytorch_alloctrace.report import progress, units
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.verdict import verdict_data, write_verdict
@@ -211,7 +211,8 @@ def test_bad_input_is_one_line_and_exit_2(folder: Path, tmp_path: Path) -> None:
         assert message.count("\n") == 1 and words in message, (name, message)
     message = refused(analyze(folder, "run.alloctrace", "--device", "cuda:7"))
     assert "cuda:7" in message and "cpu" in message
-    for arguments in ([], ["run.alloctrace", "--top", "-1"], ["run.alloctrace", "--top", "x"], ["a", "b"]):
+    assert refused(analyze(folder, "a", "b")).count("\n") == 1
+    for arguments in ([], ["run.alloctrace", "--top", "-1"], ["run.alloctrace", "--top", "x"], ["peak", "a", "b"]):
         assert "usage:" in refused(analyze(folder, *arguments))
 
 
@@ -287,7 +288,7 @@ def test_an_interrupt_is_exit_130(folder: Path, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line, "summarize", interrupted)
+    monkeypatch.setattr(diagnose, "summarize", interrupted)
     assert in_process(folder / "run.alloctrace") == (130, "", "")
 
 

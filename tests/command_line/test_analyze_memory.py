@@ -87,9 +87,9 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
         (("segments", "run.alloctrace", "--at", "mark:none"), "no mark named 'none'"),
         (("blocks", "run.alloctrace", "--at", "lunch"), "is no moment"),
         (("blocks", "missing.alloctrace"), "missing.alloctrace"),
-        (("run.alloctrace", "--csv"), "needs a verb"),
+        (("run.alloctrace", "--csv"), "diagnose does not take --csv"),
         (("timeline", "run.alloctrace", "--points", "0"), "at least 1"),
-        (("verify", "run.alloctrace", "--csv"), "has no table"),
+        (("verify", "run.alloctrace", "--csv"), "verify does not take --csv"),
     ],
 )
 def test_bad_input_is_one_line(run_program, tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:

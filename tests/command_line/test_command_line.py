@@ -1,19 +1,23 @@
-"""The help of each verb, and which options it refuses; every example of the help is run."""
+"""The help of each verb, which options it refuses, and what it takes to add one; every example of the help is run."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from running import needs_cuda_build, program_environment, run_python, with_cuda
 
-from pytorch_alloctrace.analyze import __main__ as command_line
-from pytorch_alloctrace.analyze.catalogue import ALWAYS, COMMON, VERBS, VERDICT
-from pytorch_alloctrace.analyze.options import PROGRAM, general_parser
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analyze import command_line
+from pytorch_alloctrace.analyze.arguments import VerbParser
+from pytorch_alloctrace.analyze.command_line import PROGRAM
+from pytorch_alloctrace.analyze.verb import Exit, Query, Verb
+from pytorch_alloctrace.analyze.verbs import VERBS
 
 PROGRAM_WITH_ALL = """
 import sys, torch, pytorch_alloctrace as alloctrace
@@ -48,6 +52,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+NAMES = [verb.name for verb in VERBS]
+ALWAYS = {"json", "spool", "width"}
+"""Options of every verb."""
+
+
 def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
         command_line.main(arguments)
@@ -55,20 +64,52 @@ def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def examples(text: str) -> list[str]:
-    return [line.split(PROGRAM, 1)[1] for line in text.splitlines() if line.startswith(f"  {PROGRAM}")]
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The last line on stderr of a command that argparse refuses."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    assert ended.value.code == Exit.BAD_INPUT
+    return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_has_its_options_alone(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_of(capsys, verb, "--help")
-    assert text == help_of(capsys, "run.alloctrace", "--help", verb)
-    shown = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE))
-    assert shown == {*ALWAYS, *VERBS[verb].options}
-    assert examples(text) and all(line.split()[0] == verb for line in examples(text))
-    assert ("mark:NAME" in text) == bool({"at", "since", "until"} & shown)
-    sentences = re.split(r"(?<=[^(]\.)\s", VERBS[verb].text)
-    assert len(sentences) == 2, sentences
+def options_of(text: str) -> set[str]:
+    return set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE))
+
+
+@pytest.fixture
+def at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+def test_help_of_a_verb(verb: Verb, at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(capsys, verb.name, "--help")
+    assert text == help_of(capsys, "run.alloctrace", "--help", verb.name)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "None" not in text and options_of(text) >= ALWAYS
+    assert " ".join(verb.description.split()) in " ".join(text.split())
+    assert text.count(f"\n  {PROGRAM} ") == len(verb.examples)
+    assert ("mark:NAME" in text) == bool({"at", "since", "until"} & options_of(text))
+    assert ("up to and including --until" in text) == ("since" in options_of(text))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+def test_every_option_says_what_it_does(verb: Verb) -> None:
+    parser = command_line.make_parsers()[1][verb.name]
+    for action in parser._actions:
+        assert action.help and action.help[0].islower() and not action.help.endswith("."), action.option_strings
+
+
+def test_general_help(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(capsys, "--help")
+    assert text == help_of(capsys, "run.alloctrace", "-h")
+    assert max(map(len, text.splitlines())) <= 80
+    listed = re.findall(r"^  ([a-z]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
+    assert listed == ["run", *NAMES]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert help_of(capsys, "--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
 def test_no_verb_is_diagnose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,57 +117,108 @@ def test_no_verb_is_diagnose(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert help_of(capsys, "diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
 
 
-def test_help_of_all_is_short(capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_of(capsys, "--help")
-    shown = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE))
-    assert shown == set(COMMON) and "mark:NAME" in text
-    verbs = text[text.index("verbs (") : text.index("a moment (")]
-    assert [line.split()[0] for line in verbs.splitlines()[2:-1]] == list(VERBS)
-    assert max(map(len, verbs.splitlines())) < 80
-    assert [line.split()[0] for line in examples(text)] == ["run.alloctrace", *VERBS]
+def test_both_modules_are_the_same_command(folder: Path) -> None:
+    def said(module: str, *arguments: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    for arguments in (["leaks", "run.alloctrace", "--fail"], ["--help"], ["missing.alloctrace"], ["run", "--help"], []):
+        assert said("pytorch_alloctrace", *arguments) == said("pytorch_alloctrace.analyze", *arguments)
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("verb", [None, *VERBS])
-def test_examples_run(verb: str | None, folder: Path) -> None:
-    for arguments, _ in (VERDICT if verb is None else VERBS[verb]).examples:
+@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+def test_examples_run(verb: Verb, folder: Path) -> None:
+    for arguments, _ in verb.examples:
         words = shlex.split(arguments.split(" > ")[0])
-        status = 1 if "--fail" in words or "--fail-above" in words else 0
+        status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
         assert run_analyze(folder, *words, status=status), arguments
 
 
-def test_an_option_that_a_verb_cannot_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    values = {"at": "end", "since": "0", "until": "end", "by": "line", "points": "9", "fail-above": "1", "top": "1"}
-    values |= {"device": "cpu", "user-path": "."}
-    options = {option for verb in VERBS.values() for option in verb.options} - {"csv"}
-    assert {"fail", *values} <= options <= {"fail", "all-frames", *values}
-    for name, verb in ((None, VERDICT), *VERBS.items()):
-        for option in options - set(verb.options):
-            given = [f"--{option}", *([values[option]] if option in values else [])]
-            with pytest.raises(SystemExit) as ended:
-                command_line.main([*([name] if name else []), "missing.alloctrace", *given])
-            told = capsys.readouterr().err.splitlines()[-1]
-            assert ended.value.code == 2 and f"error: --{option} belongs to " in told, told
-            assert told.endswith(f", not to {name or 'the verdict'}")
-            assert all(taker in told for taker, other in VERBS.items() if option in other.options)
+@needs_cuda_build
+def test_words_may_stand_in_any_order(folder: Path) -> None:
+    expected = run_analyze(folder, "peak", "run.alloctrace", "--at", "peak")
+    assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected
+    expected = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--top", "1")
+    assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
 
 
-def test_every_option_is_one_of_a_verb() -> None:
-    known = set(vars(general_parser().parse_args(["run.alloctrace"]))) - {"verb", "trace", "other"}
-    taken = {*ALWAYS, *VERDICT.options, *(option for verb in VERBS.values() for option in verb.options)}
-    assert known == {name.replace("-", "_") for name in taken}
+class Count(Verb):
+    """A verb from outside."""
+
+    name = "count"
+    summary = "how many events there are"
+    description = "Counts the events of a trace. Of one device, or of all."
+    examples = (("count run.alloctrace", "how many events there are"),)
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_device()
+        parser.add_argument("--fail-below", type=int, default=0, metavar="N", help="exit with status 1 below N events")
+
+    def run(self, query: Query) -> Exit:
+        events = query.trace.events(columns=("seq", "device"))
+        count = len(events if query.options.device is None else events[events["device"] == query.options.device])
+        if query.options.json:
+            query.print_json({"events": count})
+        else:
+            query.screen.text(f"{count} events")
+        return Exit.FOUND if count < query.options.fail_below else Exit.OK
+
+
+def test_a_new_verb_is_a_class_and_an_entry(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "VERBS", [*VERBS, Count()])
+    monkeypatch.chdir(folder)
+    number = len(alloctrace.load("run.alloctrace").events())
+    assert command_line.main(["count", "run.alloctrace"]) == Exit.OK
+    assert capsys.readouterr().out == f"{number} events\n"
+    assert command_line.main(["run.alloctrace", "count", "--json", "--fail-below", "1000000"]) == Exit.FOUND
+    assert capsys.readouterr().out == f'{{\n "events": {number}\n}}\n'
+    assert "  count          how many events there are\n" in help_of(capsys, "--help")
+    assert "--fail-below N" in help_of(capsys, "count", "--help")
+    assert error_of(capsys, "peak", "run.alloctrace", "--fail-below", "1").endswith("only count does")
+    assert "sites, segments, blocks" in error_of(capsys, "count", "run.alloctrace", "--at", "peak")
+    assert command_line.main(["count", "run.alloctrace", "--device", "cuda:7"]) == Exit.BAD_INPUT
+
+
+def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = {verb.name: options_of(help_of(capsys, verb.name, "--help")) for verb in VERBS}
+    for option in set().union(*taken.values()):
+        takers = [name for name in NAMES if option in taken[name]]
+        for name in set(NAMES) - set(takers):
+            told = error_of(capsys, name, "missing.alloctrace", f"--{option}=1")
+            assert f"error: {name} does not take --{option}: " in told, told
+            assert (
+                re.findall(r"[a-z]+", told.rpartition(": ")[2].removeprefix("only ").replace(" and ", ", "))[:-1]
+                == takers
+            ), told
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (("diff", "a", "--since", "1", "--at", "peak"), "not --at"),
-        (("verify", "a", "--csv"), "has no table"),
-        (("a", "--csv"), "needs a verb"),
-        (("leaks", "a", "--device", "cpu", "--device", "cuda:0"), "give --device once"),
+        (("diff", "a", "b", "c"), "not 3"),
+        (("diff", "a", "b", "--since", "peak"), "--at POSITION"),
+        (("verify", "a", "--csv"), "verify does not take --csv"),
+        (("a", "--csv"), "diagnose does not take --csv: leaks, peak"),
+        (("leaks", "a", "--device", "cpu", "--device", "cuda:0"), "give it once"),
+        (("leaks", "a", "--json", "--csv"), "not allowed with"),
+        (("leaks", "a", "b"), "leaks takes one trace, not 'b' too"),
+        (("leaks", "a", "--fai"), "there is no option --fai"),
+        (("peak", "a", "--by", "colour"), "invalid choice: 'colour'"),
+        (("leaks",), "required: TRACE"),
+        ((), "name a trace"),
     ],
 )
 def test_what_does_not_go_together(arguments: tuple[str, ...], part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(arguments)
-    assert ended.value.code == 2 and part in capsys.readouterr().err.splitlines()[-1]
+    assert part in error_of(capsys, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [("leeks",), ("leeks", "run.alloctrace")])
+def test_an_unknown_verb_is_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(arguments) == Exit.BAD_INPUT
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "'leeks' is neither a trace nor a verb (diagnose, leaks, " in told

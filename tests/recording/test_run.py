@@ -237,7 +237,7 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
 
 REFUSED = {
     "no verb": ([], 2, "usage:"),
-    "unknown verb": (["record"], 2, "usage:"),
+    "unknown verb": (["record"], 2, "neither a trace nor a verb"),
     "no program": (["run"], 2, "name a script"),
     "no module name": (["run", "-m"], 2, "-m needs"),
     "unknown option": (["run", "--frames", "x.py"], 2, "usage:"),

@@ -111,7 +111,7 @@ def test_of_a_comparison(folder: Path) -> None:
     [
         (("peak", "run.alloctrace", "--all-frames", "--by", "age"), "not --by age"),
         (("peak", "run.alloctrace", "--all-frames", "--csv"), "use --json"),
-        (("segments", "run.alloctrace", "--all-frames"), "--all-frames belongs to the verdict, leaks"),
+        (("segments", "run.alloctrace", "--all-frames"), "--all-frames: diagnose, leaks"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:

@@ -82,6 +82,20 @@ def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str 
     return fragmentation_of(trace, at, device, segments, in_segments, settings)
 
 
+def fragmentation_by_device(
+    trace: RecordedTrace, at: Position = "end", *, device: str | None = None
+) -> list[Fragmentation]:
+    """`fragmentation_at` of one device, or of all that have segments at a position, the one with the most first; where
+    none has, of the first device."""
+    if device is not None:
+        return [fragmentation_at(trace, at, device=device)]
+    reserved = trace.segments(at).groupby("device")["total_size"].sum().sort_values(ascending=False)
+    devices = [str(name) for name in reserved.index] or trace.devices[:1]
+    if len(devices) > 1 and (end := trace.first_event_after(at)) is not None:
+        at = end - 1  # a peak is one device's: the others are shown as they were at that time
+    return [fragmentation_at(trace, at, device=name) for name in devices]
+
+
 def fragmentation_of(
     trace: RecordedTrace,
     at: Position,

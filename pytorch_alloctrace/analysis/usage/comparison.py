@@ -74,6 +74,12 @@ def compare(
     return table[list(COMPARISON_COLUMNS)]
 
 
+def devices_at(trace_a: RecordedTrace, trace_b: RecordedTrace, at: Position) -> list[str]:
+    """The devices that at least one of two traces has at a position, those of the second first."""
+    names = dict.fromkeys([*trace_b.devices, *trace_a.devices])
+    return [name for name in names if has_position(trace_a, at, name) or has_position(trace_b, at, name)]
+
+
 def has_position(trace: RecordedTrace, at: Position, device: str) -> bool:
     """Whether a trace has the device and, if `at` is a peak, a peak of it."""
     if at in PEAKS:

@@ -73,6 +73,14 @@ def site_lifetimes(
     return table[[name for name in table.columns if name not in LIFETIME_COLUMNS] + list(LIFETIME_COLUMNS)]
 
 
+def measured_steps(
+    trace: RecordedTrace, *, device: str | None = None, since: Position | None = None, until: Position = "end"
+) -> int:
+    """How many steps `site_lifetimes` measures; 0 in a trace without steps."""
+    first = 0 if since is None else trace.range(since, until, device=device).first
+    return len(Window.before(trace, trace.first_event_after(until, device), first).step_ends)
+
+
 def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     """The totals of a range, by stack, from those at its end and at its beginning."""
     before = before.reindex(totals.index, fill_value=0)

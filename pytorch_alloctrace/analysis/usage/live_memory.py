@@ -1,0 +1,103 @@
+"""What a device holds at a position or at its peak, with what the position is: its event, its time, its step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ...reading.positions import PEAKS, Position
+from ...reading.recorded import RecordedTrace
+from .composition import composition_at, composition_of
+from .peak import PeakMemory, peak_between, peak_memory
+
+
+@dataclass(frozen=True, eq=False)
+class LiveMemory:
+    """What is live on a device at a position. Bytes."""
+
+    device: str
+    at: Position
+    by: str
+    composition: pd.DataFrame
+    """See `Trace.composition`."""
+    seq: int | None
+    """The state is the one after this event; None: the end of the trace."""
+    time_ns: int
+    """Since 1970-01-01 UTC."""
+    step: int | None
+    """None in a trace without steps."""
+    requested: int
+    reserved: int | None
+    """None where the allocator reports no segments."""
+    peak: PeakMemory | None = None
+    """If the position is a peak."""
+    since: Position | None = None
+    """Of a peak: the range that it is the highest of."""
+    until: Position | None = None
+
+
+def live_memory(
+    trace: RecordedTrace,
+    at: Position = "peak",
+    *,
+    by: str = "line",
+    device: str | None = None,
+    since: Position | None = None,
+    until: Position | None = None,
+) -> LiveMemory:
+    """What a device holds at a position; of a peak, at the highest between `since` and `until`.
+
+    device: default the one with the highest peak. Raises PositionError where the trace does not have the position.
+    """
+    if at in PEAKS:
+        return _at_peak(trace, at, by, device, since, until)
+    device = device or next(iter(trace.devices), "")
+    end = trace.first_event_after(at, device)
+    position: Position = "end" if end is None else end - 1
+    blocks = trace.live(position, device=device)
+    segments = trace.segments(position, device=device)
+    last = _last_event(trace) if end is None else end - 1
+    return LiveMemory(
+        device=device,
+        at=at,
+        by=by,
+        composition=composition_of(trace, blocks, by, end),
+        seq=None if end is None else end - 1,
+        time_ns=trace.time_ns(position),
+        step=trace.positions.step_at(max(last, 0)),
+        requested=int(blocks["nbytes"].sum()),
+        reserved=int(segments["total_size"].sum()) if len(segments) else None,
+    )
+
+
+def _last_event(trace: RecordedTrace) -> int:
+    """The number of the last event of a trace. Not the count of events less one: in a damaged trace that is lower."""
+    last = trace.integrity.events - 1
+    for frame in trace.iter_events(since=max(last, 0), columns=("seq",)):
+        last = int(frame["seq"].iloc[-1])
+    return last
+
+
+def _at_peak(
+    trace: RecordedTrace, at: Position, by: str, device: str | None, since: Position | None, until: Position | None
+) -> LiveMemory:
+    measure = "reserved" if at == "peak:reserved" else "allocated"
+    if since is None and until is None:
+        peak = peak_memory(trace, measure, device=device)
+    else:
+        peak = peak_between(trace, trace.range(since, until, device=device), measure, device=device)
+    return LiveMemory(
+        device=peak.device,
+        at=at,
+        by=by,
+        composition=composition_at(trace, peak.seq, device=peak.device, by=by),
+        seq=peak.seq,
+        time_ns=peak.time_ns,
+        step=peak.step,
+        requested=peak.requested,
+        reserved=peak.reserved,
+        peak=peak,
+        since=since,
+        until=until,
+    )

@@ -1,0 +1,153 @@
+"""What the verbs take on the command line: the arguments that several share, and how values are read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+POSITIONS = """\
+a position is one of:
+  end                   the end of the trace
+  peak, peak:reserved   when the most was allocated, reserved
+  4711                  event 4711 (after it)
+  step:12               the end of step 12
+  mark:NAME             the mark of that name
+  12.5s                 12.5 seconds after the recording began
+"""
+RANGES = "A range is everything after --since, up to and including --until.\n"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)
+_POWERS = "KMGTP"
+_MOST_EVENTS = 1 << 62
+ALL_ROWS = 1 << 62
+"""More rows than any table has."""
+
+
+class VerbParser(argparse.ArgumentParser):
+    """The parser of one verb; each `add` adds arguments that mean the same in every verb that has them."""
+
+    def __init__(self, **settings: Any) -> None:
+        # Abbreviations would take --fail for --fail-above where a verb has only that.
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        self._output = self.add_argument_group("output")
+        self._form = self._output.add_mutually_exclusive_group()
+        self._form.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
+        self._reading = self.add_argument_group("reading")
+        self.notes = ""
+        """What the help says below the options: how positions and ranges are written."""
+        # Every verb can be asked for these, whether it has the option or not.
+        self.set_defaults(csv=False, all_frames=False, by=None, device=None, top=None, user_path=[])
+
+    def add_common(self) -> None:
+        """What every verb has. Comes last."""
+        self.add_argument("traces", nargs="+", metavar="TRACE", help="the trace file")
+        self._output.add_argument(
+            "--width",
+            type=count,
+            metavar="COLUMNS",
+            help="width of the text (default: that of the terminal; 80 when piped)",
+        )
+        self._reading.add_argument(
+            "--spool", metavar="PATH", help="the spool of a killed recording, if it was moved away from the trace"
+        )
+
+    def add_csv(self) -> None:
+        """For a verb whose result is one table."""
+        self._form.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
+
+    def add_top(self, default: int, what: str = "rows of each table") -> None:
+        """default: how many the text shows; 0: all."""
+        shown = f"{default}; 0: all" if default else "all"
+        self._output.add_argument("--top", type=row_count, metavar="N", help=f"show N {what} (default: {shown})")
+
+    def add_device(self, text: str = 'show only this device, such as "cuda:0"') -> None:
+        """One device."""
+        self.add_argument("--device", action=_Once, metavar="NAME", help=text)
+
+    def add_at(self, text: str, default: str | None = "end") -> None:
+        """A position. default: None, where it matters whether it was given."""
+        self._explain(POSITIONS)
+        self.add_argument("--at", type=position, metavar="POSITION", default=default, help=text)
+
+    def add_range(self, since: str, until: str) -> None:
+        """Two positions."""
+        self._explain(POSITIONS)
+        self._explain(RANGES)
+        self.add_argument("--since", type=position, metavar="POSITION", help=since)
+        self.add_argument("--until", type=position, metavar="POSITION", help=until)
+
+    def add_by(self, choices: Sequence[str]) -> None:
+        """What the rows are; the first is the default."""
+        text = f"what the rows are: {', '.join(choices)} (default: {choices[0]})"
+        self.add_argument("--by", choices=choices, default=choices[0], metavar="WHAT", help=text)
+
+    def add_code(self) -> None:
+        """For a verb that names lines of code."""
+        self._output.add_argument(
+            "--all-frames",
+            action="store_true",
+            help="show whole stacks, including library frames, innermost first (in JSON: `frames`)",
+        )
+        self._reading.add_argument(
+            "--user-path",
+            action="append",
+            default=[],
+            metavar="PATH",
+            help="treat this file or folder as your own code although it is installed (repeatable)",
+        )
+
+    def _explain(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes += note
+
+
+class _Once(argparse.Action):
+    """Refuses a second value instead of forgetting the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "give it once: this verb shows one device, or all")
+        setattr(namespace, self.dest, values)
+
+
+def position(text: str) -> int | str:
+    """A number is that of an event."""
+    return min(int(text), _MOST_EVENTS) if text.isdecimal() else text
+
+
+def count(text: str) -> int:
+    """0 or more."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def positive(text: str) -> int:
+    """1 or more."""
+    value = count(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("at least 1 is needed")
+    return value
+
+
+def row_count(text: str) -> int:
+    """0 stands for all."""
+    return count(text) or ALL_ROWS
+
+
+def byte_count(text: str) -> int:
+    """Bytes: "512MiB", "2GiB", "1.5 GB" (of 1000), "4096"."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use one such as 512MiB, 2GiB or a number of bytes")
+    power = _POWERS.index(found[2].upper()) + 1 if found[2] else 0
+    # As everywhere: MiB are of 1024, MB of 1000; a bare M is what torch's settings mean by it, MiB.
+    base = 1000 if found[2] and not found[3] and text.strip().upper().endswith("B") else 1024
+    whole, _, fraction = found[1].partition(".")
+    scale: int = base**power
+    return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)

@@ -1,0 +1,47 @@
+"""The verb `blocks`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..report.segments import write_blocks
+from ..trace import Trace
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_ROWS = 20
+
+
+class Blocks(Verb):
+    """See `description`."""
+
+    name = "blocks"
+    summary = "the largest blocks, and the line that made each"
+    description = (
+        "Shows the largest blocks that are in use at a position, with their age and the line that made each. --json "
+        "and --csv have all blocks, including the free ones."
+    )
+    examples = (("blocks run.alloctrace --at step:12 --top 50", "the 50 largest blocks when step 12 ended"),)
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_at("the position (default: end)")
+        parser.add_device()
+        parser.add_csv()
+        parser.add_top(_ROWS, "of the largest blocks of each device")
+        parser.add_code()
+
+    def run(self, query: Query) -> Exit:
+        trace, options = query.trace, query.options
+        blocks = trace.blocks(options.at, device=options.device)
+        if options.json:
+            query.print_json(_with_sites(trace, blocks))
+        elif options.csv:
+            query.print_csv(_with_sites(trace, blocks))
+        else:
+            write_blocks(blocks, trace, query.screen, query.names, query.rows(_ROWS))
+        return Exit.OK
+
+
+def _with_sites(trace: Trace, blocks: pd.DataFrame) -> pd.DataFrame:
+    sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in blocks["stack_id"]])
+    return pd.concat([blocks, sites[["filename", "line", "function"]]], axis=1) if len(blocks) else blocks

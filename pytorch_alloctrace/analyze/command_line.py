@@ -1,0 +1,159 @@
+"""Reads the command line, runs the verb, prints what it says: on argparse's subparsers, one for each verb."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from .. import __version__
+from ..errors import AlloctraceError, TraceError
+from ..report.progress import SlowProgress
+from ..report.screen import Screen
+from ..trace import load
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+from .verbs import VERBS
+
+PROGRAM = "python -m pytorch_alloctrace"
+DEFAULT = "diagnose"
+"""The verb of a command that names none."""
+_LINE = 79
+_EXAMPLES = f"""\
+  {PROGRAM} run train.py
+  {PROGRAM} run.alloctrace
+  {PROGRAM} leaks run.alloctrace --fail
+  {PROGRAM} diff before.alloctrace after.alloctrace
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command; returns its exit status."""
+    try:
+        verb, options = parse(arguments)
+        text, status = _run(verb, options)
+        if hasattr(sys.stdout, "reconfigure"):
+            # Source may hold what the terminal's encoding does not have.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except AlloctraceError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return Exit.BAD_INPUT
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    return status
+
+
+def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
+    """The verb, and its options. Exits where they are wrong (Exit.BAD_INPUT), or where help is asked for."""
+    parser, parsers = make_parsers()
+    if not arguments:
+        parser.error("name a trace")
+    name, rest = _verb_first(arguments, parsers)
+    general = [word for word in arguments if word in ("-h", "--help", "--version")]
+    if name is None and general:
+        parser.parse_args(general)
+    options, unknown = parser.parse_known_args([name or DEFAULT, *rest])
+    own = parsers[options.verb.name]
+    option = next((word for word in unknown if word.startswith("-")), None)
+    if option is not None:
+        own.error(_not_taken(option.partition("=")[0], options.verb.name, parsers))
+    # What follows an option argparse does not join to the traces before it.
+    options.traces += unknown
+    if name is None and options.traces[0].isidentifier() and not os.path.exists(options.traces[0]):
+        raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(parsers)})")
+    mistake = options.verb.mistake(options)
+    if mistake is not None:
+        own.error(mistake)
+    return options.verb, options
+
+
+def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
+    """The parser of the whole, and those of the verbs."""
+    summaries = {"run": "record a program, unchanged, into a trace file"}
+    summaries |= {verb.name: verb.summary for verb in VERBS}
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s run [options] SCRIPT [arguments]",
+        description="Records the memory of a PyTorch program, and says from the trace what happened:\n"
+        "what leaks, what made the peak, what grows.",
+        epilog=f"examples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pytorch_alloctrace {__version__}")
+    verbs = parser.add_subparsers(
+        title="verbs (VERB --help shows the options of each)",
+        description="\n".join(f"{name:15}{summary}" for name, summary in summaries.items()),
+        help=argparse.SUPPRESS,
+        prog=PROGRAM,
+        parser_class=VerbParser,
+    )
+    parsers: dict[str, VerbParser] = {}
+    for verb in VERBS:
+        own = parsers[verb.name] = verbs.add_parser(verb.name, description=textwrap.fill(verb.description, _LINE))
+        own.usage = f"{PROGRAM} {f'[{DEFAULT}]' if verb.name == DEFAULT else verb.name} {verb.traces} [options]"
+        own.set_defaults(verb=verb)
+        verb.add_arguments(own)
+        own.add_common()
+        examples = "\n".join(_example(*example) for example in verb.examples)
+        own.epilog = f"{own.notes}\nexamples:\n{examples}".lstrip()
+    return parser, parsers
+
+
+def _example(arguments: str, shows: str) -> str:
+    command = textwrap.wrap(f"{PROGRAM} {arguments}", _LINE - 4, break_on_hyphens=False, subsequent_indent="        ")
+    explained = textwrap.indent(textwrap.fill(shows, _LINE - 6), "      ")
+    return "  " + " \\\n".join(command) + "\n" + explained
+
+
+def _verb_first(arguments: Sequence[str], parsers: dict[str, VerbParser]) -> tuple[str | None, list[str]]:
+    """The verb, wherever it stands, and what is left. None: the command names none."""
+    options = [item for parser in parsers.values() for item in parser._option_string_actions.items()]
+    takes_value = {option for option, action in options if action.nargs is None}
+    for number, word in enumerate(arguments):
+        # In `--at peak` it is a position.
+        if word in parsers and (number == 0 or arguments[number - 1] not in takes_value):
+            return word, [*arguments[:number], *arguments[number + 1 :]]
+    return None, list(arguments)
+
+
+def _not_taken(option: str, verb: str, parsers: dict[str, VerbParser]) -> str:
+    """That a verb does not take an option, and which verbs do, in a sentence."""
+    takers = [name for name, parser in parsers.items() if option in parser._option_string_actions]
+    if not takers:
+        return f"there is no option {option}"
+    *most, last = takers
+    said = f"{', '.join(most)} and {last} do" if most else f"only {last} does"
+    return f"{verb} does not take {option}: {said}"
+
+
+def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
+    """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
+    console = Console()
+    with SlowProgress(Console(stderr=True)) as progress:
+        # Relative to here if it is here; a path of the machine where the trace was made stays what it is.
+        user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
+        spools = [options.spool, *[None] * (len(options.traces) - 1)]
+        traces = [
+            load(path, spool=spool, user_paths=user_paths, progress=progress)
+            for path, spool in zip(options.traces, spools, strict=True)
+        ]
+        known = list(dict.fromkeys(device for trace in traces for device in trace.devices))
+        wanted = [options.device] if isinstance(options.device, str) else options.device or []
+        unknown = [device for device in wanted if device not in known]
+        if unknown:
+            raise TraceError(f"the trace has no device {unknown[0]!r}: it has {', '.join(known) or 'none'}")
+        query = Query(traces, options, Screen(console, options.width))
+        # As a whole, so that a reader that goes away (head) is noticed in one place, in main.
+        with console.capture() as captured:
+            status = verb.run(query)
+    return query.data or captured.get(), status

@@ -1,0 +1,45 @@
+"""`diagnose`, the verb of a command that names none."""
+
+from __future__ import annotations
+
+from ..analysis import summarize
+from ..report.verdict import verdict_json, write_verdict
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_ROWS = 5
+
+
+class Diagnose(Verb):
+    """See `description`."""
+
+    name = "diagnose"
+    summary = "(or no verb) what is wrong, the peak, the end, the growth"
+    description = (
+        "Says first what is wrong: requests that ran out of memory, leaks, memory that is held in vain. Then what the "
+        "peak consisted of by line of your code, what was live at the end, and the growth."
+    )
+    examples = (
+        ("run.alloctrace", "what is wrong, then peak, end and growth"),
+        ("run.alloctrace --json --top 0 > diagnosis.json", "the same for programs, with all lines"),
+    )
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_argument(
+            "--device",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help='show only this device, such as "cuda:0" (repeatable)',
+        )
+        parser.add_top(_ROWS)
+        parser.add_code()
+
+    def run(self, query: Query) -> Exit:
+        top = _ROWS if query.options.top is None else query.options.top
+        summary = summarize(query.trace, top=top, devices=query.options.device)
+        if query.options.json:
+            query.data = verdict_json(summary, query.frames) + "\n"
+        else:
+            write_verdict(summary, query.screen, query.frames)
+        return Exit.OK

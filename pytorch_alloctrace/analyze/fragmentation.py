@@ -1,0 +1,48 @@
+"""The verb `fragmentation`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..analysis.free_memory.fragmentation import fragmentation_by_device
+from ..report.fragmentation import fragmentation_data, write_fragmentation
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_ROWS = 5
+
+
+class Fragmentation(Verb):
+    """See `description`."""
+
+    name = "fragmentation"
+    summary = "what is free in which pieces, and which blocks pin it"
+    description = (
+        "Shows how the memory that torch holds but does not use is cut up, and which lines made the live blocks that "
+        "keep it from being returned. Allocators that report no segments (the CPU's) have none."
+    )
+    examples = (("fragmentation run.alloctrace --at peak:reserved", "what was free when the most was reserved"),)
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_at("the position (default: end)")
+        parser.add_device()
+        parser.add_csv()
+        parser.add_top(_ROWS)
+        parser.add_code()
+
+    def run(self, query: Query) -> Exit:
+        trace, options = query.trace, query.options
+        found = fragmentation_by_device(trace, options.at, device=options.device)
+        if options.json:
+            top = query.rows(_ROWS)
+            query.print_json([fragmentation_data(one, top) for one in found])
+        elif options.csv:
+            tables = [one.pinners.assign(device=one.device) for one in found]
+            query.print_csv(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame())
+        else:
+            for number, one in enumerate(found):
+                if number:
+                    query.screen.blank()
+                blocks, timeline = trace.blocks(one.at, device=one.device), trace.timeline(device=one.device)
+                write_fragmentation(one, blocks, timeline, query.screen, query.names, query.rows(_ROWS))
+        return Exit.OK

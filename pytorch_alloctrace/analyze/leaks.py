@@ -1,0 +1,61 @@
+"""The verb `leaks`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..analysis import summarize
+from ..report.verdict import write_leaks
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+
+class Leaks(Verb):
+    """See `description`."""
+
+    name = "leaks"
+    summary = "what leaks, how fast, and the line to look at"
+    description = (
+        "Shows the lines of which blocks are made again and again and never freed, and the buffers that are replaced "
+        "by ever larger ones. The whole run is judged, or a range of its steps, most certain and fastest leaks first."
+    )
+    examples = (
+        ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
+        ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one"),
+        ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
+    )
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_range(
+            "judge what happened after this position; what came before is warm-up",
+            "judge what happened up to this position (default: end)",
+        )
+        parser.add_device()
+        parser.add_argument("--fail", action="store_true", help="exit with status 1 when there is a leak (for CI)")
+        parser.add_csv()
+        parser.add_top(0, "leaks")
+        parser.add_code()
+
+    def run(self, query: Query) -> Exit:
+        trace, options = query.trace, query.options
+        top = query.rows(0)
+        if options.json or options.csv:
+            leaks = trace.leaks(device=options.device, since=options.since, until=options.until)
+            found = len(leaks)
+            if options.json:
+                query.print_json(leaks.head(top))
+            else:
+                query.print_csv(_flat(leaks.head(top)))
+        else:
+            is_whole = options.since is None and options.until is None
+            within = None if is_whole else trace.range(options.since, options.until, device=options.device)
+            devices = [options.device] if options.device else []
+            summary = summarize(trace, devices=devices, of_leaks=True, within=within)
+            found = write_leaks(summary, query.screen, top, query.frames)
+        return Exit.FOUND if options.fail and found else Exit.OK
+
+
+def _flat(leaks: pd.DataFrame) -> pd.DataFrame:
+    """The sites of each leak in one cell: FILE:LINE BYTES, separated by semicolons."""
+    sites = ["; ".join(f"{site['filename']}:{site['line']} {site['bytes']}" for site in row) for row in leaks["sites"]]
+    return leaks.assign(sites=sites)

@@ -1,0 +1,57 @@
+"""The verb `oom`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_REQUESTS = 3
+_SITES = 20
+"""Rows of each table in JSON."""
+
+
+class Oom(Verb):
+    """See `description`."""
+
+    name = "oom"
+    summary = "why memory ran out, and what to do"
+    description = (
+        "Shows the requests that were refused: what was asked for, what was free, and why it was not enough. Says what "
+        "would help, and which lines held the most at that time."
+    )
+    examples = (
+        ("oom run.alloctrace", "the last refused requests, and what to do"),
+        ("oom run.alloctrace --since step:20 --top 0", "all that were refused after step 20 had ended"),
+    )
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_range(
+            "those after this position (default: the beginning of the trace)",
+            "those up to this position (default: end)",
+        )
+        parser.add_device()
+        parser.add_csv()
+        parser.add_top(_REQUESTS, "of the last refused requests")
+        parser.add_code()
+
+    def run(self, query: Query) -> Exit:
+        trace, options, top = query.trace, query.options, query.rows(_REQUESTS)
+        is_whole = options.since is None and options.until is None
+        # One more than is shown, to know whether there are more.
+        found = trace.ooms(device=options.device, since=options.since, until=options.until, last=top + 1)
+        all_of, found = len(found) <= top, found[-top:]
+        names = query.names
+        if options.json:
+            query.print_json([oom_data(one, names, _SITES) for one in found])
+        elif options.csv:
+            table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
+            # Whole numbers stay whole where some are unknown.
+            query.print_csv(table.convert_dtypes())
+        elif not found and not is_whole:
+            query.screen.text("No request ran out of memory in this range.")
+        else:
+            write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)
+        return Exit.OK

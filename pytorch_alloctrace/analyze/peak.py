@@ -1,0 +1,62 @@
+"""The verb `peak`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..analysis.usage.composition import COMPOSITION_BY
+from ..analysis.usage.live_memory import live_memory
+from ..reading.positions import PEAKS
+from ..report.composition import composition_data, write_composition
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_ROWS = 10
+
+
+class Peak(Verb):
+    """See `description`."""
+
+    name = "peak"
+    summary = "what the memory consisted of when it was at its highest"
+    description = (
+        "Shows what was live when the most was allocated (or reserved, or at another position). Rows are lines of your "
+        "code, each with its share; below them the same by phase of the step and by age."
+    )
+    examples = (
+        ("peak run.alloctrace --by function", "which functions hold the peak"),
+        ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
+        ("peak run.alloctrace --since step:10 --until step:20", "what the memory was at its highest in ten steps"),
+        ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
+    )
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_at("what to show: peak (default), peak:reserved, or any other position", "peak")
+        parser.add_range(
+            "the peak after this position (default: the beginning of the trace)",
+            "the peak up to this position (default: end)",
+        )
+        parser.add_by(COMPOSITION_BY)
+        parser.add_device("show only this device (default: the one with the highest peak)")
+        parser.add_csv()
+        parser.add_top(_ROWS, "rows of the table")
+        parser.add_code()
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        if (options.since, options.until) != (None, None) and options.at not in PEAKS:
+            return f"--since and --until look for a peak: --at peak or peak:reserved, not {options.at}"
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        trace, options = query.trace, query.options
+        found = live_memory(
+            trace, options.at, by=options.by, device=options.device, since=options.since, until=options.until
+        )
+        top = query.rows(_ROWS)
+        if options.json:
+            query.print_json(composition_data(found, top))
+        elif options.csv:
+            query.print_csv(found.composition.head(top))
+        else:
+            write_composition(found, trace.begin_ns, query.screen, query.names, top)
+        return Exit.OK

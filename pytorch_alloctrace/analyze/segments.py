@@ -1,0 +1,38 @@
+"""The verb `segments`."""
+
+from __future__ import annotations
+
+from ..report.segments import write_segments
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+_ROWS = 20
+
+
+class Segments(Verb):
+    """See `description`."""
+
+    name = "segments"
+    summary = "what torch holds of each device, by segment"
+    description = (
+        "Shows the segments that torch's allocator holds from the driver, each with a map of its blocks. They are "
+        "those that torch.cuda.memory_snapshot() would have listed at that position."
+    )
+    examples = (("segments run.alloctrace --at peak:reserved", "what was held from the driver when that was the most"),)
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_at("the position (default: end)")
+        parser.add_device()
+        parser.add_csv()
+        parser.add_top(_ROWS, "of the largest segments of each device")
+
+    def run(self, query: Query) -> Exit:
+        at, device = query.options.at, query.options.device
+        segments = query.trace.segments(at, device=device)
+        if query.options.json:
+            query.print_json(segments)
+        elif query.options.csv:
+            query.print_csv(segments)
+        else:
+            write_segments(segments, query.trace.blocks(at, device=device), query.screen, query.rows(_ROWS))
+        return Exit.OK

@@ -1,0 +1,108 @@
+"""What a verb of the command line is, and what it is given when it runs: it parses, calls and prints."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from ..report.screen import Screen
+from ..report.site_names import SiteNames
+from ..report.stacks import Frames, frames_of, with_frames
+from ..report.tables import records
+from ..trace import Trace
+from .arguments import ALL_ROWS, VerbParser
+
+
+class Exit(enum.IntEnum):
+    """The exit statuses of the command line."""
+
+    OK = 0
+    FOUND = 1
+    """`verify` found a fault, `leaks --fail` a leak, `diff --fail-above` a device that grew too much."""
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+    """As a shell reports a program that SIGINT ended."""
+    BROKEN_PIPE = 141
+    """As a shell reports a program that SIGPIPE ended."""
+
+
+class Query:
+    """One call of a verb: the traces, the options, and where the output goes."""
+
+    def __init__(self, traces: Sequence[Trace], options: argparse.Namespace, screen: Screen) -> None:
+        self.traces = traces
+        self.trace = traces[0]
+        self.options = options
+        self.screen = screen
+        """Where the text goes."""
+        self.data = ""
+        """What was printed as JSON or CSV."""
+
+    @property
+    def frames(self) -> Frames | None:
+        """The frames of a stack, where --all-frames asks for whole stacks."""
+        return frames_of(self.trace) if self.options.all_frames else None
+
+    @property
+    def names(self) -> SiteNames:
+        """What lines of code are called in the text."""
+        # Of two runs, as the later one has them.
+        return SiteNames(str(self.traces[-1].header.get("working_directory", "")), self.frames)
+
+    def rows(self, default: int) -> int:
+        """How many rows to show: what --top says; without it `default` in text, all in JSON and CSV."""
+        if self.options.top is not None:
+            return int(self.options.top)
+        is_data = self.options.json or self.options.csv
+        return ALL_ROWS if is_data or not default else default
+
+    def print_json(self, data: Any) -> None:
+        """A table, or plain values; with --all-frames whatever has a stack has its frames."""
+        if not isinstance(data, pd.DataFrame):
+            self.data += json.dumps(with_frames(data, self.frames), indent=1) + "\n"
+        elif self.frames is None:
+            self.data += data.to_json(orient="records", indent=1) + "\n"
+        else:
+            self.data += json.dumps(with_frames(records(data), self.frames), indent=1) + "\n"
+
+    def print_csv(self, table: pd.DataFrame) -> None:
+        """A table."""
+        self.data += table.to_csv(index=False)
+
+
+class Verb(ABC):
+    """A verb: what its help says, which arguments it takes, and what it does."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """In one line, for the list of verbs."""
+    description: ClassVar[str]
+    """In two sentences."""
+    examples: ClassVar[Sequence[tuple[str, str]]]
+    """What follows the name of the program, and what it shows."""
+    traces: ClassVar[str] = "TRACE"
+    """What it reads, as the usage names it."""
+
+    @abstractmethod
+    def add_arguments(self, parser: VerbParser) -> None:
+        """Adds what the verb takes besides what all verbs do (`VerbParser.add_common`)."""
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        """What is wrong with the options taken together, in a sentence; None where nothing is."""
+        if len(options.traces) > 1 and self.traces == Verb.traces:
+            return f"{self.name} takes one trace, not {options.traces[1]!r} too"
+        if options.all_frames and options.csv:
+            return "--all-frames does not fit into a table: use --json"
+        if options.all_frames and options.by in ("age", "phase"):
+            return f"--all-frames shows the stacks of lines of code: not --by {options.by}"
+        return None
+
+    @abstractmethod
+    def run(self, query: Query) -> Exit:
+        """Prints what the verb shows. Raises AlloctraceError for bad input."""
