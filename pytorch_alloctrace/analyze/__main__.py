@@ -7,4 +7,6 @@ import sys
 from ..__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    if status:
+        sys.exit(status)

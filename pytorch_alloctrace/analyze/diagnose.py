@@ -34,6 +34,9 @@ class Diagnose(Verb):
         )
         parser.add_top(_ROWS)
         parser.add_code()
+        parser.notes = (
+            "Sizes are those that the program requested. Fields of --json:\npydoc pytorch_alloctrace.report.verdict\n"
+        )
 
     def run(self, query: Query) -> Exit:
         top = _ROWS if query.options.top is None else query.options.top

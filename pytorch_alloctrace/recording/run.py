@@ -311,5 +311,6 @@ def _hide_our_frames(error: BaseException) -> None:
 def _is_ours(filename: str) -> bool:
     """Whether the file is of what runs between the interpreter and the program: ours, or Python's import system."""
     package = os.path.dirname(os.path.dirname(__file__))
-    ours = (__file__, os.path.join(package, "__main__.py"), importlib.util.__file__, runpy.__file__)
+    entries = (os.path.join(package, "__main__.py"), os.path.join(package, "analyze", "__main__.py"))
+    ours = (__file__, *entries, importlib.util.__file__, runpy.__file__)
     return filename.startswith("<frozen ") or filename in ours

@@ -251,10 +251,10 @@ def test_a_trace_cut_anywhere_is_analyzed_as_far_as_it_goes(folder: Path, tmp_pa
     assert analyzed > len(cut_places) // 2
 
 
-def test_flipped_bits_are_told_and_never_raise(folder: Path, tmp_path: Path) -> None:
+def test_flipped_bits_are_reported_and_never_raise(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "run.alloctrace").read_bytes()
     chance = random.Random(3)
-    told = 0
+    reported = 0
     for _ in range(40):
         damaged = bytearray(whole)
         for _ in range(chance.choice([1, 1, 5, 200])):
@@ -264,8 +264,8 @@ def test_flipped_bits_are_told_and_never_raise(folder: Path, tmp_path: Path) -> 
             code, output, errors = in_process(tmp_path / "damaged", *arguments)
             assert code in (0, 2) and errors.count("\n") == (1 if code else 0)
         if code == 0:
-            told += json.loads(output)["integrity"]["state"] != "complete"
-    assert told > 20
+            reported += json.loads(output)["integrity"]["state"] != "complete"
+    assert reported > 20
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:

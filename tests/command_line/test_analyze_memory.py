@@ -58,7 +58,7 @@ def test_verbs_on_cuda(run_cuda_program, tmp_path: Path) -> None:
 
 
 @needs_cuda_build
-def test_verify_tells_of_a_cut_trace(run_cuda_program, tmp_path: Path) -> None:
+def test_verify_finds_a_cut_trace(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(PROGRAM)
     whole = (tmp_path / "run.alloctrace").read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
@@ -101,5 +101,5 @@ def test_bad_input_is_one_line(run_program, tmp_path: Path, arguments: tuple[str
         alloctrace.disable()
         """
     )
-    told = run_analyze(tmp_path, *arguments, status=2)
-    assert part in told.splitlines()[-1]
+    error = run_analyze(tmp_path, *arguments, status=2)
+    assert part in error.splitlines()[-1]

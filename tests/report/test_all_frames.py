@@ -86,7 +86,7 @@ def test_json_has_the_frames_of_whatever_has_a_stack(verb: str, folder: Path, tr
     for row in rows:
         expected = [(frame.function, frame.line) for frame in trace.frames(row["stack_id"])]
         assert [(frame["function"], frame["line"]) for frame in row["frames"]] == expected
-    # Without the option all is as it was.
+    # Without the option there are none.
     plain = json.loads(run_analyze(folder, *words))
     assert not any("frames" in row for row in with_stack(plain))
 
@@ -100,9 +100,9 @@ def test_of_a_comparison(folder: Path) -> None:
         run_analyze(folder, "diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
     )
     assert gone["change"] < 0 and all(row["frames"] for row in gone["changes"])
-    moments = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
-    assert "in _wrapped_call_impl" in run_analyze(folder, *moments)
-    assert json.loads(run_analyze(folder, *moments, "--json"))[0]["changes"][0]["frames"]
+    positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
+    assert "in _wrapped_call_impl" in run_analyze(folder, *positions)
+    assert json.loads(run_analyze(folder, *positions, "--json"))[0]["changes"][0]["frames"]
 
 
 @needs_cuda_build
