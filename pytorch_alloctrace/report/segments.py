@@ -76,9 +76,9 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
     free = blocks[blocks["state"] == "inactive"]
     for device in blocks["device"].unique():
         held, idle = live[live["device"] == device], free[free["device"] == device]
-        title = f"{units.size(held['size'].sum())} in {units.counted(len(held), 'block')}"
+        title = f"{units.size(held['nbytes'].sum())} in {units.counted(len(held), 'block')}"
         if len(idle):
-            title += f", {units.size(idle['size'].sum())} free in {units.counted(len(idle), 'piece')}"
+            title += f", {units.size(idle['nbytes'].sum())} free in {units.counted(len(idle), 'piece')}"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
         largest = held.nlargest(top, "nbytes", keep="first")
         for row in rows(largest):
