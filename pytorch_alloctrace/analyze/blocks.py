@@ -13,8 +13,6 @@ _ROWS = 20
 
 
 class Blocks(Verb):
-    """See `description`."""
-
     name = "blocks"
     summary = "the largest blocks, and the line that made each"
     description = (

@@ -11,8 +11,6 @@ _ROWS = 5
 
 
 class Diagnose(Verb):
-    """See `description`."""
-
     name = "diagnose"
     summary = "(or no verb) what is wrong, the peak, the end, the growth"
     description = (

@@ -22,8 +22,6 @@ _ROWS = 10
 
 
 class Diff(Verb):
-    """See `description`."""
-
     name = "diff"
     summary = "what changed between two runs, or two positions of one"
     description = (

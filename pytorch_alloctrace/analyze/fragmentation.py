@@ -13,8 +13,6 @@ _ROWS = 5
 
 
 class Fragmentation(Verb):
-    """See `description`."""
-
     name = "fragmentation"
     summary = "what is free in which pieces, and which blocks pin it"
     description = (

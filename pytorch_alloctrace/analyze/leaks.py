@@ -11,8 +11,6 @@ from .verb import Exit, Query, Verb
 
 
 class Leaks(Verb):
-    """See `description`."""
-
     name = "leaks"
     summary = "what leaks, how fast, and the line to look at"
     description = (

@@ -14,8 +14,6 @@ _SITES = 20
 
 
 class Oom(Verb):
-    """See `description`."""
-
     name = "oom"
     summary = "why memory ran out, and what to do"
     description = (

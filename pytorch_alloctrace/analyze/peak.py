@@ -15,8 +15,6 @@ _ROWS = 10
 
 
 class Peak(Verb):
-    """See `description`."""
-
     name = "peak"
     summary = "what the memory consisted of when it was at its highest"
     description = (

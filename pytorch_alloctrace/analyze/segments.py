@@ -10,8 +10,6 @@ _ROWS = 20
 
 
 class Segments(Verb):
-    """See `description`."""
-
     name = "segments"
     summary = "what torch holds of each device, by segment"
     description = (

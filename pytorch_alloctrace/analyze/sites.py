@@ -14,8 +14,6 @@ _ROWS = 5
 
 
 class Sites(Verb):
-    """See `description`."""
-
     name = "sites"
     summary = "what each line allocates, and how long it lives"
     description = (

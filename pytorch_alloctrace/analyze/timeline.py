@@ -11,8 +11,6 @@ _POINTS = 2000
 
 
 class Timeline(Verb):
-    """See `description`."""
-
     name = "timeline"
     summary = "requested, allocated, active, reserved bytes over time"
     description = (

@@ -10,8 +10,6 @@ from .verb import Exit, Query, Verb
 
 
 class Verify(Verb):
-    """See `description`."""
-
     name = "verify"
     summary = "whether the trace agrees with the allocator's own states"
     description = (
