@@ -78,7 +78,7 @@ def measured_steps(
 ) -> int:
     """How many steps `site_lifetimes` measures; 0 in a trace without steps."""
     first = 0 if since is None else trace.range(since, until, device=device).first
-    return len(Window.before(trace, trace.first_event_after(until, device), first).step_ends)
+    return len(LastSteps.before(trace, trace.first_event_after(until, device), first).step_ends)
 
 
 def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
