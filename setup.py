@@ -6,12 +6,14 @@ own code into errors; MAX_JOBS bounds the compilers that run at once (with ninja
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -223,17 +225,36 @@ def build_info(no_recorder: str) -> str:
     )
 
 
+@contextlib.contextmanager
+def only_one_build() -> Iterator[None]:
+    """Waits until no other build runs in this folder: two would overwrite each other's objects."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    Path("build").mkdir(exist_ok=True)
+    with open("build/setup.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("pytorch_alloctrace: waiting for another build in this folder", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def make_build_command(base: type[Any], no_recorder: str) -> type[Any]:
     class BuildExtensions(base):  # type: ignore[misc]
         def run(self) -> None:
-            super().run()
-            package = Path("pytorch_alloctrace") if self.inplace else Path(self.build_lib) / "pytorch_alloctrace"
-            package.mkdir(parents=True, exist_ok=True)
-            if no_recorder:
-                # An earlier build in this tree may have left one, and a wheel takes all that lies there.
-                for stale in package.glob("_record.*"):
-                    stale.unlink()
-            (package / "_build_info.py").write_text(build_info(no_recorder), encoding="utf-8")
+            with only_one_build():
+                super().run()
+                package = Path("pytorch_alloctrace") if self.inplace else Path(self.build_lib) / "pytorch_alloctrace"
+                package.mkdir(parents=True, exist_ok=True)
+                if no_recorder:
+                    # An earlier build in this tree may have left one, and a wheel takes all that lies there.
+                    for stale in package.glob("_record.*"):
+                        stale.unlink()
+                (package / "_build_info.py").write_text(build_info(no_recorder), encoding="utf-8")
 
         def build_extension(self, extension: Extension) -> None:
             # A folder for each: both compile csrc/core, with other options, and would overwrite each other's objects.

@@ -1,4 +1,4 @@
-"""Fixtures of all tests. What they are made of is in tests/support."""
+"""Fixtures of all tests, and which tests run: see slow_tests. What the tests are made of is in tests/support."""
 
 from __future__ import annotations
 
@@ -7,18 +7,127 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import slow_tests
 from running import run_python, with_cuda
+
+RUNS = pytest.StashKey[list[str]]()
+"""The groups of slow tests that run."""
+LEFT_OUT = pytest.StashKey[list[str]]()
+"""The groups of the slow tests that were left out, one entry a test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("slow tests", "slow tests: left out unless one of these asks for them")
+    group.addoption("--all", action="store_true", help="run them too, and remember which passed")
+    group.addoption("--changed", action="store_true", help="run those whose files have changed since they last passed")
+    group.addoption("--slow", choices=sorted(slow_tests.GROUPS), help="run this group alone, and remember if it passed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_tests.py")
+    config.stash[LEFT_OUT] = []
+    if hasattr(config, "workerinput"):
+        config.stash[RUNS] = config.workerinput["slow_groups"]
+        return
+    option = config.option
+    asked = [option.slow] if option.slow else list(slow_tests.GROUPS) if option.all else []
+    config.stash[RUNS] = slow_tests.changed_groups() if option.changed and not asked else asked
+    # Of all their tests or none: a part that passed says nothing about the group.
+    whole = config.args_source is config.ArgsSource.TESTPATHS and not (option.keyword or option.markexpr)
+    if asked and whole and not option.collectonly:
+        config.pluginmanager.register(_PassedGroups(asked))
+    if config.stash[RUNS]:
+        print(f"slow tests that run: {', '.join(config.stash[RUNS])}", file=sys.stderr)
+
+
+class _PassedGroups:
+    """Remembers which groups of slow tests passed in this run."""
+
+    def __init__(self, groups: list[str]) -> None:
+        # Now, not at the end: what is edited while the tests run was not tested.
+        self.fingerprints = {group: slow_tests.fingerprint(group) for group in groups}
+        self.passed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.update(str(value) for name, value in report.user_properties if name == "slow")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.OK:
+            slow_tests.remember({group: self.fingerprints[group] for group in self.passed})
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups of tests in a hook of the same name
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept, dropped = [], []
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        group = marker.args[0] if marker else None
+        assert group is None or group in slow_tests.GROUPS, f"{item.nodeid}: no group of slow tests is named {group!r}"
+        runs = group in config.stash[RUNS] if group else not config.option.slow
+        (kept if runs else dropped).append(item)
+        if group and not runs:
+            config.stash[LEFT_OUT].append(group)
+        if group:
+            item.user_properties.append(("slow", group))
+        if shared := _shared_fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(shared))
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = config.stash[LEFT_OUT]
+
+
+def _shared_fixtures(item: pytest.Item) -> str:
+    """What names the fixtures of its module that a test shares with others, with their parameters: such tests run in
+    one process, or the fixtures would be made several times. Empty when there are none."""
+    names = [
+        name
+        for name, definitions in item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
+        if definitions[-1].scope == "module" and definitions[-1].baseid
+    ]
+    if not names:
+        return ""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    chosen = [str(parameters[name]) for name in names if name in parameters]
+    return "-".join([item.path.stem, *chosen])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a process of pytest-xdist which groups run: it gets the arguments alone, and must not decide for itself."""
+    node.workerinput["slow_groups"] = node.config.stash[RUNS]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a process of pytest-xdist left out: all of them collect the same tests."""
+    if left_out := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = left_out
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT]
+    if left_out:
+        said = f"left out: {len(left_out)} slow tests ({slow_tests.counted(left_out)}); tools/test --all runs them"
+        terminalreporter.write_line(said, yellow=True)
+
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a Python program given as text in tmp_path, as `program.py`; its output is text. Fails when it fails, unless
-    check=False."""
+def run_program(tmp_path: Path) -> RunProgram:
+    """Runs a Python program given as text in tmp_path, as `program.py`; its output is text. Fails when the program
+    does, unless check=False. The timeout is for programs that hang: a busy machine may take ten times as long as an
+    idle one."""
 
     def run(
-        source: str, *arguments: str, check: bool = True, timeout: float = 120, **environment: str
+        source: str, *arguments: str, check: bool = True, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
@@ -28,7 +137,7 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 
 @pytest.fixture
-def run_cuda_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_cuda_program(tmp_path: Path) -> RunProgram:
     """As run_program, with a CUDA device: under tools/simcuda/run, or without it where the machine has a GPU (`memory`
     and `devices` are then those of the machine). Skips where torch is built without CUDA."""
 
@@ -38,7 +147,7 @@ def run_cuda_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProces
         memory: str = "80GiB",
         devices: int = 1,
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = 300,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import Leak, LeakVerdict, find_leaks, growing_sites, step_growth, summarize
@@ -33,8 +33,9 @@ def record(tmp_path: Path) -> Callable[..., alloctrace.Trace]:
     def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> alloctrace.Trace:
         with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), **options) as session:
             kept = program(*arguments)
-        trace = session.load()
         del kept
+        make_steady(session.path)
+        trace = session.load()
         assert trace.integrity.state == "complete"
         return trace
 
@@ -281,11 +282,11 @@ def test_a_buffer_that_has_reached_its_bound_is_no_leak(record: Callable[..., al
     assert judge(record(every_step, 60, work)).leaks == ()
 
 
-def without_steps(work: Callable[[int], Any], *, pause: float = 0.002, rounds: int = 300) -> None:
+def without_steps(work: Callable[[int], Any], rounds: int = 300) -> None:
     for number in range(rounds):
         block(50_000)
         work(number)
-        time.sleep(pause)
+        tick()
 
 
 def test_a_leak_without_steps_is_found_by_time(record: Callable[..., alloctrace.Trace]) -> None:

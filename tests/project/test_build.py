@@ -97,6 +97,7 @@ def test_a_build_for_another_torch_or_python_is_refused(
     assert list(tmp_path.iterdir()) == [] and not alloctrace.is_enabled()
 
 
+@pytest.mark.slow("builds")
 def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Path) -> None:
     # In this very checkout, whose objects are up to date: with them this takes seconds.
     made = run(
@@ -133,6 +134,7 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Pat
     assert 4 * 54321 in list(alloctrace.load(tmp_path / "new.alloctrace").live("end")["nbytes"])
 
 
+@pytest.mark.slow("builds")
 def test_an_isolated_build_that_hides_torch_is_refused(checkout: Path, environment_without_torch: Path) -> None:
     python = environment_without_torch
     folder = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], checkout).stdout.strip()
@@ -150,6 +152,7 @@ def test_an_isolated_build_that_hides_torch_is_refused(checkout: Path, environme
     assert not list(checkout.glob("wheels/*.whl"))
 
 
+@pytest.mark.slow("builds")
 def test_the_reading_half_builds_installs_and_reads_without_torch(
     checkout: Path, environment_without_torch: Path, trace: Path
 ) -> None:

@@ -35,7 +35,7 @@ def check_with(gpu_check: ModuleType, out: Path | None = None, seconds: float = 
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
 def test_without_a_gpu_it_says_so_in_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "gpu_check.py"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, ROOT / "tools" / "gpu_check.py"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "no NVIDIA GPU" in done.stderr

@@ -89,7 +89,7 @@ def test_the_sequence_is_torchs_and_the_drivers(
         *(".", str(SCALE), "0", *programs),
         memory=setting.memory,
         devices=setting.devices,
-        timeout=900 if FULL else 120,
+        timeout=1800 if FULL else 600,
         PYTHONPATH=WITH_TESTS,
         PYTORCH_ALLOC_CONF=setting.allocator,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
@@ -182,7 +182,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
     devices = available_devices(2 if not has_nvidia_gpu() else 1)
     environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
     step = round(200 * SCALE)
-    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=900 if FULL else 120, **environment)
+    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=1800 if FULL else 600, **environment)
     told, _ = read_history(tmp_path / "history.npz")
     snapshots = 0  # of torch's on each device, before this recording
     for name in ("first", "second"):

@@ -19,8 +19,8 @@ from frame_walk_constructs import CONSTRUCTS
 from frame_walk_programs import SCENARIOS, Program, check_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import ROOT, only_one
 
-ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests/support"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -45,7 +45,7 @@ def describe_interpreter(executable: str, version: str) -> Interpreter | None:
         "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
     )
     try:
-        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=30)
+        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=120)
     except OSError:
         return None
     answer = asked.stdout.split("\n")
@@ -71,12 +71,14 @@ def compile_once(name: str, sources: list[Path], headers: list[Path], *flags: st
     for file in [*sources, *headers]:
         digest.update(file.name.encode() + file.read_bytes())
     output = ROOT / "build/frame_walk" / digest.hexdigest()[:16] / name
-    if not output.exists():
-        output.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = output.with_name(f"unfinished-{os.getpid()}")
-        done = subprocess.run([*command, *map(str, sources), "-o", str(unfinished)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        unfinished.rename(output)
+    if output.exists():
+        return output
+    with only_one(output.with_name("lock")):
+        if not output.exists():
+            unfinished = output.with_name("unfinished")
+            done = subprocess.run([*command, *map(str, sources), "-o", str(unfinished)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            unfinished.rename(output)
     return output
 
 
@@ -114,7 +116,13 @@ def run_python(interpreter: Interpreter, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(("scenario", "mode"), CASES)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [
+        version if version == RUNNING else pytest.param(version, marks=pytest.mark.slow("interpreters"))
+        for version in VERSIONS
+    ],
+)
 def test_stacks_equal_traceback(
     built: dict[str, tuple[Interpreter, Path]], version: str, scenario: str, mode: str
 ) -> None:

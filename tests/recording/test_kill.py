@@ -11,8 +11,6 @@ import pytest
 
 import pytorch_alloctrace as alloctrace
 
-KILLS = 50
-
 # One process imports torch once and forks the victims; each starts a recording of its own (which a forked child may).
 PROGRAM = """
 import json, mmap, os, random, signal, sys, threading, time, torch
@@ -29,10 +27,11 @@ for number in range(int(sys.argv[1])):
         for i in range(2):
             threading.Thread(target=allocate_for_ever, args=(witness, 8 * (1 + i)), name=f"victim-{i}").start()
         signal.pause()
-    while witness[0:8] == bytes(8):
+    # Every second one not before both threads have allocated: a busy machine may let them wait for long.
+    while any(witness[64 * slot:64 * slot + 8] == bytes(8) for slot in ([0] if number % 2 else [0, 1, 2])):
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
         time.sleep(0.001)
-    # Sometimes in the first milliseconds, sometimes in the middle of a block's being written.
+    # Sometimes in the first milliseconds, sometimes while a block is being written.
     time.sleep(random.choice([0.0, 0.003, 0.02, 0.2, 1.1]) * random.random())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -57,9 +56,10 @@ def one_of(kind):
 """
 
 
-def test_nothing_committed_is_lost_at_fifty_random_instants(run_program, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow("recording"))])
+def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Path, kills: int) -> None:
     (tmp_path / "alloctrace_victim.py").write_text(VICTIM)
-    run_program(PROGRAM, str(KILLS), "20261121", timeout=300)
+    run_program(PROGRAM, str(kills), "20261121", timeout=900)
     recovered = 0
     for number, witnesses in enumerate(json.loads((tmp_path / "witness.json").read_text())):
         trace = alloctrace.load(tmp_path / f"kill-{number}.alloctrace")

@@ -263,7 +263,7 @@ def test_training_loops(run_cuda_program, tmp_path: Path, loops: Loops, total: C
         *(".", "1" if FULL else "0.2", "1.02" if FULL else "1.1", *loops.programs),
         memory=loops.memory,
         devices=loops.devices,
-        timeout=900 if FULL else 120,
+        timeout=1800 if FULL else 600,
         PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")]),
         PYTORCH_ALLOC_CONF=loops.allocator,
     )

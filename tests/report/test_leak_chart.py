@@ -9,29 +9,30 @@ from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
+from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import GROWING, SURVIVORS
 
 PROGRAM = """
-import sys, time, torch, pytorch_alloctrace as alloctrace
+import sys, torch, pytorch_alloctrace as alloctrace
 
 kept, buffer = [], torch.empty(0)
 with alloctrace.enable("run.alloctrace", devices=("cpu",)):
-    for number in range(30):
+    for number in range(int(sys.argv[2])):
         kept.append(torch.empty(1000 * (1 + number % 3)))
         buffer = torch.cat([buffer, torch.ones(500)])
         if sys.argv[1] == "steps":
             alloctrace.step()
         else:
-            time.sleep(0.02)
+            alloctrace.mark("tick")
 """
 
 
 @pytest.fixture
 def trace(run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> alloctrace.Trace:
-    run_program(PROGRAM, "steps")
+    run_program(PROGRAM, "steps", "30")
     return alloctrace.load(tmp_path / "run.alloctrace")
 
 
@@ -61,10 +62,11 @@ def test_levels_are_what_the_lines_held(trace: alloctrace.Trace, tmp_path: Path)
 
 
 def test_without_steps_by_time(run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    run_program(PROGRAM, "time")
+    run_program(PROGRAM, "time", "90")
+    assert make_steady(tmp_path / "run.alloctrace") == 90
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     [leak] = [leak for leak in find_leaks(trace, "cpu").leaks if leak.kind == SURVIVORS]
     assert len(leak.live) == 200 and list(leak.live) == sorted(leak.live)
-    assert leak.live[-1] == held(trace, leak.line.line, "end") == 240_000
-    # Allocated evenly over the run: half of it is there in the middle, give or take the time of starting up.
-    assert leak.live[40] < 120_000 < leak.live[160]
+    assert leak.live[-1] == held(trace, leak.line.line, "end") == 720_000
+    # Allocated evenly over the run: half of it is there in the middle.
+    assert leak.live[90] < 360_000 < leak.live[110]

@@ -72,6 +72,7 @@ class Ledger:
         return sum(sizes) + (CONTEXT if device in self.contexts else 0)
 
 
+@pytest.mark.slow("simcuda")
 def test_out_of_memory_says_true_numbers(simulate: Simulate) -> None:
     done = simulate(
         """
@@ -105,6 +106,7 @@ def test_out_of_memory_says_true_numbers(simulate: Simulate) -> None:
     assert re.search(r"CUDA OOMs: +2 ", done.stdout)
 
 
+@pytest.mark.slow("simcuda")
 def test_many_large_devices_cost_nothing(simulate: Simulate) -> None:
     done = simulate(
         """
@@ -141,6 +143,7 @@ def test_many_large_devices_cost_nothing(simulate: Simulate) -> None:
     assert "invalid device ordinal" in done.stdout
 
 
+@pytest.mark.slow("simcuda")
 def test_visible_devices_and_settings(simulate: Simulate) -> None:
     source = """
     import torch
@@ -196,6 +199,7 @@ def test_log_adds_up_to_the_memory_in_use(simulate: Simulate, tmp_path: Path, co
         assert "malloc" not in ledger.counts
 
 
+@pytest.mark.slow("simcuda")
 @pytest.mark.parametrize("configuration", ["expandable_segments:True", "backend:cudaMallocAsync"])
 def test_out_of_memory_of_other_allocators(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
     done = simulate(
@@ -222,6 +226,7 @@ def test_out_of_memory_of_other_allocators(simulate: Simulate, tmp_path: Path, c
     assert ledger.counts["out_of_memory"] >= 1
 
 
+@pytest.mark.slow("simcuda")
 def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
     simulate(
         """
@@ -270,6 +275,7 @@ def cuda_folder() -> Path:
     pytest.fail("no CUDA beside torch")
 
 
+@pytest.mark.slow("simcuda")
 def test_error_names_are_those_of_cuda(simulate: Simulate) -> None:
     """The runtime's names and texts are asked of the real library, which gives them without a device."""
     real = ctypes.CDLL(str(next((cuda_folder() / "lib").glob("libcudart.so.*"))))
@@ -324,6 +330,7 @@ def test_unknown_calls_name_themselves(simulate: Simulate) -> None:
     assert done.stdout.startswith("CUDA error: ")
 
 
+@pytest.mark.slow("simcuda")
 def test_fork(simulate: Simulate) -> None:
     done = simulate(
         """
@@ -353,6 +360,7 @@ def test_fork(simulate: Simulate) -> None:
     assert lines[2] == "3"  # initialization error
 
 
+@pytest.mark.slow("simcuda")
 def test_threads(simulate: Simulate, tmp_path: Path) -> None:
     """Allocations, copies, events and host functions of many threads; the log stays an account."""
     done = simulate(
@@ -392,6 +400,7 @@ def test_threads(simulate: Simulate, tmp_path: Path) -> None:
     assert [int(line) for line in done.stdout.splitlines()] == [ledger.used(0), ledger.used(1)]
 
 
+@pytest.mark.slow("simcuda")
 def test_run_and_build_explain_themselves() -> None:
     def call(*command: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -80,6 +80,7 @@ def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:
     )
 
 
+@pytest.mark.slow("simcuda")
 def test_blocking_streams_wait_for_the_legacy_stream(simulate: Simulate) -> None:
     simulate(
         """
@@ -107,6 +108,7 @@ def test_blocking_streams_wait_for_the_legacy_stream(simulate: Simulate) -> None
     )
 
 
+@pytest.mark.slow("simcuda")
 def test_graphs(simulate: Simulate) -> None:
     simulate(
         """
@@ -188,6 +190,7 @@ def test_graphs(simulate: Simulate) -> None:
     )
 
 
+@pytest.mark.slow("simcuda")
 def test_what_spoils_a_capture(simulate: Simulate) -> None:
     done = simulate(
         """
@@ -245,6 +248,7 @@ def test_what_spoils_a_capture(simulate: Simulate) -> None:
     assert lines[7].startswith("event query: CUDA error: operation ")
 
 
+@pytest.mark.slow("simcuda")
 def test_graph_with_the_asynchronous_allocator(simulate: Simulate) -> None:
     simulate(
         """

@@ -50,6 +50,7 @@ def run(
     return done
 
 
+@pytest.mark.slow("simcuda")
 def test_training(tmp_path: Path) -> None:
     run(
         tmp_path,
@@ -183,6 +184,7 @@ def test_layers(tmp_path: Path) -> None:
     assert "ScaledDotProductEfficientAttentionBackward0" in done.stdout
 
 
+@pytest.mark.slow("simcuda")
 def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
     """A program that insists on cuDNN keeps its setting, and learns why that does not work."""
     done = run(
@@ -203,6 +205,7 @@ def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
     assert done.stderr.count("simcuda: cudnnCreate is not simulated\n") == 1
 
 
+@pytest.mark.slow("simcuda")
 def test_gpt2(tmp_path: Path) -> None:
     run(
         tmp_path,
@@ -231,6 +234,7 @@ def test_gpt2(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow("simcuda")
 def test_tensor_functions(tmp_path: Path) -> None:
     run(
         tmp_path,
@@ -289,6 +293,7 @@ def test_tensor_functions(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow("simcuda")
 def test_several_devices(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -306,6 +311,7 @@ def test_several_devices(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow("simcuda")
 def test_distributed(tmp_path: Path) -> None:
     """Two processes, each with a device of its own."""
     run(
@@ -365,6 +371,7 @@ NVML = """
 """
 
 
+@pytest.mark.slow("simcuda")
 def test_nvml(tmp_path: Path) -> None:
     extra = tmp_path / "extra"
     extra.write_text("")
@@ -424,6 +431,7 @@ def test_nvml(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow("simcuda")
 @pytest.mark.parametrize("value", ["4711", "4711:much", "x:1GiB", "4711:1GiB@x"])
 def test_other_processes_that_make_no_sense(tmp_path: Path, value: str) -> None:
     program = "import ctypes; n = ctypes.c_size_t(); ctypes.CDLL(None).cudaMemGetInfo(ctypes.byref(n), ctypes.byref(n))"
@@ -439,6 +447,7 @@ def test_other_processes_that_make_no_sense(tmp_path: Path, value: str) -> None:
     assert "SIMCUDA_OTHER_PROCESSES" in done.stderr
 
 
+@pytest.mark.slow("simcuda")
 def test_numbers_of_cublas_in_host_memory(tmp_path: Path) -> None:
     """A C program's way: a handle, and results that cuBLAS writes to the host."""
     run(

@@ -6,12 +6,12 @@ Each is traced to FOLDER/NAME.alloctrace.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from cuda_programs import give_back_everything, set_allocator_settings, work_pending_on
+from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
 
@@ -27,7 +27,7 @@ def run(step: Callable[[int], None]) -> None:
     for number in range(STEPS):
         step(number)
         alloctrace.step()
-        time.sleep(0.02)
+        tick()
 
 
 def healthy() -> None:
@@ -85,7 +85,8 @@ def pending() -> None:
                 used = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")  # LINE
                 used.record_stream(other)
                 del used
-            time.sleep(0.05)
+            tick()
+            tick()
 
     run(step)
 
@@ -103,7 +104,9 @@ PROGRAMS = {program.__name__: program for program in (healthy, fragmentation, ca
 
 if __name__ == "__main__":
     for name, program in PROGRAMS.items():
-        alloctrace.enable(Path(sys.argv[1]) / f"{name}.alloctrace", devices=("cuda",))
+        path = Path(sys.argv[1]) / f"{name}.alloctrace"
+        alloctrace.enable(path, devices=("cuda",))
         program()
         alloctrace.disable()
+        make_steady(path, 20_000_000)
         give_back_everything()

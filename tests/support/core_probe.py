@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from running import only_one
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc" / "core"
@@ -79,13 +80,15 @@ def _made(name: str, sources: str, arguments: list[str]) -> Path:
     compiler = os.environ.get("CXX", "c++")
     digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
     made = BUILT / f"{name}-{digest}"
-    if not made.exists():
-        BUILT.mkdir(parents=True, exist_ok=True)
-        # Under its name only when it is whole: another run may look for it meanwhile.
-        unfinished = BUILT / f"{made.name}.{os.getpid()}"
-        done = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        unfinished.rename(made)
+    if made.exists():
+        return made
+    with only_one(BUILT / f"{made.name}.lock"):
+        if not made.exists():
+            # Under its name only when it is complete: others look for it without the lock.
+            unfinished = BUILT / f"{made.name}.unfinished"
+            done = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            unfinished.rename(made)
     return made
 
 
@@ -163,7 +166,7 @@ class Recorder:
         *,
         ring_events: int = 1024,
         definitions_bytes: int = 65536,
-        wait_ns: int = 100_000_000,
+        wait_ns: int = 60_000_000_000,
         spool: Path | None = None,
     ) -> None:
         self.path = path

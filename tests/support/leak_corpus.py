@@ -12,23 +12,18 @@ import importlib
 import inspect
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+from steady_clock import make_steady, tick
+
 STEPS = 60
 """Of most cases."""
 REQUESTS = 150
-"""Of the cases without steps: some ten for each window of time."""
-ATTEMPTS = 10
-"""At a recording during which the process is not held up."""
+"""Of the cases without steps: about five for each window of time."""
 LEAKING = ("leak_cases_training", "leak_cases_serving")
 HEALTHY = ("healthy_cases_training", "healthy_cases_serving")
-
-STALLED = 0.1
-"""Seconds between two requests that say that the process was held up: the windows of time are then no measure."""
-_intervals: list[float] = []
 
 Case = Callable[[str], object]
 
@@ -41,13 +36,10 @@ def network(device: str) -> object:
 
 
 def requests() -> Iterator[int]:
-    """Requests as they come in to a server: apart in time, without steps."""
-    begin = time.perf_counter()
+    """Requests as they come in to a server: apart in time (by the clock of steady_clock), without steps."""
     for number in range(REQUESTS):
-        time.sleep(0.002)
+        tick()
         yield number
-        _intervals.append(time.perf_counter() - begin)
-        begin = time.perf_counter()
 
 
 def cases(modules: tuple[str, ...]) -> dict[str, Case]:
@@ -82,15 +74,13 @@ def record(device: str, folder: Path) -> None:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     for name, case in cases(LEAKING + HEALTHY).items():
-        for _ in range(ATTEMPTS):
-            _intervals.clear()
-            with alloctrace.enable(folder / f"{name}.alloctrace", devices=(device,), overwrite=True):
-                kept = case(device)
-            del kept
-            gc.enable()
-            gc.collect()
-            if max(_intervals, default=0) < STALLED:
-                break
+        path = folder / f"{name}.alloctrace"
+        with alloctrace.enable(path, devices=(device,)):
+            kept = case(device)
+        del kept
+        gc.enable()
+        gc.collect()
+        make_steady(path)
 
 
 if __name__ == "__main__":

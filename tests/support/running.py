@@ -1,11 +1,14 @@
-"""How tests run programs: as a user does, in processes of their own."""
+"""How tests run programs: as a user does, each in its own process."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import importlib.util
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +28,13 @@ def gpu_count() -> int:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether CUDA programs run on the machine's own GPU here, and not on the simulated device, which
-    ALLOCTRACE_TEST_DEVICE=simulated asks for where there is a GPU."""
+    """Whether CUDA programs run on the machine's own GPU. Without a GPU, or with ALLOCTRACE_TEST_DEVICE=simulated, they
+    run on the simulated device."""
     return gpu_count() > 0 and os.environ.get("ALLOCTRACE_TEST_DEVICE") != "simulated"
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch is built with CUDA; torch is not imported for it."""
+    """Whether the installed torch is built with CUDA, without importing it."""
     torch = importlib.util.find_spec("torch")
     return torch is not None and (Path(str(torch.origin)).parent / "lib" / "libc10_cuda.so").exists()
 
@@ -39,9 +42,18 @@ def torch_has_cuda() -> bool:
 needs_cuda_build = pytest.mark.skipif(not torch_has_cuda(), reason="the installed torch is built without CUDA")
 
 
+@contextlib.contextmanager
+def only_one(lock: Path) -> Iterator[None]:
+    """What one process makes under the lock, the others, which wait for it, find made."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @functools.cache
 def build_simulated_device() -> None:
-    """Apart from the programs: it takes longer than they may."""
+    """Before the programs: the build takes longer than their timeouts allow."""
     done = subprocess.run([ROOT / "tools/simcuda/run", "true"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -64,7 +76,7 @@ def run_python(
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:
-    """The command with a CUDA device: under tools/simcuda/run, or as it is where the machine has a GPU. Skips where
+    """The command with a CUDA device: under tools/simcuda/run, or unchanged on a machine with a GPU. Skips the test if
     torch is built without CUDA."""
     if not torch_has_cuda():
         pytest.skip("the installed torch is built without CUDA")

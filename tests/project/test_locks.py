@@ -1,0 +1,130 @@
+"""Two builds in one folder at once: the second waits, and finds everything made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from running import ROOT
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The sources without anything that was built."""
+    folder = tmp_path / "checkout"
+    built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
+    for name in ("csrc", "pytorch_alloctrace"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def locked(path: Path) -> IO[str]:
+    """A lock that is held until the file is closed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes to end after the test."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def start(command: list[str | Path], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def first_line_of_stderr(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def test_setup_waits_for_another_build(checkout: Path, started: list[subprocess.Popen[str]]) -> None:
+    with locked(checkout / "build" / "setup.lock"):
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false", CC="false"))
+        lines = iter(lambda: first_line_of_stderr(started[0]), "")
+        assert any("waiting for another build in this folder" in line for line in lines)
+        assert started[0].poll() is None
+    # It goes on, as far as such a compiler lets it.
+    assert started[0].wait(timeout=300) != 0
+
+
+def test_the_environment_waits_for_another(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    """In a folder where a Python that works and a stamp for everything stand in for what takes minutes to make."""
+    (tmp_path / "tools").mkdir()
+    script = (ROOT / "tools" / "environment").read_text()
+    end = script.index("rm -rf .venv.unfinished\n")
+    tool = tmp_path / "tools" / "environment"
+    tool.write_text(script[:end] + 'echo "$python"\n')
+    tool.chmod(0o755)
+    with locked(tmp_path / "build" / "environment.lock"):
+        started.append(start([tool], tmp_path))
+        assert "waiting for another tools/environment in this folder" in first_line_of_stderr(started[0])
+        assert started[0].poll() is None
+    output, _ = started[0].communicate(timeout=300)
+    assert output == f"{tmp_path}/.venv/bin/python\n"
+
+
+def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    """Programs that start at once, where the library is missing."""
+    folder = tmp_path / "tools" / "simcuda"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "simcuda" / "run", folder)
+    output = tmp_path / "build" / "simcuda"
+    build = folder / "build"
+    build.write_text(
+        f"#!/bin/sh\necho built >> {tmp_path}/builds\nread goes_on < {tmp_path}/pipe\n"
+        f"{os.environ.get('CXX', 'c++')} -shared -o {output}/libsimcuda.so -x c /dev/null\n"
+    )
+    build.chmod(0o755)
+    os.mkfifo(tmp_path / "pipe")
+    started += [start([folder / "run", "echo", "ran"], tmp_path) for _ in range(3)]
+    with open(tmp_path / "pipe", "w"):  # opens when one of them builds
+        waiting = [process for process in started if not (tmp_path / "builds").exists()]
+        assert not waiting
+    results = [process.communicate(timeout=300) for process in started]
+    assert [said for said, _ in results] == ["ran\n"] * 3, results
+    assert (tmp_path / "builds").read_text() == "built\n"
+
+
+def test_a_probe_is_compiled_once(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    """Tests that run at once need the same objects."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f'#!/bin/sh\necho compiled >> {tmp_path}/compilations\nfor last; do :; done\nsleep 0.2\necho object > "$last"\n'
+    )
+    compiler.chmod(0o755)
+    program = (
+        "import core_probe, pathlib, sys; core_probe.BUILT = pathlib.Path(sys.argv[1]); "
+        "print(core_probe._made('object', 'source', []).read_text(), end='')"
+    )
+    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "probes"]
+    environment = {"CXX": str(compiler), "PYTHONPATH": str(ROOT / "tests" / "support")}
+    started += [start(command, tmp_path, **environment) for _ in range(3)]
+    results = [process.communicate(timeout=300) for process in started]
+    assert [said for said, _ in results] == ["object\n"] * 3, results
+    assert (tmp_path / "compilations").read_text() == "compiled\n"

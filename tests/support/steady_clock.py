@@ -1,0 +1,112 @@
+"""Time in traces that are judged by time, independent of how busy the machine is.
+
+A program calls `tick()` (or marks "tick" itself) where time is to pass. `make_steady` then rewrites the times of its
+trace: the same time passes between any two ticks, and what happens in between is spread evenly. Nothing else in the
+trace changes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from format_reader import BLOCK_HEADER, EVENTS, FILE_HEADER, Anchor, Block, Cursor, TraceFile
+
+import pytorch_alloctrace as alloctrace
+
+MARK, MEMORY = 11, 17
+TICK = "tick"
+TICK_NS = 2_000_000
+
+
+def tick() -> None:
+    alloctrace.mark(TICK)
+
+
+def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
+    """Rewrites a whole trace that has no spool; returns how many ticks it has, and leaves a trace without any alone."""
+    trace = TraceFile(path)
+    first = trace.first
+    names = {number for number, text in trace.names.strings.items() if text == TICK.encode()}
+    # The raw times between two ticks, each span with the tick that ends it; the last with the end of the trace.
+    spans: list[list[int]] = [[]]
+    for _, event in trace.events():
+        if event.kind != MEMORY:  # sampled by the real clock: it must not shift what the program did
+            spans[-1].append(event.time)
+            if event.kind == MARK and event.size in names:
+                spans.append([])
+    if len(spans) == 1:
+        return 0
+    spans[-1].append(max(trace.latest.counter, *spans[-1], *spans[-2]))
+    counters = [first.counter, *(time for span in spans for time in span)]
+    steady = [
+        0.0,
+        *(
+            (number + place / len(span)) * tick_ns
+            for number, span in enumerate(spans)
+            for place in range(1, len(span) + 1)
+        ),
+    ]
+    # Threads may take their times in another order than their numbers.
+    known = np.maximum.accumulate(counters) - first.counter
+
+    def later(counter: int) -> int:
+        """Nanoseconds since the beginning, by the steady clock."""
+        return round(float(np.interp(counter - first.counter, known, steady)))
+
+    def moved(anchor: Anchor) -> Anchor:
+        # The counter counts nanoseconds from here on.
+        ns = later(anchor.counter)
+        return Anchor(first.counter + ns, first.monotonic + ns, first.wall + ns)
+
+    times = {run.first: [first.counter + later(event.time) for event in run.events] for run in trace.runs}
+    rewritten = [path.read_bytes()[:FILE_HEADER]]
+    for block in trace.blocks:
+        begin = moved(block.begin)
+        payload = (
+            _with_times(block.payload, times[block.first], begin.counter) if block.type == EVENTS else block.payload
+        )
+        rewritten.append(_header(block, begin, moved(block.end), payload) + payload)
+    path.write_bytes(b"".join(rewritten))
+    return len(spans) - 1
+
+
+def _with_times(payload: bytes, times: list[int], begin: int) -> bytes:
+    """A payload of events with other times."""
+    whole = Cursor(payload)
+    tags, kinds, _, *others = (whole.text() for _ in range(7))
+    column = b"".join(_varint(_zigzag(time - before)) for before, time in zip([begin, *times[:-1]], times, strict=True))
+    return b"".join(_varint(len(text)) + text for text in (tags, kinds, column, *others))
+
+
+def _zigzag(value: int) -> int:
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _header(block: Block, begin: Anchor, end: Anchor, payload: bytes) -> bytes:
+    anchors = (begin.counter, begin.monotonic, begin.wall, end.counter, end.monotonic, end.wall)
+    checked = struct.pack(
+        "<IHHQQQ6Q6Q",
+        zlib.crc32(payload),
+        block.type,
+        0,
+        len(payload),
+        block.first,
+        block.count,
+        *anchors,
+        *block.counters,
+    )
+    header = b"ATBK" + struct.pack("<I", zlib.crc32(checked)) + checked
+    assert len(header) == BLOCK_HEADER
+    return header
