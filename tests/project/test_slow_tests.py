@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,18 @@ from running import ROOT, program_environment
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two groups: of folder one/, and of files two*."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two groups: of folder one/, and of files two*."""
     monkeypatch.setattr(slow_tests, "ROOT", tmp_path)
     monkeypatch.setattr(slow_tests, "CHECKED", tmp_path / "checked.json")
     monkeypatch.setattr(slow_tests, "GROUPS", {"one": ("one",), "two": ("two*",)})
     (tmp_path / "one").mkdir()
     for name in ("one/a", "one/b", "two.py", "three"):
         (tmp_path / name).write_text(name)
-    (tmp_path / ".gitignore").write_text("*.so\nchecked.json\n")
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
-    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     return tmp_path
 
 
-def test_a_group_runs_when_its_files_have_changed(repository: Path) -> None:
+def test_a_group_runs_when_its_files_have_changed(project: Path) -> None:
     changed = slow_tests.changed_groups
 
     def passed(*groups: str) -> None:
@@ -39,23 +37,23 @@ def test_a_group_runs_when_its_files_have_changed(repository: Path) -> None:
     assert changed() == ["one"]
     passed("one")
     assert changed() == []
-    (repository / "three").write_text("of no group")
-    (repository / "one" / "ignored.so").write_text("built")
+    (project / "three").write_text("of no group")
+    (project / "one" / "module.so").write_text("built")
     assert changed() == []
-    (repository / "one" / "a").write_text("edited, not committed")
+    (project / "one" / "a").write_text("edited")
     assert changed() == ["one"]
-    (repository / "one" / "a").write_text("one/a")
+    (project / "one" / "a").write_text("one/a")
     assert changed() == []
-    (repository / "one" / "c").write_text("new")
-    (repository / "two.py").rename(repository / "two_renamed.py")
+    (project / "one" / "c").write_text("new")
+    (project / "two.py").rename(project / "two_renamed.py")
     assert changed() == ["one", "two"]
     passed("one", "two")
-    (repository / "one" / "b").unlink()
+    (project / "one" / "b").unlink()
     assert changed() == ["one"]
 
 
-def test_groups_that_no_longer_exist_are_forgotten(repository: Path) -> None:
-    checked = repository / "checked.json"
+def test_groups_that_no_longer_exist_are_forgotten(project: Path) -> None:
+    checked = project / "checked.json"
     checked.write_text('{"gone": "0", "two": "0"}')
     slow_tests.remember({"one": "1"})
     assert json.loads(checked.read_text()) == {"one": "1", "two": "0"}
@@ -93,37 +91,43 @@ exec(compile(pathlib.Path({str(ROOT / "tests" / "conftest.py")!r}).read_text(), 
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_runs_and_what_is_left_out(repository: Path, workers: str) -> None:
-    (repository / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = --strict-markers\n")
-    (repository / "tests").mkdir()
-    (repository / "tests" / "test_them.py").write_text(TESTS)
-    (repository / "tests" / "conftest.py").write_text(CONFTEST)
-    checked = repository / "checked.json"
+@pytest.fixture
+def run(project: Path) -> Callable[..., str]:
+    """Runs pytest in a project with one quick test, one slow test of group one and two of group two."""
+    (project / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = --strict-markers\n")
+    (project / "tests").mkdir()
+    (project / "tests" / "test_them.py").write_text(TESTS)
+    (project / "tests" / "conftest.py").write_text(CONFTEST)
 
     def run(*arguments: str, status: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", workers, *arguments],
-            cwd=repository, env=program_environment(), capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *arguments],
+            cwd=project, env=program_environment(), capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout
 
+    return run
+
+
+def test_what_runs_and_what_is_left_out(run: Callable[..., str], project: Path) -> None:
     said = run()
     assert "1 passed" in said and "left out: 3 slow tests (one 1, two 2); tools/test --all runs them" in said
-    assert "4 passed" in run("--changed") and not checked.exists()
+    slow_tests.remember({"one": slow_tests.fingerprint("one")})
+    for workers in ("0", "2"):
+        said = run("--changed", "-n", workers)
+        assert "3 passed" in said and "left out: 1 slow tests (one 1)" in said
+
+
+def test_what_has_passed_is_remembered(run: Callable[..., str], project: Path) -> None:
+    checked = project / "checked.json"
+    # Some of its tests say nothing about a group.
+    assert "2 passed" in run("--all", "-k", "slower") and not checked.exists()
     assert "1 passed" in run("--slow=one")
-    assert set(json.loads(checked.read_text())) == {"one"}
-    said = run("--changed")
-    assert "3 passed" in said and "left out: 1 slow tests (one 1)" in said
-    # Some of the tests say nothing about a group.
-    assert "2 passed" in run("--all", "-k", "slower")
-    assert "4 passed" in run("--all", "tests/test_them.py")
     assert set(json.loads(checked.read_text())) == {"one"}
     said = run("--all")
     assert "4 passed" in said and "left out" not in said
     assert set(json.loads(checked.read_text())) == {"one", "two"}
     checked.unlink()
-    (repository / "fails").touch()
-    assert "1 failed" in run("--all", status=1)
-    assert not checked.exists()
+    (project / "fails").touch()
+    assert "1 failed" in run("--all", status=1) and not checked.exists()

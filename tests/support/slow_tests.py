@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterable
 
 from running import ROOT
@@ -23,17 +22,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "builds": ("setup.py", "pyproject.toml", "MANIFEST.in", "tests/project/test_build.py"),
     "simcuda": ("tools/simcuda", "tests/simcuda", "tests/support/simcuda_runs.py"),
 }
-"""The files that each group concerns, as pathspecs of git."""
+"""The files and folders that each group concerns, as patterns."""
 
 
 def fingerprint(group: str) -> str:
-    """A hash of the names and contents of the files that a group concerns, as the working tree has them."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *GROUPS[group]]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """A hash of the names and contents of the files that a group concerns. Asks no git: a clone may be used where there
+    is none."""
+    found = {file for pattern in GROUPS[group] for path in ROOT.glob(pattern) for file in (path, *path.rglob("*"))}
     digest = hashlib.sha256()
-    for name in sorted(set(filter(None, listed.split("\0")))):
-        if (ROOT / name).is_file():  # and not removed
-            digest.update(f"{name}\0{hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}\0".encode())
+    for file in sorted(found):
+        if file.is_file() and file.suffix not in (".pyc", ".so"):
+            digest.update(f"{file.relative_to(ROOT)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
     return digest.hexdigest()[:16]
 
 
