@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -60,7 +61,6 @@ class _PassedGroups:
             slow_tests.remember({group: self.fingerprints[group] for group in self.passed})
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups of tests in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, dropped = [], []
     for item in items:
@@ -73,8 +73,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash[LEFT_OUT].append(group)
         if group:
             item.user_properties.append(("slow", group))
-        if shared := _shared_fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(shared))
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -82,19 +80,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.workeroutput["left_out"] = config.stash[LEFT_OUT]
 
 
-def _shared_fixtures(item: pytest.Item) -> str:
-    """What names the fixtures of its module that a test shares with others, with their parameters: such tests run in
-    one process, or the fixtures would be made several times. Empty when there are none."""
-    names = [
-        name
-        for name, definitions in item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
-        if definitions[-1].scope == "module" and definitions[-1].baseid
-    ]
-    if not names:
-        return ""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    chosen = [str(parameters[name]) for name in names if name in parameters]
-    return "-".join([item.path.stem, *chosen])
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests run in whichever process is free, but those of a file with a fixture that they share in the same one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesThatShare(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if _has_shared_fixture(config.rootpath / file) else nodeid
+
+    return FilesThatShare(config, log) if config.getvalue("dist") == "load" else None
+
+
+@functools.cache
+def _has_shared_fixture(file: Path) -> bool:
+    return 'scope="module"' in file.read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,10 +1,11 @@
-"""tools/gpu_check where something is wrong: it is told, and the rest goes on. (What it finds where all is well:
+"""tools/gpu_check when a part of it fails: it says so, and the others run. (What it finds when all is well is in
 test_gpu_sequences.py.)"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,11 +19,11 @@ from running import ROOT, gpu_count
 
 @pytest.fixture
 def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The tool as a module; its logs go into tmp_path."""
+    """The tool as a module, with its logs in tmp_path."""
     spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "tools" / "gpu_check.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu_check", module)  # where dataclasses look for it
+    monkeypatch.setitem(sys.modules, "gpu_check", module)  # dataclasses look for it there
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LOGS", tmp_path / "logs")
     return module
@@ -41,7 +42,7 @@ def test_without_a_gpu_it_says_so_in_one_line() -> None:
     assert done.stderr.count("\n") == 1 and "no NVIDIA GPU" in done.stderr
 
 
-def test_a_part_that_fails_is_told_and_the_others_go_on(
+def test_a_part_that_fails_is_reported_and_the_others_run(
     gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fails(check: Any) -> None:
@@ -69,13 +70,28 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
 
 
 def test_what_takes_too_long_is_stopped_with_all_that_it_started(gpu_check: ModuleType, tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-    child = f"import time\ntime.sleep(3)\nopen({str(alive)!r}, 'w')"
-    program = f"import subprocess, sys\nprint('begun', flush=True)\nsubprocess.run([sys.executable, '-c', {child!r}])"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Opening the pipe waits until the other side is open, too.
+    child = f"import time\npipe = open({str(pipe)!r}, 'w')\ntime.sleep(600)"
+    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     with pytest.raises(gpu_check.PartFailed, match="slow was stopped: the time is up"):
         check_with(gpu_check, seconds=1).command("slow", [sys.executable, "-c", program])
-    time.sleep(3.5)
-    assert not alive.exists()
+    # The end of the pipe: no process has it open. One that is being killed may still have it for a moment.
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    deadline = time.monotonic() + 120
+    while is_open(end) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_open(end)
+    os.close(end)
+
+
+def is_open(pipe: int) -> bool:
+    """Whether a process has the other end of a pipe open."""
+    try:
+        return os.read(pipe, 1) != b""
+    except BlockingIOError:
+        return True
 
 
 def test_the_report_of_the_tests_is_read(gpu_check: ModuleType, tmp_path: Path) -> None:

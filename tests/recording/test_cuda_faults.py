@@ -76,7 +76,7 @@ def assert_events_add_up(trace: alloctrace.Trace) -> None:
 
 
 OOM_PROGRAM = """
-import json, re, sys, threading, time, torch
+import json, os, re, sys, threading, torch
 traced = sys.argv[1] == "traced"
 if traced:
     import pytorch_alloctrace as alloctrace
@@ -123,9 +123,9 @@ attempt(1 << 42, in_backward)  # last: its thread frees the tensors some time la
 after = plain(1000)
 told.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
 if traced: alloctrace.disable()
-print(json.dumps({"told": told, "in_trace": in_trace}))
-# autograd's thread that failed frees Python objects: while the interpreter ends, that aborts torch without us too.
-time.sleep(0.5)
+print(json.dumps({"told": told, "in_trace": in_trace}), flush=True)
+# autograd's thread that failed frees Python objects: were the interpreter to end now, torch would abort, traced or not.
+os._exit(0)
 """
 
 
@@ -177,7 +177,7 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
     done = run_cuda_program(
         """
         import ctypes, faulthandler, threading, torch, pytorch_alloctrace as alloctrace
-        faulthandler.dump_traceback_later(100, exit=True)
+        faulthandler.dump_traceback_later(240, exit=True)
         native, native_with_gil = ctypes.CDLL("./native.so"), ctypes.PyDLL("./native.so")
         class Doubled(torch.autograd.Function):
             @staticmethod
@@ -209,7 +209,6 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         alloctrace.disable()
         print("done")
         """,
-        timeout=150,
     )
     assert done.stdout.endswith("done\n"), done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")

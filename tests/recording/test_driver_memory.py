@@ -17,16 +17,20 @@ MIB, GIB = 2**20, 2**30
 PROGRAM = """
 import os, time, torch, pytorch_alloctrace as alloctrace
 extra = os.environ["SIMCUDA_NVML_EXTRA"]
-alloctrace.enable("t.alloctrace", devices=("cuda",))
+session = alloctrace.enable("t.alloctrace", devices=("cuda",))
+def wait_for(used):
+    # Until a sample shows it; the test's timeout ends a wait that is in vain.
+    while used << 20 not in list(session.load().driver_memory("cuda:0")["used"]):
+        time.sleep(0.1)
 blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
-time.sleep(0.5)
+wait_for(100 + 600 + 1024)
 alloctrace.mark("another process grows")
 open(extra, "w").write(str(300 << 20))
-time.sleep(0.5)
+wait_for(100 + 600 + 1024 + 300)
 alloctrace.mark("torch grows")
 blocks.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
 pinned = torch.empty(1000).pin_memory()
-time.sleep(0.5)
+wait_for(150 + 600 + 1024 + 300)
 alloctrace.disable()
 """
 

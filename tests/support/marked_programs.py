@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from running import ROOT, build_simulated_device, program_environment, run_python
+from command_line import run_command
+from running import ROOT, build_simulated_device, run_python
 
 TESTS = ROOT / "tests/support"
 
@@ -40,13 +40,6 @@ def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: in
 
 def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
     """What `python -m pytorch_alloctrace.analyze` prints, run in a folder; of bad input (2) what it says on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments],
-        cwd=folder,
-        env=program_environment(**environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    done = run_command(folder, list(arguments), environment)
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     return done.stdout if status < 2 else done.stderr
