@@ -1,4 +1,4 @@
-"""Trains a small transformer to continue sequences. It has a leak, as many training loops have had."""
+"""Trains a small transformer to continue sequences. It has a leak, like many training loops before it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Trainer:
         loss = functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
         loss.backward()
         self.optimizer.step()
-        # The leak: kept of every step, though the accuracy needs the likeliest tokens of the last step only.
+        # The leak: the predictions of every step are kept, though the accuracy needs those of the last step only.
         self.predictions.append(logits.softmax(dim=-1))
         return loss.item()
 
@@ -85,6 +85,6 @@ class Trainer:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
-    torch.set_num_threads(1)  # a model this small gains nothing from more, and on a busy machine loses
+    torch.set_num_threads(1)  # a model this small gains nothing from more, and is slower on a busy machine
     trainer = Trainer("cuda" if torch.cuda.is_available() else "cpu")
     trainer.train(parser.parse_args().steps)

@@ -1,8 +1,8 @@
-"""Builds, records and tests on a real GPU, and writes what came of it as one JSON file, for benchmarks/results/.
+"""Builds, records and tests on a real GPU, and writes the results to one JSON file, for benchmarks/results/.
 
-Parts, in this order: the build, in place, with this Python as it is; what the device is; the event sequences of
+Parts, in this order: the build, in place, with this Python; the device's properties; the event sequences of
 tests/support/gpu_programs.py, which tests/recording/test_gpu_sequences.py compares with the simulated device's;
-tools/bench/cuda; the tests of CUDA. A part that fails is named in the file and on stderr, and the others go on; the
+tools/bench/cuda; the tests of CUDA. A part that fails is named in the file and on stderr, and the others still run; the
 exit status is then 1. It is 2 without a GPU, unless the simulated device is asked for.
 """
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 LOGS = ROOT / "build" / "gpu_check"
-# In this order: where the time is up, what a real GPU says most about is done.
+# In this order: if time runs out, what a real GPU matters most for is done.
 TEST_FILES = (
     *("test_driver_memory.py", "test_cuda_sequence.py", "test_cuda_faults.py", "test_cuda_stacks.py"),
     *("test_cuda_forwarding.py", "test_cuda_*.py"),
@@ -49,11 +49,11 @@ print(json.dumps({
 
 
 class PartFailed(Exception):
-    """With what is to be told of it."""
+    """The message says why."""
 
 
 def commit() -> str:
-    """With a plus where files differ from it."""
+    """The commit's hash, with a plus if files differ from it."""
     git = ["git", "-C", str(ROOT)]
     told = [
         subprocess.run([*git, *what], capture_output=True, text=True, check=False).stdout.strip()
@@ -63,7 +63,7 @@ def commit() -> str:
 
 
 def driver_release() -> str:
-    """The driver's own version, as nvidia-smi or the kernel tells it."""
+    """The driver's version, as nvidia-smi or the kernel reports it."""
     try:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
@@ -97,11 +97,11 @@ class Check:
                 PARTS[name](self)
             except PartFailed as failure:
                 self.failed(name, str(failure))
-            except Exception as error:  # whatever one part runs into, the others are still worth having
+            except Exception as error:  # whatever goes wrong in one part, the others are still worth having
                 self.failed(name, f"{type(error).__name__}: {error}")
             self.result["seconds"][name] = round(time.monotonic() - start, 1)
             print(f"gpu_check: {name}: {self.result['seconds'][name]} s", file=sys.stderr, flush=True)
-            self.write()  # after each part: who stops this midway has what was found so far
+            self.write()  # after each part: if this is stopped, what was found so far is kept
         if not self.out:
             print(self.text())
         return int(bool(self.result["failed"]))
@@ -111,7 +111,7 @@ class Check:
         print(f"gpu_check: {name} FAILED: {told}", file=sys.stderr, flush=True)
 
     def text(self) -> str:
-        """With an event of a sequence a line: what two files differ in can be read off their difference."""
+        """The result as JSON, with one event of a sequence a line, so that two files can be compared with diff."""
         return json.dumps(self.result, indent=1) + "\n"
 
     def write(self) -> None:
@@ -128,7 +128,7 @@ class Check:
         return max(self.deadline - time.monotonic(), 1.0)
 
     def command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
-        """Exit status and output; the output is in build/gpu_check/LOG.log as well."""
+        """Exit status and output; the output is also in build/gpu_check/LOG.log."""
         paths = [str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self.simulated:
@@ -148,7 +148,7 @@ class Check:
             try:
                 status = process.wait(self.seconds_left())
             except subprocess.TimeoutExpired:
-                # With all that it started: a test's program would go on and hold the device.
+                # With everything that it started: a test's program would keep the device busy.
                 os.killpg(process.pid, 9)
                 process.wait()
                 raise PartFailed(f"{log} was stopped: the time is up; {last_lines(path.read_text())}") from None
@@ -170,7 +170,7 @@ class Check:
         self.checked("import", [sys.executable, "-c", "import torch, pytorch_alloctrace._record"])
         if self.simulated:
             simcuda = ROOT / "tools" / "simcuda"
-            if not (ROOT / ".venv").exists():  # which `run` would make, to build with
+            if not (ROOT / ".venv").exists():  # which `run` would make for the build
                 self.checked("simcuda", [str(simcuda / "build"), "--python", sys.executable])
             self.checked("simcuda", [str(simcuda / "run"), "true"])
 
@@ -199,7 +199,7 @@ class Check:
         self.result["bench"] = {"rounds": self.bench, **json.loads(path.read_text())}
 
     def tests(self) -> None:
-        """A file at a time: one that hangs takes only its own results along."""
+        """Runs one file at a time: one that hangs costs only its own results."""
         total = self.result["tests"] = {"passed": 0, "failed": [], "skipped": {}, "seconds_of_file": {}}
         wrong = []
         for path in dict.fromkeys(path for pattern in TEST_FILES for path in sorted(TESTS.rglob(pattern))):
@@ -230,7 +230,7 @@ def last_lines(output: str) -> str:
 
 
 def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
-    """Adds what pytest's XML says of a file."""
+    """Adds the results of one file, from pytest's XML."""
     for case in ElementTree.parse(report).iter("testcase"):
         test = f"{path.name}::{case.get('name')}"
         wrong = [told for told in case if told.tag in ("failure", "error")]
@@ -257,7 +257,7 @@ PARTS: dict[str, Callable[[Check], None]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/gpu_check", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes (default: standard output)")
-    parser.add_argument("--simulated", action="store_true", help="the same on the simulated device, to try the tool")
+    parser.add_argument("--simulated", action="store_true", help="use the simulated device, to try the tool")
     parser.add_argument(
         "--bench", choices=("quick", "full", "none"), default="quick", help="rounds of tools/bench/cuda"
     )
@@ -265,7 +265,7 @@ def main() -> int:
         "--only", nargs="+", choices=tuple(PARTS), default=list(PARTS), metavar="PART", help="some of: %(choices)s"
     )
     parser.add_argument(
-        "--limit", type=float, default=480, metavar="SECONDS", help="for all of it (default: %(default)s)"
+        "--limit", type=float, default=480, metavar="SECONDS", help="time for all parts (default: %(default)s)"
     )
     options = parser.parse_args()
     if not options.simulated and not [*Path("/dev").glob("nvidia[0-9]*")]:

@@ -53,7 +53,8 @@ uint64_t reserve_addresses(uint64_t size, uint64_t alignment) {
   const uint64_t aligned = (start + alignment - 1) / alignment * alignment;
   release_addresses(start, aligned - start);
   release_addresses(aligned + size, start + wanted - (aligned + size));
-  // A huge page would cost the host 2 MiB for each first byte that is copied in; and a core file would hold all of it.
+  // A huge page would cost the host 2 MiB for the first byte that is copied in, and a core file would contain all of
+  // it.
   madvise(reinterpret_cast<void*>(aligned), size, MADV_NOHUGEPAGE);
   madvise(reinterpret_cast<void*>(aligned), size, MADV_DONTDUMP);
   return aligned;

@@ -1,4 +1,4 @@
-// Address ranges, given out lowest first: what was freed is soon given out again, as on a real device.
+// Address ranges, handed out lowest first: what was freed is soon reused, as on a real device.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class FreeRanges {
 // Reserves address space that costs nothing until it is used. 0 when the process has none left.
 uint64_t reserve_addresses(uint64_t size, uint64_t alignment);
 void release_addresses(uint64_t start, uint64_t size);
-// Makes a reserved range usable, filled with zeros; and unusable again, its content gone.
+// Makes a reserved range usable, filled with zeros; and unusable again, without its content.
 bool back_addresses(uint64_t start, uint64_t size);
 void unback_addresses(uint64_t start, uint64_t size);
 // Zeros, without using memory for them.

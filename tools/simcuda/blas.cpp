@@ -1,4 +1,4 @@
-// cuBLAS: handles and their settings. What computes is in blas_compute.cpp.
+// cuBLAS: handles and their settings. The functions that compute are in blas_compute.cpp.
 #include "blas.h"
 
 #include <memory>
@@ -72,7 +72,7 @@ SIMCUDA_EXPORT int cublasSetStream_v2(Handle* handle, cudaStream_t stream) {
 SIMCUDA_EXPORT int cublasGetStream_v2(const Handle* handle, cudaStream_t* out) {
   return tell(handle, &Handle::stream, out);
 }
-// Nothing is computed, so nothing is worked in.
+// Nothing is computed, so no workspace is used.
 SIMCUDA_EXPORT int cublasSetWorkspace_v2(Handle* handle, void*, size_t) {
   return handle == nullptr ? kNotInitialized : kSuccess;
 }
@@ -88,11 +88,11 @@ SIMCUDA_SETTING(cublasSetEmulationStrategy, cublasGetEmulationStrategy, emulatio
 
 SIMCUDA_EXPORT int cublasGetVersion_v2(const Handle*, int* out) {
   if (out == nullptr) return kInvalidValue;
-  *out = 130100;  // of the cuBLAS that comes with torch for CUDA 13
+  *out = 130100;  // the cuBLAS that comes with torch for CUDA 13
   return kSuccess;
 }
 
-// --- Vectors and matrices between host and device. In 64 bits too, where the arguments are wider.
+// --- Vectors and matrices between host and device. The 64-bit versions take wider arguments.
 #define SIMCUDA_COPIES(suffix, Count)                                                                                  \
   SIMCUDA_EXPORT int cublasSetVector##suffix(Count count, Count element, const void* from, Count from_stride,          \
                                              void* to, Count to_stride) {                                              \

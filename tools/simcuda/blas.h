@@ -1,6 +1,6 @@
 // What the parts of cuBLAS share. cuBLAS's header is not included: every function that computes has the handle as its
-// first argument and looks at nothing else, so one shape serves hundreds, where the header declares each with its own.
-// The calling conventions of x86-64 and ARM allow it: a function may leave arguments alone.
+// first argument and reads nothing else, so one signature serves hundreds of functions that the header declares one by
+// one. The calling conventions of x86-64 and ARM allow it: a function may ignore its arguments.
 #pragma once
 
 #include "simcuda.h"

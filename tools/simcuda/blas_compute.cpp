@@ -1,5 +1,5 @@
-// The functions of cuBLAS that compute: work on the handle's stream, and no values, as of every kernel. Each exists
-// with arguments of 32 and of 64 bits.
+// The functions of cuBLAS that compute: they put work on the handle's stream and, like all kernels here, produce no
+// values. Each exists with 32-bit and with 64-bit arguments.
 #include <library_types.h>
 
 #include <complex>
@@ -13,7 +13,7 @@ using namespace simcuda::blas;
 #define SIMCUDA_COMPUTE(name)       \
   SIMCUDA_COMPUTE_ONE(cublas##name) \
   SIMCUDA_COMPUTE_ONE(cublas##name##_64)
-// The letter of the type stands before the routine: single, double, and complex of either.
+// The routine's name is preceded by the letter of its type: single, double, complex or double complex.
 #define SIMCUDA_COMPUTE_REAL(routine) \
   SIMCUDA_COMPUTE(S##routine)         \
   SIMCUDA_COMPUTE(D##routine)
@@ -117,14 +117,14 @@ SIMCUDA_COMPUTE_ALL(dgmm)
 SIMCUDA_COMPUTE_ALL(tpttr)
 SIMCUDA_COMPUTE_ALL(trttp)
 
-// --- Factorisations, of which the outcome lies on the device
+// --- Factorisations whose outcome lies on the device
 SIMCUDA_COMPUTE_ALL(getrfBatched)
 SIMCUDA_COMPUTE_ALL(getriBatched)
 SIMCUDA_COMPUTE_ALL(matinvBatched)
 
 namespace {
 
-// Single numbers: in host memory they must be written, or the program reads what lay there.
+// Single numbers: in host memory they must be written, or the program reads whatever was there before.
 template <class Value>
 int compute_number(const Handle* handle, Value* number) {
   const int status = compute(handle);
@@ -190,7 +190,7 @@ SIMCUDA_REDUCE(Dasum_v2, double)
 SIMCUDA_REDUCE(Scasum_v2, float)
 SIMCUDA_REDUCE(Dzasum_v2, double)
 
-// The place of an extreme value, counted from 1: the first.
+// The index of an extreme value, counted from 1: always the first.
 #define SIMCUDA_PLACE_ONE(name, Place)                                                     \
   SIMCUDA_EXPORT int name(const Handle* handle, Ignored, Ignored, Ignored, Place* place) { \
     const int status = compute_number(handle, place);                                      \
@@ -209,7 +209,7 @@ SIMCUDA_PLACE(damin)
 SIMCUDA_PLACE(camin)
 SIMCUDA_PLACE(zamin)
 
-// A number of a type that an argument tells.
+// A number whose type is an argument.
 #define SIMCUDA_DOT_EX(name)                                                                                   \
   SIMCUDA_EXPORT int name(const Handle* handle, Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, \
                           void* number, cudaDataType type) {                                                   \
@@ -220,7 +220,7 @@ SIMCUDA_DOT_EX(cublasDotcEx)
 SIMCUDA_DOT_EX(cublasDotEx_64)
 SIMCUDA_DOT_EX(cublasDotcEx_64)
 
-// --- Factorisations that tell the host their outcome
+// --- Factorisations that report their outcome to the host
 #define SIMCUDA_OUTCOME(name, ...)                                                    \
   SIMCUDA_EXPORT int name(const Handle* handle, __VA_ARGS__, int* outcome, Ignored) { \
     return compute_outcome(handle, outcome);                                          \

@@ -1,5 +1,5 @@
 // cuBLASLt: one algorithm that fits every product, needs no workspace, and computes nothing. cublasLt.h is not
-// included: it needs headers of half-precision arithmetic that no package beside torch brings.
+// included: it needs headers of half-precision arithmetic that no package next to torch provides.
 #include "simcuda.h"
 
 namespace {

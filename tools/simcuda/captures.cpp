@@ -1,4 +1,4 @@
-// Stream capture: what joins one, what spoils one, and what comes of it.
+// Stream capture: what joins a capture, what invalidates it, and the graph that it ends in.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -73,7 +73,7 @@ cudaError_t begin(cudaStream_t handle, cudaStreamCaptureMode mode, std::shared_p
   capture->thread = std::this_thread::get_id();
   capture->into_given_graph = graph != nullptr;
   capture->graph = graph != nullptr ? std::move(graph) : std::make_shared<Graph>();
-  publish_graph(capture->graph);  // programs look into it while it grows
+  publish_graph(capture->graph);  // programs inspect it while it grows
   capture->origin = stream.get();
   capture->streams.push_back(stream);
   stream->capture = capture;
@@ -198,7 +198,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStream
   if (stream == nullptr) return result(cudaErrorInvalidResourceHandle);
   *status = cudaStreamCaptureStatusNone;
   if (!captures_that_wait_for(stream).empty())
-    return result(cudaErrorStreamCaptureImplicit);  // a question spoils nothing
+    return result(cudaErrorStreamCaptureImplicit);  // a query invalidates nothing
   if (stream->capture != nullptr) {
     *status = stream->capture->invalidated ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
   }

@@ -1,4 +1,4 @@
-// What device memory holds. No kernel runs, so it is what was copied in, or zeros. Lock held.
+// What device memory contains: no kernel runs, so what was copied in, or zeros. Lock held.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace simcuda {
 // the host.
 bool may_keep(uint64_t address, uint64_t size);
 
-// A single number that the program reads is mostly one that kernels computed: a sum, or how many elements there are.
-// The memory under it may still hold what was copied to an earlier tenant, which as a count would be absurd. So a
-// number is what was copied in only as long as no kernel was launched since; then it is zero.
+// A single number that the program reads was mostly computed by kernels: a sum, or a count of elements. The memory
+// under it may still hold what was copied into an earlier allocation there, which would be absurd as a count. So a
+// number is what was copied in only while no kernel has been launched since; after that it is zero.
 constexpr uint64_t kNumber = 8;
 void note_written(uint64_t address, uint64_t size);
 void note_launch();

@@ -1,4 +1,4 @@
-// Copies and fills. They are done at once: nobody can see the difference, as no kernel runs in between.
+// Copies and fills. They are done at once: no kernel runs in between, so nobody can see the difference.
 #include <cstring>
 #include <functional>
 
@@ -16,7 +16,7 @@ bool on_device(const void* pointer) {
   return found != nullptr && found->on_device();
 }
 
-// Decides with the lock, copies without: large copies of many threads go on side by side.
+// Decides under the lock and copies without it, so large copies of several threads run at the same time.
 void copy_now(void* target, const void* source, uint64_t size) {
   if (size == 0) return;
   bool keep = false;

@@ -1,5 +1,4 @@
-// Devices: which there are, which is current, contexts and accounting. See properties.cpp for what they say of
-// themselves.
+// Devices: which there are, which is current, contexts and accounting. Their properties are in properties.cpp.
 #include "device.h"
 
 #include <pthread.h>
@@ -20,7 +19,7 @@ namespace {
 struct Device {
   bool has_context = false;
   uint64_t allocated = 0;  // without the context
-  std::set<int> peers;     // whose memory this device may use
+  std::set<int> peers;     // devices whose memory this one may use
 };
 
 std::vector<Device>& devices() {
@@ -31,8 +30,8 @@ std::vector<Device>& devices() {
 
 thread_local int current_ordinal = 0;
 
-// CUDA refuses all work in a child of a process that has used it; so programs that would hang or crash there are found
-// here.
+// CUDA refuses all work in a child of a process that has used it; so programs that would hang or crash on a real
+// device are found here.
 std::atomic<bool> used{false};
 std::atomic<bool> forked_after_use{false};
 
@@ -54,7 +53,7 @@ std::vector<int> read_visible_devices() {
     } else if (!item.empty() && std::isdigit(static_cast<unsigned char>(item[0]))) {
       device = std::atoi(item.c_str());
     }
-    // As the driver does: the list ends at the first entry that names no device, and a device twice voids it.
+    // As in the driver: the list ends at the first entry that names no device, and naming a device twice voids it.
     if (device < 0 || device >= settings().devices) break;
     if (std::find(visible.begin(), visible.end(), device) != visible.end()) return {};
     visible.push_back(device);

@@ -5,7 +5,7 @@
 
 namespace simcuda {
 
-// What the runtime calls a device: an ordinal among the visible ones. -1 when there is none such.
+// What the runtime calls a device: an ordinal among the visible ones. -1 if there is no such device.
 int device_of_ordinal(int ordinal);
 int ordinal_of_device(int device);
 
@@ -13,7 +13,7 @@ int ordinal_of_device(int device);
 cudaError_t use_current_device();
 cudaError_t use_device(int device);
 
-// True and counted when the device still has that much. Lock held.
+// Counts the bytes and returns true if the device still has them. Lock held.
 bool charge(int device, uint64_t bytes);
 void discharge(int device, uint64_t bytes);
 uint64_t free_memory(int device);

@@ -1,6 +1,6 @@
-// cuDNN is not simulated: torch takes its own kernels for convolution, batch norm, recurrent layers and attention, as
-// it does where cuDNN is switched off. The switch is torch's, the one of `torch.backends.cudnn.enabled`, so that the
-// program need not know. A program that switches cuDNN on again gets errors that name the call.
+// cuDNN is not simulated: torch uses its own kernels for convolution, batch norm, recurrent layers and attention, as
+// it does when cuDNN is switched off. The switch is torch's own, `torch.backends.cudnn.enabled`, so the program need
+// not know. A program that switches cuDNN on again gets errors that name the call.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -17,12 +17,13 @@ constexpr const char* kSetters[] = {"_ZN2at7Context19setUserEnabledCuDNNEb", "_Z
 
 }  // namespace
 
-// Called when kernels are registered, which torch's libraries do as they are loaded: so the program's own setting,
-// which can only come later, stands.
+// Called when kernels are registered, which torch's libraries do while they load: the program's own setting can only
+// come later, so it stands.
 void switch_off_cudnn() {
   static std::atomic<bool> done{false};
   if (done) return;
-  // torch's library is loaded without being global: looked up in itself, and never loaded from here.
+  // torch's library is not loaded globally: the symbol is looked up in the library itself, which is never loaded from
+  // here.
   void* const torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   if (torch == nullptr || done.exchange(true)) return;
   const auto global_context = reinterpret_cast<void* (*)()>(dlsym(torch, kGlobalContext));

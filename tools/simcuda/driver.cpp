@@ -1,4 +1,4 @@
-// The driver's own calls, as far as they are more than the runtime's under another name, and how programs find them.
+// The driver's own calls, where they are more than the runtime's under another name, and how programs find them.
 #include <dlfcn.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace simcuda {
 namespace {
 
-// Functions that are found nowhere get one of these, which names what was called.
+// Functions that are not found get one of these, which names what was called.
 constexpr size_t kUnknownFunctions = 256;
 std::array<std::string, kUnknownFunctions> unknown_names;
 
@@ -136,7 +136,7 @@ SIMCUDA_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 }
 
 SIMCUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  // Numbered alike, but for what only the driver tells.
+  // Numbered alike, except for what only the driver reports.
   if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED && device_of_ordinal(device) >= 0) {
     *value = 1;
     return CUDA_SUCCESS;
@@ -210,7 +210,7 @@ SIMCUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice or
   return driver_result(error);
 }
 
-// A primary context stays: programs release it at their end.
+// A primary context is kept: programs release it when they end.
 SIMCUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return device_of_ordinal(device) < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
@@ -251,8 +251,8 @@ SIMCUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
 
 SIMCUDA_EXPORT CUresult cuCtxSynchronize() { return driver_result(cudaDeviceSynchronize()); }
 
-// Undocumented tables of functions. NVIDIA's own compiler asks for some, does without them, and crashes without this
-// call.
+// Undocumented tables of functions. NVIDIA's own compiler asks for some; it can do without them, but crashes
+// without this call.
 SIMCUDA_EXPORT CUresult cuGetExportTable(const void** table, const CUuuid*) {
   *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;

@@ -53,8 +53,8 @@ SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Who wants to be told what went wrong: nobody is, for errors here have no more to say than their number. Torch asks
-// from 2.15 on, as soon as it uses the device.
+// Callbacks for error logs: never called, because an error here has nothing to say besides its number. Since 2.15,
+// torch registers one as soon as it uses the device.
 SIMCUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
   if (callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
   static std::atomic<std::uintptr_t> given{0};

@@ -1,4 +1,4 @@
-// Graphs: instantiated, launched, looked into, destroyed.
+// Graphs: instantiated, launched, inspected, destroyed.
 #include "graphs.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ Handles& handles() {
 Node* node_of(cudaGraphNode_t handle) { return reinterpret_cast<Node*>(handle); }
 cudaGraphNode_t handle_of(Node* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
 
-// The calling convention of all list queries: without an array the count only, with one as many as fit, padded with
-// null.
+// The calling convention of all list queries: without an array they return the count alone, with one as many entries as
+// fit, padded with null.
 cudaError_t give_nodes(const std::vector<Node*>& found, cudaGraphNode_t* nodes, size_t* count) {
   if (count == nullptr) return cudaErrorInvalidValue;
   if (nodes == nullptr) {

@@ -22,7 +22,7 @@ struct Node {
 struct Graph {
   std::vector<std::shared_ptr<Node>> nodes;  // in the order they were made, so dependencies come first
   std::vector<std::shared_ptr<void>>
-      resources;  // freed, without the lock, when the graph and all made from it are gone
+      resources;  // freed, without the lock, when the graph and everything made from it are gone
 };
 
 struct GraphExecutable {
@@ -30,7 +30,7 @@ struct GraphExecutable {
   std::vector<std::shared_ptr<void>> resources;
 };
 
-// Lets the graph own something: memory that was allocated while it was captured.
+// Gives the graph ownership of something: memory that was allocated during its capture.
 void keep_with_graph(const Capture& capture, std::shared_ptr<void> resource);
 
 }  // namespace simcuda

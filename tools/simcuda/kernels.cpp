@@ -1,4 +1,4 @@
-// Kernels: registered, asked about, launched - and never run.
+// Kernels: registered, queried, launched, and never run.
 #include "kernels.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct CallConfiguration {
 };
 thread_local std::vector<CallConfiguration> call_configurations;
 
-// Names by the address of the host function, for those who ask; torch registers tens of thousands at import.
+// Names by the address of the host function, for queries; torch registers tens of thousands at import.
 std::unordered_map<const void*, const char*>& kernel_names() {
   static auto* const names = std::make_unique<std::unordered_map<const void*, const char*>>().release();
   return *names;
@@ -48,7 +48,7 @@ cudaError_t launch_kernel(const void* function, const dim3& grid, const dim3& bl
     return cudaSuccess;
   }
   if (stream->capture->invalidated) return cudaErrorStreamCaptureInvalidated;
-  // Without the arguments: their sizes stand in the kernel's binary, which nobody reads here.
+  // Without the arguments: their sizes are in the kernel's binary, which is not read here.
   auto node = std::make_shared<Node>();
   node->type = cudaGraphNodeTypeKernel;
   node->kernel.func = const_cast<void*>(function);
@@ -63,7 +63,7 @@ cudaError_t launch_kernel(const void* function, const dim3& grid, const dim3& bl
 
 using namespace simcuda;
 
-// --- What the compiler generates calls to
+// --- Functions that compiled code calls
 SIMCUDA_EXPORT void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
   if (switch_off_cudnn != nullptr) switch_off_cudnn();
@@ -124,7 +124,7 @@ SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configu
                               configuration->dynamicSmemBytes, configuration->stream));
 }
 
-// --- What kernels are like. The figures are those of a small kernel, as nobody here reads the binary.
+// --- Properties of kernels. The figures are those of a small kernel, because the binary is not read here.
 SIMCUDA_EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   if (attributes == nullptr || function == nullptr) return result(cudaErrorInvalidDeviceFunction);
   *attributes = {};

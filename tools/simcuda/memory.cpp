@@ -27,7 +27,7 @@ Memory& memory() {
 FreeRanges& addresses_of(int device) {
   const auto [entry, is_new] = memory().free_addresses.try_emplace(device);
   if (is_new) {
-    // More than the capacity: memory may be free, but in pieces between allocations, where a real device remaps its
+    // More than the capacity: free memory may lie in pieces between allocations, where a real device remaps its
     // pages.
     for (const uint64_t factor : {4, 2, 1}) {
       const uint64_t size = round_up(settings().memory * factor, kPage);
@@ -50,7 +50,7 @@ cudaError_t allocate(void** pointer, uint64_t size) {
   const int device = current_device();
   uint64_t address = allocate_pages(device, size);
   if (address == 0) {
-    trim_pools_to_nothing(device);  // the driver takes back what its pools do not use, before it gives up
+    trim_pools_to_nothing(device);  // before it gives up, the driver takes back what its pools do not use
     address = allocate_pages(device, size);
   }
   if (address == 0) {
@@ -156,7 +156,7 @@ SIMCUDA_EXPORT cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t
   return result(allocate(pointer, *pitch * height));
 }
 
-// Managed memory lives on the host here, so it takes nothing of a device's capacity.
+// Managed memory lives on the host here, so it does not count towards a device's capacity.
 SIMCUDA_EXPORT cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned flags) {
   if (pointer == nullptr || size == 0) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = use_current_device(); error != cudaSuccess) return result(error);

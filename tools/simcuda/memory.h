@@ -1,4 +1,4 @@
-// Which addresses the program was given, and what they are. Lock held.
+// The addresses that the program was given, and what is there. Lock held.
 #pragma once
 
 #include "simcuda.h"
@@ -10,19 +10,19 @@ struct Allocation {
   Kind kind;
   uint64_t address;
   uint64_t size;      // as asked for
-  uint64_t reserved;  // what it takes
+  uint64_t reserved;  // what it costs the device
   int device;
   unsigned flags = 0;
-  uint64_t content = 0;  // at most this much of it was copied in
+  uint64_t content = 0;  // upper bound of what was copied in
   unsigned long long id = 0;
 
   bool on_device() const { return kind == Kind::kDevice || kind == Kind::kPool || kind == Kind::kMapped; }
 };
 
-Allocation* find_allocation(uint64_t address);  // that contains the address; null: none
+Allocation* find_allocation(uint64_t address);  // the one that contains the address; null: none
 void add_allocation(Allocation allocation);
 void remove_allocation(uint64_t address);
-void forget_content(const Allocation& allocation);  // of one that goes (content.cpp)
+void forget_content(const Allocation& allocation);  // when it is freed (content.cpp)
 
 // Physical memory at a fresh address of the device, and back. 0: out of memory.
 uint64_t allocate_pages(int device, uint64_t size);

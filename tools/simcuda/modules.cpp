@@ -12,7 +12,7 @@ namespace simcuda {
 namespace {
 
 struct Module {
-  std::map<std::string, std::unique_ptr<std::string>> functions;  // the text's address is the handle
+  std::map<std::string, std::unique_ptr<std::string>> functions;  // the address of the text is the handle
 };
 
 std::map<CUmodule, std::unique_ptr<Module>>& modules() {

@@ -1,8 +1,9 @@
 // NCCL: communicators of any size, in one process or several, and collectives that are copies on their stream. Nothing
-// is sent, and no process waits for another: each takes it that the others sent what it sends itself, as they do where
-// all run the same program. So shapes that processes compare agree. What is received from one other is not written.
+// is sent, and no process waits for another: each assumes that the others sent what it sends itself, which is true
+// when all run the same program. So shapes that processes compare agree. What is received from a single other process
+// is not written.
 //
-// Its header is not included: it belongs to a package of its own.
+// Its header is not included: it belongs to another package.
 #include <sys/random.h>
 
 #include <iterator>
@@ -48,7 +49,7 @@ size_t size_of(int type) {
   return type >= 0 && type < static_cast<int>(std::size(kSizes)) ? kSizes[type] : 0;
 }
 
-// A copy of `count` elements for each of `parts`, one behind the other. The stream belongs to the
+// A copy of `count` elements for each of `parts`, one after the other. The stream belongs to the
 // communicator's device, which need not be the current one inside a group.
 Result work(const Communicator* communicator, cudaStream_t stream, void* to = nullptr, const void* from = nullptr,
             size_t count = 0, int type = 0, int parts = 1) {
@@ -56,8 +57,8 @@ Result work(const Communicator* communicator, cudaStream_t stream, void* to = nu
   const int before = current_ordinal();
   if (cudaSetDevice(communicator->ordinal) != cudaSuccess) return kUnhandledCudaError;
   const size_t bytes = from == nullptr || to == nullptr ? 0 : count * size_of(type);
-  // No launch besides a copy, also where the copy is onto itself: a launch would make a number that was copied in one
-  // that kernels computed.
+  // A copy and no launch, even when the copy is onto itself: after a launch, a number that was copied in would count as
+  // computed by a kernel.
   cudaError_t error = bytes == 0 || parts == 0 ? submit_work(stream) : cudaSuccess;
   for (int part = 0; part < parts && bytes > 0 && error == cudaSuccess; ++part) {
     void* const target = static_cast<char*>(to) + static_cast<size_t>(part) * bytes;
@@ -155,7 +156,7 @@ SIMCUDA_EXPORT Result ncclGroupEnd() { return kSuccess; }
 
 SIMCUDA_EXPORT Result ncclRedOpCreatePreMulSum(int* operation, void*, int, int, const Communicator* communicator) {
   if (operation == nullptr || communicator == nullptr) return kInvalidArgument;
-  *operation = 5;  // the first number behind the built-in ones
+  *operation = 5;  // the first number after the built-in ones
   return kSuccess;
 }
 SIMCUDA_EXPORT Result ncclRedOpDestroy(int, const Communicator* communicator) {

@@ -1,4 +1,4 @@
-// NVML: what the devices are, and who uses how much of their memory. It counts all devices, visible or not.
+// NVML: the devices, visible or not, and who uses how much of their memory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace simcuda::nvml {
 namespace {
 
-std::atomic<int> users{0};  // as often as it was initialised and not shut down
+std::atomic<int> users{0};  // initialised and not yet shut down this many times
 
 // A handle is the device's number plus one: none is null.
 Handle handle_of(int device) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(device) + 1); }
@@ -64,7 +64,7 @@ Status pci_info(Handle handle, Info* info) {
   *info = {};
   const std::string text = device_pci_bus_id(device_of(handle));
   std::sscanf(text.c_str(), "%x:%x:%x", &info->domain, &info->bus, &info->device);
-  info->pci_device_id = 0x233010de;  // that of an H100, whose figures the device gives
+  info->pci_device_id = 0x233010de;  // an H100, whose figures the device reports
   copy_text(text.substr(4), info->bus_id_legacy, sizeof info->bus_id_legacy);
   if constexpr (requires { info->bus_id; }) copy_text(text, info->bus_id, sizeof info->bus_id);
   return kSuccess;
@@ -297,8 +297,8 @@ SIMCUDA_EXPORT Status nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle handle, unsigne
   const Status status = check(handle);
   return status == kSuccess ? kNotSupported : status;
 }
-// A device of this generation answers, and says with its state, which is 0, that it is in no fabric. The structure
-// grows with its version; all of it but the version is 0 then.
+// A device of this generation answers with state 0: it is in no fabric. The structure grows with its version;
+// everything in it but the version is 0 then.
 SIMCUDA_EXPORT Status nvmlDeviceGetGpuFabricInfoV(Handle handle, unsigned* info) {
   if (const Status status = check(handle); status != kSuccess) return status;
   if (info == nullptr) return kInvalidArgument;

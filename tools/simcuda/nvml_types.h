@@ -1,5 +1,5 @@
-// NVML as programs see it: numbers and layouts, from NVIDIA's documentation of it. Its header comes with no package of
-// torch's.
+// NVML as programs see it: numbers and layouts, from NVIDIA's documentation. None of torch's packages has
+// the header.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,7 @@ struct Utilization {
 
 static_assert(sizeof(MemoryV2) == 40 && sizeof(PciInfo) == 68 && sizeof(Process) == 24 && sizeof(PciInfoV2) == 52);
 
-// Structures that tell their version do so as size and number in one.
+// A structure's version combines its size and a number.
 template <class Structure>
 constexpr unsigned version(unsigned number) {
   return static_cast<unsigned>(sizeof(Structure)) | (number << 24);

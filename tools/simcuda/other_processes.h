@@ -1,4 +1,4 @@
-// Memory of a device that other processes take.
+// Memory of a device that other processes use.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ struct OtherProcess {
   unsigned pid;
   uint64_t bytes;
 };
-// SIMCUDA_OTHER_PROCESSES, as far as they use this device.
+// The processes of SIMCUDA_OTHER_PROCESSES that use this device.
 std::vector<OtherProcess> other_processes(int device);
 
 }  // namespace simcuda

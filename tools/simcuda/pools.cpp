@@ -109,7 +109,7 @@ bool grow(Pool& pool, uint64_t size) {
   return false;
 }
 
-// A stream may have again at once what was freed in its own order.
+// A stream may reuse at once what was freed in its own order.
 uint64_t reuse_pending(Pool& pool, const StreamPointer& stream, uint64_t size) {
   const auto found = std::find_if(pool.pending.begin(), pool.pending.end(), [&](const PendingFree& freed) {
     return freed.stream == stream && freed.size >= size;
@@ -139,7 +139,7 @@ void give_in_order(const std::shared_ptr<Pool>& pool, const StreamPointer& strea
   }
   pool->pending.push_back({address, size, stream});
   enqueue(stream, {Operation::Kind::kAction, nullptr, [pool, stream, address, size] {
-                     // What the stream has taken again meanwhile is no longer in the list.
+                     // What the stream has reused since is no longer in the list.
                      auto& pending = pool->pending;
                      for (auto freed = pending.begin(); freed != pending.end();) {
                        const bool inside = freed->stream == stream && freed->address >= address &&
@@ -213,7 +213,7 @@ cudaError_t deallocate(void* pointer, cudaStream_t stream_handle) {
     give_in_order(pool, stream, address, reserved);
     return cudaSuccess;
   }
-  // A replay writes there again: the address belongs to the graph until the last of it is destroyed.
+  // A replay writes there again: the address belongs to the graph until its last copy is destroyed.
   keep_with_graph(*stream->capture, std::shared_ptr<void>(nullptr, [pool, address, reserved](void*) {
     const Lock guard(driver_lock());
     pool->free.give(address, reserved);
@@ -304,7 +304,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
   const auto pool = find_pool(handle);
   if (pool == nullptr || pool == default_pool(pool->device)) return result(cudaErrorInvalidValue);
   trim(*pool, 0);
-  // What is still out keeps the pool alive; it is trimmed with the last free.
+  // Outstanding allocations keep the pool alive; it is trimmed with the last free.
   pool->release_threshold = 0;
   if (pool->chunks.empty()) pools().all.erase(handle);
   return cudaSuccess;
@@ -372,7 +372,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMem
     case cudaMemPoolAttrReleaseThreshold:
       pool->release_threshold = *static_cast<uint64_t*>(value);
       break;
-    // The peaks can only be reset to what is there now.
+    // The peaks can only be reset to the current values.
     case cudaMemPoolAttrReservedMemHigh:
       if (*static_cast<uint64_t*>(value) != 0) return result(cudaErrorInvalidValue);
       pool->reserved_high = pool->reserved;
@@ -387,7 +387,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMem
   return cudaSuccess;
 }
 
-// All devices reach each other's memory here.
+// Here, all devices can access each other's memory.
 SIMCUDA_EXPORT cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc*, size_t) {
   const Lock lock(driver_lock());
   return result(find_pool(handle) != nullptr ? cudaSuccess : cudaErrorInvalidValue);

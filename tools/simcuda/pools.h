@@ -1,4 +1,4 @@
-// Memory pools of cudaMallocAsync, as other parts see them. Lock held.
+// Memory pools of cudaMallocAsync, as seen by other parts. Lock held.
 #pragma once
 
 namespace simcuda {

@@ -1,5 +1,5 @@
-// What a device says of itself: the figures of a current data centre GPU, so that libraries take the paths they take
-// there.
+// What a device reports about itself: the figures of a current data centre GPU, so that libraries take the same paths
+// as on one.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

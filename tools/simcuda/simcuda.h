@@ -17,31 +17,31 @@ namespace simcuda {
 constexpr uint64_t KiB = 1024;
 constexpr uint64_t MiB = 1024 * KiB;
 constexpr uint64_t GiB = 1024 * MiB;
-// What the driver maps in, and so what every allocation costs at least.
+// The unit in which the driver maps memory, and so the least that an allocation costs.
 constexpr uint64_t kPage = 2 * MiB;
 
 struct Settings {
   uint64_t memory;         // SIMCUDA_MEMORY: capacity of each device
   int devices;             // SIMCUDA_DEVICES
-  uint64_t context;        // SIMCUDA_CONTEXT: what a device costs once it is used
+  uint64_t context;        // SIMCUDA_CONTEXT: what a device loses once it is used
   uint64_t copy_limit;     // SIMCUDA_COPY_LIMIT: larger copies and fills keep no content
   uint64_t content_limit;  // SIMCUDA_CONTENT_LIMIT: the sum of all content kept
   std::string log;         // SIMCUDA_LOG: path, or empty
 };
 // Read from the environment at the first call.
 const Settings& settings();
-// "80GiB", "512MiB", "1e9", "123": bytes. Ends the process with a message that names the variable when the text is no
-// size.
+// "80GiB", "512MiB", "1e9", "123": bytes. If the text is not a size, ends the process with a message that names the
+// variable.
 uint64_t parse_size(const char* variable, const char* text);
 
 // One line of SIMCUDA_LOG, in one write. Costs nothing when there is no log.
 bool logging();
 void log_event(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Says once per name, on stderr, that the program called what is not simulated.
+// Reports once per name, on stderr, that the program called something that is not simulated.
 void report_unknown_call(const char* name);
 
-// Remembers the error for cudaGetLastError, as every runtime call does, and gives it back.
+// Remembers the error for cudaGetLastError, as every runtime call does, and returns it.
 cudaError_t result(cudaError_t error);
 inline CUresult driver_result(cudaError_t error) { return static_cast<CUresult>(error); }  // the numbers are the same
 
@@ -67,7 +67,7 @@ int current_device();  // the calling thread's
 // --- Streams. For libraries that launch kernels: work on the stream, or a kernel node while it captures.
 cudaError_t submit_work(cudaStream_t stream);
 
-// Defined by other parts where they exist.
+// Defined by other parts, if they exist.
 void switch_off_cudnn() __attribute__((weak));
 uint64_t memory_used_by_others(int device) __attribute__((weak));
 

@@ -1,4 +1,4 @@
-// The queues of streams: what is pending, what completes when, and who waits for whom.
+// The queues of streams: what is pending, when it completes, and who waits for whom.
 #include "streams.h"
 
 #include <algorithm>

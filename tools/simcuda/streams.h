@@ -1,5 +1,5 @@
-// Streams, events and captures as the simulated driver keeps them. Everything here wants driver_lock() held, unless it
-// takes a Lock: those may wait, and let go of it meanwhile.
+// Streams, events and captures as the simulated driver keeps them. Everything here needs driver_lock() to be held; what
+// takes a Lock may wait, and releases it while it does.
 #pragma once
 
 #include <chrono>
@@ -16,14 +16,14 @@ struct Stream;
 struct Graph;
 struct Node;
 
-// One cudaEventRecord. An event that is recorded again gets a new one; who waits for the old one still has it.
+// One cudaEventRecord. An event that is recorded again gets a new one; whoever waits for the old one keeps it.
 struct Recording {
   bool complete = false;
   std::chrono::steady_clock::time_point at{};
   std::shared_ptr<Stream> stream;  // until complete
 };
 
-// Work is done at once where nothing is in its way; so a queue holds something only on a held stream, behind a wait, or
+// Work is done at once unless something is in its way: a queue is empty except on a held stream, behind a wait, or
 // behind a function that runs on the host.
 struct Operation {
   enum class Kind { kWork, kRecord, kWait, kHostFunction, kAction };
@@ -41,7 +41,7 @@ struct Capture {
   bool into_given_graph = false;
   bool invalidated = false;
   Stream* origin = nullptr;
-  std::vector<std::shared_ptr<Stream>> streams;  // origin and all that joined
+  std::vector<std::shared_ptr<Stream>> streams;  // the origin and all that joined
 };
 
 struct Stream {
@@ -72,7 +72,7 @@ struct Event {
 using EventPointer = std::shared_ptr<Event>;
 
 // --- Handles
-StreamPointer find_stream(cudaStream_t handle);  // null: no such stream. Default streams are made as they are asked for
+StreamPointer find_stream(cudaStream_t handle);  // null: no such stream. Default streams are made on demand
 EventPointer find_event(cudaEvent_t handle);
 StreamPointer legacy_stream(int device);
 
@@ -86,15 +86,15 @@ bool idle(const StreamPointer& stream);
 void advance_all();
 
 // --- Captures
-// For calls that are not allowed while somebody captures; those captures end as invalid.
+// For calls that are not allowed during a capture; they invalidate it.
 cudaError_t refuse_while_capturing();
-// For calls on the legacy stream, or on all of a device: they would depend on streams of it that capture.
+// For calls on the legacy stream, or on all of a device: they would depend on its capturing streams.
 cudaError_t refuse_implicit_dependency(const StreamPointer& stream);
 bool device_is_capturing(int device);
 void invalidate(Capture& capture);
-// Ends it without a graph. What comes back frees what the graph owned: let go of it without the lock.
+// Ends it without a graph. The result owns what the graph owned: release it without holding the lock.
 std::shared_ptr<Graph> abandon_capture(const std::shared_ptr<Capture>& capture);
-// Adds a node behind the stream's captured work.
+// Adds a node after the stream's captured work.
 Node* capture_node(const StreamPointer& stream, std::shared_ptr<Node> node);
 
 // --- What other calls put on a stream
@@ -103,7 +103,7 @@ struct Task {
   std::function<void()> copy;  // done at once by the caller, and again at each replay of a graph
   std::function<void()> host;  // done in the stream's order
 };
-// Queues the task, or captures it, which is told in `captured`: then nothing is done now. Takes the lock.
+// Queues the task, or captures it (then `captured` is true and nothing is done now). Takes the lock.
 cudaError_t submit(cudaStream_t handle, Task task, bool* captured);
 
 }  // namespace simcuda

@@ -7,7 +7,7 @@ namespace simcuda {
 
 long unknown_call(const char* name, int error) {
   report_unknown_call(name);
-  // The runtime's errors are also what cudaGetLastError tells.
+  // cudaGetLastError reports the runtime's errors, too.
   if (std::strncmp(name, "cuda", 4) == 0) result(static_cast<cudaError_t>(error));
   return error;
 }

@@ -1,4 +1,4 @@
-// User objects: what a program gives to a graph to be destroyed with it.
+// User objects: what a program hands to a graph, to be destroyed with it.
 #include <map>
 #include <memory>
 

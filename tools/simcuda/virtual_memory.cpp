@@ -1,4 +1,5 @@
-// The driver's virtual memory calls, on which expandable segments are built: addresses and physical memory apart.
+// The driver's virtual memory calls, on which expandable segments are built: addresses and physical memory are
+// separate.
 #include <algorithm>
 #include <map>
 #include <memory>
