@@ -22,7 +22,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as a user's shell would, without what the environment says of Python or of the build."""
+    """Runs a command as a user would, without the variables of this environment that concern Python or the build."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
     return subprocess.run(
         [str(part) for part in command],
@@ -38,7 +38,7 @@ def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subp
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The sources as they are in a clone that was never built in."""
+    """The sources, as in a clone in which nothing was built."""
     folder = tmp_path / "checkout"
     built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
     for name in ("csrc", "pytorch_alloctrace"):
@@ -99,7 +99,7 @@ def test_a_build_for_another_torch_or_python_is_refused(
 
 @pytest.mark.slow("builds")
 def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Path) -> None:
-    # In this very checkout, whose objects are up to date: with them this takes seconds.
+    # In this checkout, whose objects are up to date: that saves minutes.
     made = run(
         [
             sys.executable,
@@ -138,8 +138,8 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Pat
 def test_an_isolated_build_that_hides_torch_is_refused(checkout: Path, environment_without_torch: Path) -> None:
     python = environment_without_torch
     folder = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], checkout).stdout.strip()
-    # The build must not import it, so that there is one is all that counts. Behind a .pth file, as in an environment
-    # that inherits from another one.
+    # The build must not import torch, so any module of that name will do. Behind a .pth file, as in an environment that
+    # inherits from another one.
     (checkout.parent / "elsewhere" / "torch").mkdir(parents=True)
     (checkout.parent / "elsewhere" / "torch" / "__init__.py").write_text("raise SystemError('imported by the build')")
     Path(folder, "elsewhere.pth").write_text(f"{checkout.parent / 'elsewhere'}\n")
@@ -181,7 +181,7 @@ except alloctrace.RecorderUnavailableError as error:
 
 
 def test_the_reading_half_has_no_linux_calls(checkout: Path) -> None:
-    """It has to compile on macOS too, where this cannot be tried: none of its files may use what macOS lacks."""
+    """It has to compile on macOS too, which cannot be tested here: none of its files may use what macOS lacks."""
     program = "import runpy, sys; sys.argv = ['setup.py', 'egg_info']; "
     program += "print(*runpy.run_path('setup.py')['replay_extension']().sources, sep='\\n')"
     listed = run([sys.executable, "-c", program], checkout)
@@ -198,7 +198,7 @@ def test_the_reading_half_has_no_linux_calls(checkout: Path) -> None:
         if LINUX_ONLY.search(path.read_text(encoding="utf-8"))
     }
     assert found == {}
-    # The check itself: the recorder's own files, which are left out, do use some.
+    # The check can fail: the recorder's own files do use some.
     assert LINUX_ONLY.search((checkout / "csrc/core/recording/spool_writer.cpp").read_text(encoding="utf-8"))
 
 
@@ -209,7 +209,7 @@ LINUX_ONLY = re.compile(
 
 
 def read_with_headers(file: Path, read: set[Path]) -> None:
-    """Adds a file and the headers of this project that it includes, directly or not."""
+    """Adds a file and the headers of this project that it includes, directly or indirectly."""
     if file in read:
         return
     read.add(file)

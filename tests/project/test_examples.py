@@ -1,5 +1,5 @@
-"""The known experiments of examples/: what each must show, by the reading interface and by the commands of its README.
-What torch itself said at each mark, which the programs print, is the oracle of the figures."""
+"""The experiments in examples/: what each must show, through the Python interface and the commands of its README. The
+oracle of the figures is what torch itself reports at each mark, which the programs print."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 2**20
 GPU = "cuda:0"
 EXAMPLES = ROOT / "examples"
 PROGRAMS = [
-    "context",  # first: it shows a process that has not used CUDA yet
+    "context",  # first: it needs a process that has not used CUDA yet
     "freed_memory",
     "rebinding",
     "plus_one",
@@ -37,7 +37,7 @@ PROGRAMS = [
     "fragmented",
 ]
 WORKSPACE = "takes the workspace"
-"""In the line that allocates what function_scope sets aside."""
+"""A comment on the line that allocates what function_scope sets aside."""
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +51,24 @@ def load(folder: Path, name: str) -> Trace:
     return alloctrace.load(folder / f"{name}.alloctrace")
 
 
-def told_by_torch(folder: Path, name: str) -> dict[str, dict[str, int]]:
-    """What the program printed: of each mark allocated, peak, reserved and driver bytes."""
-    told = {}
+def reported_by_torch(folder: Path, name: str) -> dict[str, dict[str, int]]:
+    """What the program printed: allocated, peak, reserved and driver bytes, by mark."""
+    by_torch = {}
     for line in (folder / f"{name}.txt").read_text().splitlines():
         if " allocated " in line and not line.startswith("OutOfMemoryError"):
             mark, *words = line.split()
             sizes = {word: float(size) * MIB for word, size in zip(words[::2], words[1::2], strict=True)}
             assert all(size.is_integer() for size in sizes.values()), line
-            told[mark] = {word: int(size) for word, size in sizes.items()}
-    return told
+            by_torch[mark] = {word: int(size) for word, size in sizes.items()}
+    return by_torch
 
 
-def mib(told: dict[str, dict[str, int]], figure: str) -> list[float]:
-    return [sizes[figure] / MIB for sizes in told.values()]
+def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
+    return [sizes[figure] / MIB for sizes in by_torch.values()]
 
 
 def held(trace: Trace, at: str, device: str = GPU) -> dict[tuple[str, str], float]:
-    """MiB live at a moment, by function and quoted line."""
+    """MiB live at a position, by function and quoted line."""
     sites = trace.sites(at=at, device=device)
     sites = sites[sites["live_bytes"] > 0]
     places = zip(sites["function"], sites["source"].str.strip(), strict=True)
@@ -86,8 +86,8 @@ def sequence_of(trace: Trace, mark: str) -> int:
     return int(marks.loc[mark, "seq"])
 
 
-def told_by_driver(trace: Trace, mark: str, device: str = GPU) -> pd.Series[Any]:
-    """The last that the driver, or of the CPU the system, had told before a mark."""
+def reported_by_driver(trace: Trace, mark: str, device: str = GPU) -> pd.Series[Any]:
+    """The last sample before a mark: from the driver or, for the CPU, from the system."""
     samples = trace.driver_memory(device=device)
     return samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
 
@@ -99,25 +99,25 @@ def allocated_bytes(trace: Trace, mark: str) -> int:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
-    trace, told = load(folder, name), told_by_torch(folder, name)
-    assert list(told) == list(trace.marks()["name"])
+    trace, by_torch = load(folder, name), reported_by_torch(folder, name)
+    assert list(by_torch) == list(trace.marks()["name"])
     assert trace.integrity.state == "complete" and trace.verify().ok
-    at_first = held(trace, f"mark:{next(iter(told))}")
+    at_first = held(trace, f"mark:{next(iter(by_torch))}")
     aside = MIB * sum(size for (_, source), size in at_first.items() if WORKSPACE in source)
     assert (aside > 0) == (name == "function_scope")
-    highest = max(figures["peak"] for figures in told.values())
+    highest = max(figures["peak"] for figures in by_torch.values())
     assert trace.peak(device=GPU).bytes == highest + aside
-    for mark, figures in told.items():
+    for mark, figures in by_torch.items():
         assert allocated_bytes(trace, mark) == figures["allocated"] + aside, mark
         assert trace.segments(f"mark:{mark}", device=GPU)["total_size"].sum() == figures["reserved"], mark
-        # torch's peak is that so far.
+        # torch's peak is the peak so far.
         assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
 
 
 def test_freed_memory_is_reused(folder: Path) -> None:
-    trace, told = load(folder, "freed_memory"), told_by_torch(folder, "freed_memory")
-    assert mib(told, "allocated") == [100, 0, 100]
-    assert mib(told, "reserved") == [100, 100, 100]
+    trace, by_torch = load(folder, "freed_memory"), reported_by_torch(folder, "freed_memory")
+    assert mib(by_torch, "allocated") == [100, 0, 100]
+    assert mib(by_torch, "reserved") == [100, 100, 100]
     [before], [after] = trace.live("mark:made")["address"], trace.live("mark:made-again")["address"]
     assert before == after
     assert trace.live("mark:freed", device=GPU).empty
@@ -126,60 +126,60 @@ def test_freed_memory_is_reused(folder: Path) -> None:
 
 
 def test_rebinding_needs_twice_the_memory(folder: Path) -> None:
-    trace, told = load(folder, "rebinding"), told_by_torch(folder, "rebinding")
-    assert mib(told, "allocated") == [100, 100, 100]
-    assert mib(told, "peak") == mib(told, "reserved") == [100, 100, 200]
+    trace, by_torch = load(folder, "rebinding"), reported_by_torch(folder, "rebinding")
+    assert mib(by_torch, "allocated") == [100, 100, 100]
+    assert mib(by_torch, "peak") == mib(by_torch, "reserved") == [100, 100, 200]
     line = 'c = torch.zeros(n, device="cuda")'
     rebound = f"{line}  # while the old one is still there"
     assert held_at_top_level(trace, "mark:rebound") == {rebound: 100}
-    # At the peak both are there.
+    # At the peak, both exist.
     assert held_at_top_level(trace, "peak") == {line: 100, rebound: 100}
 
 
 def test_plus_one(folder: Path) -> None:
-    trace, told = load(folder, "plus_one"), told_by_torch(folder, "plus_one")
-    assert mib(told, "allocated") == [100, 100, 100, 100]
-    assert mib(told, "peak") == mib(told, "reserved") == [100, 200, 200, 200]
+    trace, by_torch = load(folder, "plus_one"), reported_by_torch(folder, "plus_one")
+    assert mib(by_torch, "allocated") == [100, 100, 100, 100]
+    assert mib(by_torch, "peak") == mib(by_torch, "reserved") == [100, 200, 200, 200]
     made = 'x = torch.zeros(25 * MIB, device="cuda")'
     for moment, line in {"made": made, "expression": made, "assignment": "x = x + 1", "in-place": "x = x + 1"}.items():
         assert held_at_top_level(trace, f"mark:{moment}") == {line: 100}, moment
     lines = trace.sites(device=GPU).set_index("source")["allocations"]
     [expression] = [source for source in lines.index if source.startswith("x + 1")]
     assert lines.to_dict() == {made: 1, expression: 1, "x = x + 1": 1}
-    # The new x lies where the result of `x + 1` was: no segment but those two was made.
+    # The new x lies where the result of `x + 1` was: only those two segments were made.
     [first], [second] = trace.live("mark:expression")["address"], trace.live("mark:assignment")["address"]
     assert first != second
     assert {first, second} == set(trace.segments(device=GPU)["address"])
 
 
 def test_moving_to_the_cpu_copies(folder: Path) -> None:
-    trace, told = load(folder, "to_cpu"), told_by_torch(folder, "to_cpu")
-    assert mib(told, "allocated") == [128, 128, 0]
-    assert mib(told, "reserved") == [128, 128, 128]
+    trace, by_torch = load(folder, "to_cpu"), reported_by_torch(folder, "to_cpu")
+    assert mib(by_torch, "allocated") == [128, 128, 0]
+    assert mib(by_torch, "reserved") == [128, 128, 128]
     line = "on_cpu = [tensor.cpu() for tensor in on_gpu]"
     assert held(trace, "mark:on-gpu", "cpu") == {}
     for moment in ("mark:copied", "mark:moved"):
         assert held_at_top_level(trace, moment, "cpu") == {line: 128}
     assert held(trace, "mark:moved") == {}
-    resident = [told_by_driver(trace, mark, "cpu")["used"] for mark in ("on-gpu", "copied")]
-    assert resident[1] - resident[0] > 0.9 * 128 * MIB  # the process may have let go of something else meanwhile
+    resident = [reported_by_driver(trace, mark, "cpu")["used"] for mark in ("on-gpu", "copied")]
+    assert resident[1] - resident[0] > 0.9 * 128 * MIB  # the process may have released something else in between
 
 
 def test_only_empty_cache_gives_back_to_the_driver(folder: Path) -> None:
-    trace, told = load(folder, "empty_cache"), told_by_torch(folder, "empty_cache")
-    assert mib(told, "allocated") == [1024, 0, 0]
-    assert mib(told, "reserved") == [1024, 1024, 0]
-    assert mib(told, "driver") == [1524, 1524, 500]
-    for mark, figures in told.items():
-        driver = told_by_driver(trace, mark)
+    trace, by_torch = load(folder, "empty_cache"), reported_by_torch(folder, "empty_cache")
+    assert mib(by_torch, "allocated") == [1024, 0, 0]
+    assert mib(by_torch, "reserved") == [1024, 1024, 0]
+    assert mib(by_torch, "driver") == [1524, 1524, 500]
+    for mark, figures in by_torch.items():
+        driver = reported_by_driver(trace, mark)
         assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
     deleted = trace.fragmentation("mark:deleted", device=GPU)
     assert (deleted.active, deleted.releasable, deleted.stranded) == (0, 1024 * MIB, 0)
 
 
 def test_function_and_top_level(folder: Path) -> None:
-    trace, told = load(folder, "function_scope"), told_by_torch(folder, "function_scope")
-    assert mib(told, "allocated") == [16, 18, 22, 16, 18, 18, 18]
+    trace, by_torch = load(folder, "function_scope"), reported_by_torch(folder, "function_scope")
+    assert mib(by_torch, "allocated") == [16, 18, 22, 16, 18, 18, 18]
     [workspace] = [source for _, source in held(trace, "mark:before") if WORKSPACE in source]
     assert held(trace, "mark:before")["<module>", workspace] == 32
 
@@ -204,31 +204,31 @@ def test_function_and_top_level(folder: Path) -> None:
 
 
 def test_views_allocate_nothing(folder: Path) -> None:
-    trace, told = load(folder, "views"), told_by_torch(folder, "views")
-    assert mib(told, "allocated") == [100, 100, 200, 300, 300]
+    trace, by_torch = load(folder, "views"), reported_by_torch(folder, "views")
+    assert mib(by_torch, "allocated") == [100, 100, 200, 300, 300]
     kinds = ("alloc", "free_requested", "segment_alloc")
     assert trace.events(since="mark:made", until="mark:viewed", kinds=kinds).empty
     assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
     base = {'x = torch.zeros(1024, 25 * 1024, device="cuda")': 100}
     copies = {"cloned = x.clone()": 100, "packed = transposed.contiguous()": 100}
     assert held_at_top_level(trace, "mark:viewed") == base
-    # Also when x is gone: the view of one row keeps all of it.
+    # Even after x is deleted: the view of one row keeps all of it.
     for moment in ("mark:contiguous", "mark:base-deleted"):
         assert held_at_top_level(trace, moment) == {**base, **copies}
 
 
 def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
-    trace, told = load(folder, "context"), told_by_torch(folder, "context")
-    assert "driver" not in told["before"]
-    assert told["used"] == {"allocated": 512, "peak": 512, "reserved": 2 * MIB, "driver": 502 * MIB}
-    driver = told_by_driver(trace, "used")
-    assert driver["used"] == told["used"]["driver"]
+    trace, by_torch = load(folder, "context"), reported_by_torch(folder, "context")
+    assert "driver" not in by_torch["before"]
+    assert by_torch["used"] == {"allocated": 512, "peak": 512, "reserved": 2 * MIB, "driver": 502 * MIB}
+    driver = reported_by_driver(trace, "used")
+    assert driver["used"] == by_torch["used"]["driver"]
     assert driver["outside"] == 500 * MIB
     assert trace.timeline(device=GPU)["outside"].iloc[-1] == 500 * MIB
 
 
 def test_what_saves_activations(folder: Path) -> None:
-    trace, told = load(folder, "activations"), told_by_torch(folder, "activations")
+    trace, by_torch = load(folder, "activations"), reported_by_torch(folder, "activations")
     lines = {
         "hidden = x @ wide": "widen",
         "hidden = leaky_relu(hidden, inplace=in_place)": "activation",
@@ -239,11 +239,11 @@ def test_what_saves_activations(folder: Path) -> None:
         found = held(trace, f"mark:{mark}")
         return {name: found.get(("layer", source), 0) for source, name in lines.items()}
 
-    # Of two layers, in MiB: 32 a hidden tensor, 8 an output.
+    # For two layers, in MiB: each hidden tensor takes 32, each output 8.
     expected = {
         "no-grad": {"widen": 64, "activation": 64, "narrow": 8},
         "checkpointing": {"widen": 64, "activation": 64, "narrow": 0},
-        # Half of everything, but copies: of the batch 4, of each weight 2.
+        # Half of everything, plus copies: 4 of the batch, 2 of each weight.
         "autocast": {"widen": 32 - 4 - 2 * 2, "activation": 32, "narrow": 8 - 2 * 2},
         "in-place": {"widen": 0, "activation": 64, "narrow": 0},
     }
@@ -253,16 +253,16 @@ def test_what_saves_activations(folder: Path) -> None:
     for mark, saved in expected.items():
         here = in_layer(mark)
         assert {name: plain[name] - here[name] for name in plain} == saved, mark
-        # The lines account for all that torch says was saved.
-        assert told["plain"]["allocated"] - told[mark]["allocated"] == sum(saved.values()) * MIB, mark
+        # The lines account for everything that torch says was saved.
+        assert by_torch["plain"]["allocated"] - by_torch[mark]["allocated"] == sum(saved.values()) * MIB, mark
 
 
-def test_dies_though_enough_is_free(folder: Path) -> None:
-    trace, told = load(folder, "fragmented"), told_by_torch(folder, "fragmented")
+def test_fails_though_enough_is_free(folder: Path) -> None:
+    trace, by_torch = load(folder, "fragmented"), reported_by_torch(folder, "fragmented")
     [found] = trace.ooms()
     assert found.verdict == FRAGMENTED
-    batch = told["trained"]["allocated"] // 6
-    cleared = told["features-cleared"]
+    batch = by_torch["trained"]["allocated"] // 6
+    cleared = by_torch["features-cleared"]
     free = cleared["reserved"] - cleared["allocated"]
     assert cleared["allocated"] == 6 * 64 * MIB
     assert found.requested == 3 * batch < free == found.here.free
@@ -280,19 +280,19 @@ def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
     run_marked("example_programs.py", tmp_path, "fragmented", memory="8GiB", PYTORCH_ALLOC_CONF=advised)
     assert load(tmp_path, "fragmented").ooms() == []
     assert "OutOfMemoryError" not in (tmp_path / "fragmented.txt").read_text()
-    # The same run: it is not that less was asked for.
-    told, told_before = told_by_torch(tmp_path, "fragmented"), told_by_torch(folder, "fragmented")
-    assert mib(told, "allocated") == mib(told_before, "allocated")
+    # The same run: it did not just request less.
+    by_torch, torch_before = reported_by_torch(tmp_path, "fragmented"), reported_by_torch(folder, "fragmented")
+    assert mib(by_torch, "allocated") == mib(torch_before, "allocated")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_none_is_told_to_leak(folder: Path, name: str) -> None:
+def test_none_is_reported_as_a_leak(folder: Path, name: str) -> None:
     found = load(folder, name).leaks()
     assert found.empty, found.to_string()
 
 
 def rows_of_readme() -> list[tuple[str, str]]:
-    """The commands of its table, and what is to be seen of each."""
+    """The commands of its table, and what each must show."""
     rows = re.findall(r"\| `analyze (.*?)` \| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert rows
     return rows

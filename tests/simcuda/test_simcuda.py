@@ -1,6 +1,6 @@
-"""tools/simcuda: devices, memory, error names, forks and threads of the simulated CUDA device, as PyTorch sees them.
+"""tools/simcuda: devices, memory, error names, forks and threads of the simulated CUDA device, as seen by PyTorch.
 
-Every program runs in a process of its own, through tools/simcuda/run, without this project's recorder."""
+Every program runs in its own process, through tools/simcuda/run, without this project's recorder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDS = {"free_async": "pool", "pool_release": "chunk", "destroy": "physical", "u
 
 @dataclass
 class Ledger:
-    """What a log of the simulated driver adds up to. Knows its format from the README alone."""
+    """The totals of a log of the simulated driver, read by its format in the README."""
 
     live: dict[tuple[str, int], tuple[int, int]] = field(
         default_factory=dict
@@ -63,7 +63,7 @@ class Ledger:
         return ledger
 
     def used(self, device: int) -> int:
-        """Of the device's memory: contexts, what cudaMalloc rounds up, physical memory, chunks of pools."""
+        """Bytes of the device: contexts, cudaMalloc's blocks (rounded up), physical memory, chunks of pools."""
         sizes = [
             round_up(size)
             for (kind, _), (owner, size) in self.live.items()
@@ -73,7 +73,7 @@ class Ledger:
 
 
 @pytest.mark.slow("simcuda")
-def test_out_of_memory_says_true_numbers(simulate: Simulate) -> None:
+def test_out_of_memory_reports_true_numbers(simulate: Simulate) -> None:
     done = simulate(
         """
         import torch
@@ -179,7 +179,7 @@ for device in range(2):
     free, total = torch.cuda.mem_get_info(device)
     print(total - free, torch.cuda.memory_reserved(device))
 sys.stdout.flush()
-os._exit(0)     # what is live stays so in the log
+os._exit(0)     # what is live stays live in the log
 """
 
 
@@ -243,7 +243,7 @@ def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
         assert registered.is_pinned()
         assert int(cudart.cudaHostRegister(registered.data_ptr(), 4000, 0)) == 712
         assert int(cudart.cudaHostUnregister(registered.data_ptr())) == 0
-        assert cuda.cudaGetLastError() == 712       # else the next launch finds it
+        assert cuda.cudaGetLastError() == 712       # or the next launch would report it
         assert not registered.is_pinned()
         class Attributes(ctypes.Structure):
             _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int), ("on_device", ctypes.c_void_p),
@@ -277,7 +277,7 @@ def cuda_folder() -> Path:
 
 @pytest.mark.slow("simcuda")
 def test_error_names_are_those_of_cuda(simulate: Simulate) -> None:
-    """The runtime's names and texts are asked of the real library, which gives them without a device."""
+    """The oracle is the real library, which returns names and texts of errors without a device."""
     real = ctypes.CDLL(str(next((cuda_folder() / "lib").glob("libcudart.so.*"))))
     real.cudaGetErrorName.restype = real.cudaGetErrorString.restype = ctypes.c_char_p
     expected = [f"{real.cudaGetErrorName(i).decode()}: {real.cudaGetErrorString(i).decode()}" for i in range(1200)]
@@ -362,7 +362,7 @@ def test_fork(simulate: Simulate) -> None:
 
 @pytest.mark.slow("simcuda")
 def test_threads(simulate: Simulate, tmp_path: Path) -> None:
-    """Allocations, copies, events and host functions of many threads; the log stays an account."""
+    """Allocations, copies, events and host functions of many threads; the log still adds up."""
     done = simulate(
         """
         import random, threading, torch

@@ -1,6 +1,6 @@
-"""tools/simcuda: streams, events, graphs and their capture on the simulated CUDA device, as PyTorch sees them.
+"""tools/simcuda: streams, events, graphs and their capture on the simulated CUDA device, as seen by PyTorch.
 
-Every program runs in a process of its own, through tools/simcuda/run, without this project's recorder."""
+Every program runs in its own process, through tools/simcuda/run, without this project's recorder."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:
         assert not side.query() and main.query()
         cuda.simcuda_release_stream(handle(side))
         assert side.query()
-        z = torch.empty(2**20, device="cuda")    # takes in what was pending
+        z = torch.empty(2**20, device="cuda")    # processes what was pending
         assert "active_pending_free" not in states()
         torch.cuda.synchronize()
 
-        # Work behind an event waits with it, on any stream; an event recorded anew is another.
+        # Work behind an event waits for it, on any stream; an event that is recorded again is another event.
         cuda.simcuda_hold_stream(handle(side))
         event, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(side):
@@ -54,7 +54,7 @@ def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:
         assert not event.query() and not after.query() and not other.query()
         event.record(main)
         assert event.query() and not after.query()
-        after.synchronize()                      # a real device gets there
+        after.synchronize()                      # a real device would finish
         assert after.query() and side.query() and other.query()
         assert event.elapsed_time(after) > 0
         with torch.cuda.stream(side):
@@ -154,7 +154,7 @@ def test_graphs(simulate: Simulate) -> None:
         pools = {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}
         assert tuple(graph.pool()) in pools and len(pools) > 1
 
-        # A replay is work like other work.
+        # A replay is work like any other.
         cuda.simcuda_hold_stream(pointer(side.cuda_stream))
         with torch.cuda.stream(side):
             graph.replay()
@@ -168,7 +168,7 @@ def test_graphs(simulate: Simulate) -> None:
             graphed(x).sum().backward()
         assert x.grad.shape == x.shape
 
-        # The state of a pool, kept and put back, as torch.compile does.
+        # The state of a pool, saved and restored, as torch.compile does.
         pool = torch.cuda.graph_pool_handle()
         def blocks():
             return {(b["address"], b["size"], b["state"]) for s in torch.cuda.memory_snapshot()
@@ -191,7 +191,7 @@ def test_graphs(simulate: Simulate) -> None:
 
 
 @pytest.mark.slow("simcuda")
-def test_what_spoils_a_capture(simulate: Simulate) -> None:
+def test_what_invalidates_a_capture(simulate: Simulate) -> None:
     done = simulate(
         """
         import torch
@@ -263,7 +263,7 @@ def test_graph_with_the_asynchronous_allocator(simulate: Simulate) -> None:
             y = x * 2
         graph.replay()
         addresses.add(y.data_ptr())
-        # What the graph writes to at each replay belongs to it.
+        # The memory that the graph writes to at each replay belongs to it.
         others = [torch.empty(10 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(20)]
         low = min(addresses)
         assert not any(low <= other.data_ptr() < low + 100 * 2**20 for other in others)

@@ -1,7 +1,7 @@
-"""tools/simcuda: what ordinary programs do with PyTorch runs on it, with the libraries beside the runtime (cuBLAS,
-cuFFT, NCCL, NVML), and what is not simulated names itself.
+"""tools/simcuda: ordinary PyTorch programs run on it, with the libraries besides the runtime (cuBLAS, cuFFT, NCCL,
+NVML), and calls that are not simulated report their names.
 
-Every program runs in a process of its own, through tools/simcuda/run, without this project's recorder."""
+Every program runs in its own process, through tools/simcuda/run, without this project's recorder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(module, *inputs, optimizer=None, steps=2):
 def run(
     folder: Path, source: str, *options: str, unknown: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program, which must succeed, and call what is not simulated only where that is what it is about."""
+    """Runs the program, which must succeed. unknown: it calls something that is not simulated, and others must not."""
     done = run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, **environment)
     assert ("is not simulated" in done.stderr) == unknown, done.stderr
     return done
@@ -86,7 +86,7 @@ def test_training(tmp_path: Path) -> None:
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
-            assert loss.item() == 0                # what README says of values
+            assert loss.item() == 0                # as the README says about values
 
         x, y, z = random(8, 5, requires_grad=True), torch.randint(0, 5, (8,), device="cuda"), random(8, 5).abs()
         losses = [F.cross_entropy(x, y), F.nll_loss(F.log_softmax(x, 1), y), F.mse_loss(x, z), F.l1_loss(x, z),
@@ -117,13 +117,13 @@ def test_training(tmp_path: Path) -> None:
             y.sum().backward()
             model.zero_grad()
             del y
-        assert peaks[1] < peaks[0]                 # what checkpointing is for
+        assert peaks[1] < peaks[0]                 # the purpose of checkpointing
         """,
     )
 
 
 def test_layers(tmp_path: Path) -> None:
-    """Torch's own kernels stand in for cuDNN's."""
+    """Torch uses its own kernels instead of cuDNN's."""
     done = run(
         tmp_path,
         """
@@ -186,7 +186,7 @@ def test_layers(tmp_path: Path) -> None:
 
 @pytest.mark.slow("simcuda")
 def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
-    """A program that insists on cuDNN keeps its setting, and learns why that does not work."""
+    """A program that insists on cuDNN keeps its setting and is told why it does not work."""
     done = run(
         tmp_path,
         """
@@ -264,7 +264,7 @@ def test_tensor_functions(tmp_path: Path) -> None:
         torch.cuda.manual_seed_all(3)
         state = torch.cuda.get_rng_state()
         F.dropout(x)
-        assert not torch.equal(torch.cuda.get_rng_state(), state)            # the generator goes on, on the host
+        assert not torch.equal(torch.cuda.get_rng_state(), state)            # the generator advances, on the host
         torch.cuda.set_rng_state(state)
         assert torch.equal(torch.cuda.get_rng_state(), state)
         for draw in (torch.rand(3, device="cuda"), torch.bernoulli(x), torch.normal(x, 1.0), x.clone().exponential_(),
@@ -313,7 +313,7 @@ def test_several_devices(tmp_path: Path) -> None:
 
 @pytest.mark.slow("simcuda")
 def test_distributed(tmp_path: Path) -> None:
-    """Two processes, each with a device of its own."""
+    """Two processes, each with its own device."""
     run(
         tmp_path,
         """
@@ -388,7 +388,7 @@ def test_nvml(tmp_path: Path) -> None:
         nvml.nvmlErrorString.restype = ctypes.c_char_p
         assert b"not large enough" in nvml.nvmlErrorString(7)
 
-        # Other processes are there before this one is.
+        # Other processes are listed before this one is.
         assert [memory(device(i)).used for i in range(3)] == [3 * GIB, 1 * GIB, 1 * GIB]
         assert processes(device(0)) == {4711: 1 * GIB, 4712: 2 * GIB} and processes(device(1)) == {4711: 1 * GIB}
 
@@ -413,7 +413,7 @@ def test_nvml(tmp_path: Path) -> None:
         else:
             raise SystemExit("memory that other processes have was given out")
 
-        # The same device, found by what the runtime says of it.
+        # The same device, found by the runtime's identity of it.
         uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
         assert nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0
         assert handle.value == device(1).value
@@ -449,7 +449,7 @@ def test_other_processes_that_make_no_sense(tmp_path: Path, value: str) -> None:
 
 @pytest.mark.slow("simcuda")
 def test_numbers_of_cublas_in_host_memory(tmp_path: Path) -> None:
-    """A C program's way: a handle, and results that cuBLAS writes to the host."""
+    """As a C program does it: a handle, and results that cuBLAS writes to the host."""
     run(
         tmp_path,
         """

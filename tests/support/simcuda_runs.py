@@ -1,4 +1,4 @@
-"""Programs on the simulated CUDA device, without this project's recorder, in a process of their own each."""
+"""Runs programs on the simulated CUDA device, without this project's recorder, each in its own process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_simulated(
     folder: Path, source: str, *options: str, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a folder through tools/simcuda/run, with its options; nothing that is set for CUDA outside gets
-    in. check: it must succeed."""
+    """Runs a program in a folder through tools/simcuda/run, with its options, without the variables of this environment
+    that concern CUDA. check: it must succeed."""
     script = folder / "program.py"
     script.write_text(source)
     clean = {name: value for name, value in program_environment().items() if not name.startswith(("SIMCUDA", "CUDA"))}
@@ -49,7 +49,7 @@ def run_simulated(
 
 
 def simulation(folder: Path) -> Simulate:
-    """Runs programs in a folder that begin with PRELUDE: see `run_simulated`."""
+    """As `run_simulated`, for programs in a folder that begin with PRELUDE."""
 
     def run(source: str, *options: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         return run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, check=check, **environment)
