@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <utility>
+#include <atomic>
 #include <vector>
 
 namespace alloctrace {
@@ -34,7 +34,6 @@ struct ProcessInfo {
 struct Nvml::Functions {
   void* library = nullptr;
   int (*init)() = nullptr;
-  int (*shutdown)() = nullptr;
   int (*device_by_uuid)(const char*, Device*) = nullptr;
   int (*device_by_pci)(const char*, Device*) = nullptr;
   int (*memory_v1)(Device, MemoryV1*) = nullptr;
@@ -55,42 +54,44 @@ struct Nvml::Functions {
   }
 };
 
-Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
-Nvml::~Nvml() { functions_->shutdown(); }
+Nvml::Nvml(const Functions& functions) : functions_(functions) {}
 
-std::unique_ptr<Nvml> Nvml::open() {
+const Nvml* Nvml::open() {
+  static std::atomic<const Nvml*> opened{nullptr};
+  if (const Nvml* const known = opened.load(std::memory_order_acquire)) return known;
   auto functions = std::make_unique<Functions>();
   functions->library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!functions->library) return nullptr;
   functions->look_up(functions->init, "nvmlInit_v2");
-  functions->look_up(functions->shutdown, "nvmlShutdown");
   functions->look_up(functions->device_by_uuid, "nvmlDeviceGetHandleByUUID");
   functions->look_up(functions->device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
   functions->look_up(functions->memory_v1, "nvmlDeviceGetMemoryInfo");
   functions->look_up(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
   functions->look_up(functions->compute_processes, "nvmlDeviceGetComputeRunningProcesses_v3");
   functions->look_up(functions->graphics_processes, "nvmlDeviceGetGraphicsRunningProcesses_v3");
-  if (!functions->init || !functions->shutdown || !functions->memory_v1) return nullptr;
-  if (functions->init() != kSuccess) return nullptr;
-  return std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
+  if (!functions->init || !functions->memory_v1 || functions->init() != kSuccess) return nullptr;
+  std::unique_ptr<const Nvml> made(new Nvml(*functions));
+  functions.release();
+  opened.store(made.get(), std::memory_order_release);
+  return made.release();
 }
 
 Nvml::Device Nvml::find(const std::string& uuid, const std::string& pci_address) const {
   Device device = nullptr;
-  if (functions_->device_by_uuid && functions_->device_by_uuid(uuid.c_str(), &device) == kSuccess) return device;
-  if (functions_->device_by_pci && functions_->device_by_pci(pci_address.c_str(), &device) == kSuccess) return device;
+  if (functions_.device_by_uuid && functions_.device_by_uuid(uuid.c_str(), &device) == kSuccess) return device;
+  if (functions_.device_by_pci && functions_.device_by_pci(pci_address.c_str(), &device) == kSuccess) return device;
   return nullptr;
 }
 
-std::optional<DeviceMemory> Nvml::memory(Device device) const {
-  DeviceMemory result;
+std::optional<DriverMemory> Nvml::memory(Device device) const {
+  DriverMemory result;
   MemoryV2 second{};
   second.version = kMemoryV2;
   MemoryV1 first{};
-  if (functions_->memory_v2 && functions_->memory_v2(device, &second) == kSuccess) {
+  if (functions_.memory_v2 && functions_.memory_v2(device, &second) == kSuccess) {
     result.total = second.total;
     result.used = second.used;
-  } else if (functions_->memory_v1(device, &first) == kSuccess) {
+  } else if (functions_.memory_v1(device, &first) == kSuccess) {
     result.total = first.total;
     result.used = first.used;
   } else {
@@ -98,7 +99,7 @@ std::optional<DeviceMemory> Nvml::memory(Device device) const {
   }
   bool this_process_is_listed = false;
   std::uint64_t mine = 0, others = 0;
-  for (const auto list : {functions_->compute_processes, functions_->graphics_processes}) {
+  for (const auto list : {functions_.compute_processes, functions_.graphics_processes}) {
     if (!list) continue;
     std::vector<ProcessInfo> processes(32);
     auto count = static_cast<unsigned int>(processes.size());
@@ -110,13 +111,14 @@ std::optional<DeviceMemory> Nvml::memory(Device device) const {
     }
     if (error != kSuccess) continue;
     for (unsigned int i = 0; i < count; ++i) {
-      if (processes[i].used == kNotAvailable) return result;  // half a sum is no sum
+      if (processes[i].used == kNotAvailable) return result;  // the sum would be wrong
       const bool is_mine = processes[i].process_id == static_cast<unsigned int>(getpid());
       this_process_is_listed |= is_mine;
       (is_mine ? mine : others) += processes[i].used;
     }
   }
-  // In a container the list has the process numbers of another namespace, or none: then it says nothing of us.
+  // In a container the list has the process numbers of another namespace, or none: then this process's share is
+  // unknown.
   if (this_process_is_listed) {
     result.by_this_process = mine;
     result.by_others = others;

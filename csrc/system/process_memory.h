@@ -5,7 +5,7 @@
 
 namespace alloctrace {
 
-// Bytes that are resident in the machine's memory; 0 where /proc does not tell.
+// Bytes that are resident in the machine's memory; 0 where /proc does not say.
 std::uint64_t resident_bytes();
 // Bytes of the machine.
 std::uint64_t machine_bytes();

@@ -101,3 +101,87 @@ def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp
     assert {row["reserved"] // MIB for row in (alone, beside, again)} == {100}
     assert GIB <= beside["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
     assert abs(again["outside"] - alone["outside"]) < 256 * MIB
+
+
+def sampled_devices(trace: alloctrace.Trace) -> set[str]:
+    return set(trace.events().query("kind == 'memory'")["device"])
+
+
+def test_only_devices_that_the_program_uses_are_asked_about(
+    run_cuda_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    run_cuda_program(
+        """
+        import time, torch, pytorch_alloctrace as alloctrace
+        with alloctrace.enable("before.alloctrace"):
+            block = torch.empty(10, device="cuda:1")
+            time.sleep(0.5)
+        with alloctrace.enable("within.alloctrace"):
+            time.sleep(0.5)
+        with alloctrace.enable("both.alloctrace"):
+            other = torch.empty(10, device="cuda:0")
+        """,
+        devices=2,
+    )
+    sampled = {name: sampled_devices(alloctrace.load(tmp_path / f"{name}.alloctrace")) for name in ("before", "within")}
+    assert sampled == {"before": {"cpu", "cuda:1"}, "within": {"cpu", "cuda:1"}}
+    both = alloctrace.load(tmp_path / "both.alloctrace")
+    assert sampled_devices(both) == {"cpu", "cuda:0", "cuda:1"} and len(both.hardware) == 2
+
+
+HANGING = """
+import os, sys, time, torch, pytorch_alloctrace as alloctrace
+
+hang = os.environ["SIMCUDA_NVML_HANG"]
+
+def make_driver_hang():
+    with open(hang, "w"):
+        pass
+    while os.path.getsize(hang) == 0:  # until a query does
+        time.sleep(0.01)
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        with alloctrace.enable("child.alloctrace", overwrite=True):
+            torch.empty(10)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+session = alloctrace.enable("first.alloctrace")
+block = torch.empty(1 << 20, device="cuda")
+time.sleep(0.5)
+make_driver_hang()
+"""
+HANGS = {
+    "fork": "fork(); fork()",
+    "disable": "alloctrace.disable(); fork()",
+    "exit": "",
+    "exit from C": "import ctypes; ctypes.CDLL(None).exit(0)",
+    "a second session": """
+alloctrace.disable()
+with alloctrace.enable("second.alloctrace"):
+    time.sleep(0.3)
+os.unlink(hang)
+time.sleep(0.5)
+with alloctrace.enable("third.alloctrace"):
+    time.sleep(0.3)
+""",
+}
+
+
+@pytest.mark.parametrize("case", HANGS)
+def test_nobody_waits_for_a_driver_that_hangs(run_cuda_program: Callable[..., Any], tmp_path: Path, case: str) -> None:
+    """A program that waits for it waits for ever: the time limit is the watchdog."""
+    if has_nvidia_gpu():
+        pytest.skip("only the simulated device can be made to hang")
+    run_cuda_program(HANGING + HANGS[case], timeout=100, SIMCUDA_NVML_HANG=str(tmp_path / "hang"))
+    first = alloctrace.load(tmp_path / "first.alloctrace")
+    assert sampled_devices(first) == {"cpu", "cuda:0"} and first.integrity.state == "complete"
+    assert first.integrity.ended == (case != "exit from C")
+    if "fork()" in HANGS[case]:
+        assert alloctrace.load(tmp_path / "child.alloctrace").integrity.state == "complete"
+    if case == "a second session":
+        second, third = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("second", "third"))
+        assert sampled_devices(second) == {"cpu"}, "one thread that hangs is enough"
+        assert sampled_devices(third) == {"cpu", "cuda:0"}, "the driver answers again"

@@ -79,8 +79,17 @@ std::vector<OtherProcess> processes_on(int device) {
   return all;
 }
 
+// SIMCUDA_NVML_HANG: returns when the file is gone. A line in it for each query that hangs says that it does.
+void hang_where_asked() {
+  const std::string& path = settings().nvml_hang;
+  if (path.empty() || access(path.c_str(), F_OK) != 0) return;
+  std::ofstream(path, std::ios::app) << "hangs" << std::endl;
+  while (access(path.c_str(), F_OK) == 0) usleep(1000);
+}
+
 template <class Entry>
 Status list_processes(Handle handle, unsigned* count, Entry* entries) {
+  hang_where_asked();
   if (const Status status = check(handle); status != kSuccess) return status;
   if (count == nullptr) return kInvalidArgument;
   const std::vector<OtherProcess> found = processes_on(device_of(handle));
@@ -243,6 +252,7 @@ SIMCUDA_EXPORT Status nvmlDeviceGetMigMode(Handle handle, unsigned* current, uns
 SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
   if (const Status status = check(handle); status != kSuccess) return status;
   if (memory == nullptr) return kInvalidArgument;
+  hang_where_asked();
   const DeviceMemory now = device_memory(device_of(handle));
   *memory = {now.total, now.total - now.used, now.used};
   return kSuccess;
@@ -251,6 +261,7 @@ SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
 SIMCUDA_EXPORT Status nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory) {
   if (const Status status = check(handle); status != kSuccess) return status;
   if (memory == nullptr) return kInvalidArgument;
+  hang_where_asked();
   if (memory->version != version<MemoryV2>(2)) return kArgumentVersionMismatch;
   const DeviceMemory now = device_memory(device_of(handle));
   *memory = {memory->version, now.total, 0, now.total - now.used, now.used};

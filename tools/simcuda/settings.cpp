@@ -37,9 +37,13 @@ int count_from_environment(const char* variable, int fallback, int largest) {
   return static_cast<int>(value);
 }
 
+std::string text_from_environment(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? "" : text;
+}
+
 std::string log_path() {
-  const char* text = std::getenv("SIMCUDA_LOG");
-  std::string path = text == nullptr ? "" : text;
+  std::string path = text_from_environment("SIMCUDA_LOG");
   if (const size_t at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
   return path;
 }
@@ -84,9 +88,13 @@ uint64_t parse_size(const char* variable, const char* text) {
 
 const Settings& settings() {
   static const Settings values = {
-      size_from_environment("SIMCUDA_MEMORY", 80 * GiB),       count_from_environment("SIMCUDA_DEVICES", 1, 64),
-      size_from_environment("SIMCUDA_CONTEXT", 500 * MiB),     size_from_environment("SIMCUDA_COPY_LIMIT", 16 * MiB),
-      size_from_environment("SIMCUDA_CONTENT_LIMIT", 2 * GiB), log_path(),
+      size_from_environment("SIMCUDA_MEMORY", 80 * GiB),
+      count_from_environment("SIMCUDA_DEVICES", 1, 64),
+      size_from_environment("SIMCUDA_CONTEXT", 500 * MiB),
+      size_from_environment("SIMCUDA_COPY_LIMIT", 16 * MiB),
+      size_from_environment("SIMCUDA_CONTENT_LIMIT", 2 * GiB),
+      log_path(),
+      text_from_environment("SIMCUDA_NVML_HANG"),
   };
   return values;
 }

@@ -27,6 +27,7 @@ struct Settings {
   uint64_t copy_limit;     // SIMCUDA_COPY_LIMIT: larger copies and fills keep no content
   uint64_t content_limit;  // SIMCUDA_CONTENT_LIMIT: the sum of all content kept
   std::string log;         // SIMCUDA_LOG: path, or empty
+  std::string nvml_hang;   // SIMCUDA_NVML_HANG: path, or empty
 };
 // Read from the environment at the first call.
 const Settings& settings();

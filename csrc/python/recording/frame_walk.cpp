@@ -122,7 +122,7 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
       set[0] = {seen.hash, seen.frames, stack};
     }
     return stack;
-  } catch (...) {  // no memory: the event goes without a stack, the program goes on
+  } catch (...) {  // no memory: the event has no stack
     return kStackNotStored;
   }
 }

@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "../../core/base/clock.h"
@@ -16,148 +18,227 @@
 namespace alloctrace::python {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(100);
-constexpr std::uint64_t kNotTold = ~std::uint64_t{0};
+// A call to the driver that has lasted so long is taken to hang.
+constexpr auto kPatience = std::chrono::milliseconds(100);
+constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
-// Held while NVML is at work: a child that is forked in the middle would find its locks taken for ever.
-std::mutex sampling_mutex;
+// A thread was left behind in a call, or a child was forked in the middle of one: another call would hang too.
+std::atomic<bool> driver_hangs{false};
 
 class MemoryWatch {
  public:
-  MemoryWatch() : thread_(start_thread([this] { run(); })) {}
-  ~MemoryWatch() {
-    {
-      const std::lock_guard<std::mutex> guard(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
+  explicit MemoryWatch(std::uint64_t session) : session_(session) {}
+
+  // The thread owns what it uses: it may outlive everybody who waits for it.
+  static std::shared_ptr<MemoryWatch> start(std::uint64_t session) {
+    auto watch = std::make_shared<MemoryWatch>(session);
+    start_thread([watch] { watch->run(); }).detach();
+    return watch;
   }
 
   void add(const WatchedDevice& device) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    for (const WatchedDevice& known : added_) {
-      if (known.type == device.type && known.index == device.index) return;
+    for (const WatchedDevice& known : devices_) {
+      if (known.index == device.index) return;
     }
-    added_.push_back(device);
-    wake_.notify_all();  // the first sample now: programs may be short
+    devices_.push_back(device);
+  }
+
+  void stop() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    if (wait_unless_hung(lock, [this] { return ended_; })) return;
+    left_behind_ = true;
+    driver_hangs.store(true);
+  }
+
+  // Holds off calls to the driver.
+  void lock() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wait_unless_hung(lock, [this] { return !call_began_; });
+    lock.release();
+  }
+  void unlock() { mutex_.unlock(); }
+  void forget_in_child() {
+    if (call_began_) driver_hangs.store(true);
   }
 
  private:
   struct Last {
     Event event{};
-    bool is_told_twice = false;
+    bool is_repeated = false;
   };
   struct Watched {
     WatchedDevice device;
-    Nvml::Device handle;
+    std::optional<Nvml::Device> handle;  // once it was looked for
     Last last{};
+  };
+
+  // Returns false as soon as a call to the driver hangs, true when `condition` holds.
+  template <typename Condition>
+  bool wait_unless_hung(std::unique_lock<std::mutex>& lock, Condition condition) {
+    while (!condition()) {
+      if (!call_began_) {
+        changed_.wait(lock);
+      } else if (Clock::now() - *call_began_ < kPatience) {
+        changed_.wait_until(lock, *call_began_ + kPatience);
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // While one exists, the thread is in a call to the driver. False when it must make none.
+  class DriverCall {
+   public:
+    explicit DriverCall(MemoryWatch& watch) : watch_(watch) {
+      const std::lock_guard<std::mutex> guard(watch_.mutex_);
+      if (watch_.left_behind_ || driver_hangs.load()) return;
+      watch_.call_began_ = Clock::now();
+      allowed_ = true;
+    }
+    ~DriverCall() {
+      const std::lock_guard<std::mutex> guard(watch_.mutex_);
+      watch_.call_began_.reset();
+      watch_.changed_.notify_all();
+    }
+    DriverCall(const DriverCall&) = delete;
+    DriverCall& operator=(const DriverCall&) = delete;
+    explicit operator bool() const { return allowed_; }
+
+   private:
+    MemoryWatch& watch_;
+    bool allowed_ = false;
   };
 
   void run() {
     std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      const bool last = stopping_;
-      const std::vector<WatchedDevice> added(added_.begin() + static_cast<std::ptrdiff_t>(taken_), added_.end());
-      taken_ = added_.size();
+    for (bool last = false; !last;) {
+      last = stopping_;
+      while (watched_.size() < devices_.size()) watched_.push_back({devices_[watched_.size()], {}, {}});
       lock.unlock();
       try {
-        const std::lock_guard<std::mutex> no_fork(sampling_mutex);
-        for (const WatchedDevice& device : added) find(device);
         sample();
-      } catch (...) {  // of memory only: this sample is missing
+      } catch (...) {  // no memory: this sample is missing
       }
       lock.lock();
-      if (last) return;
-      wake_.wait_for(lock, kInterval, [&] { return stopping_ || taken_ < added_.size(); });
+      if (left_behind_) break;
+      if (!last) changed_.wait_for(lock, kInterval, [this] { return stopping_; });
     }
-  }
-
-  void find(const WatchedDevice& device) {
-    if (!nvml_) nvml_ = Nvml::open();
-    if (!nvml_) return;
-    if (const Nvml::Device handle = nvml_->find(device.uuid, device.pci_address))
-      devices_.push_back({device, handle, {}});
+    ended_ = true;
+    if (left_behind_) driver_hangs.store(false);
+    changed_.notify_all();
   }
 
   void sample() {
-    HookScope scope;
-    if (!scope) return;
-    Recorder& recorder = scope.session().recorder;
     Event host{};
     host.address = resident_bytes();
     host.size = machine_bytes();
-    host.location = recorder.location({0, 0, 0, 0, 0});
-    push_if_changed(recorder, host, last_host_);
-    for (Watched& watched : devices_) {
-      const std::optional<DeviceMemory> memory = nvml_->memory(watched.handle);
+    push_if_changed(host, {0, 0, 0, 0, 0}, last_host_);
+    for (Watched& watched : watched_) {
+      if (!devices_in_use[static_cast<std::size_t>(watched.device.index)].load(std::memory_order_relaxed)) continue;
+      const std::optional<DriverMemory> memory = ask_driver(watched);
       if (!memory) continue;
       Event event{};
       event.address = memory->used;
       event.size = memory->total;
-      event.sequence = memory->by_this_process.value_or(kNotTold);
-      event.node_sequence = memory->by_others.value_or(kNotTold);
-      event.location = recorder.location({watched.device.type, watched.device.index, 0, 0, 0});
-      push_if_changed(recorder, event, watched.last);
+      event.sequence = memory->by_this_process.value_or(kUnknown);
+      event.node_sequence = memory->by_others.value_or(kUnknown);
+      push_if_changed(event, {watched.device.type, watched.device.index, 0, 0, 0}, watched.last);
     }
   }
 
-  // A change is told twice, by this sample and the next: the first may have been taken in the middle of a call that
+  std::optional<DriverMemory> ask_driver(Watched& watched) {
+    const DriverCall call(*this);
+    if (!call) return {};
+    const Nvml* const nvml = Nvml::open();
+    if (!nvml) return {};
+    // Registered after the library's own destructors, so run before them: no call while they take it apart.
+    [[maybe_unused]] static const int registered = std::atexit(stop_memory_watch);
+    if (!watched.handle) watched.handle = nvml->find(watched.device.uuid, watched.device.pci_address);
+    return *watched.handle ? nvml->memory(*watched.handle) : std::nullopt;
+  }
+
+  // A change is recorded twice, by this sample and the next: the first may have been taken in the middle of a call that
   // takes memory from the driver, before torch's own event of it.
-  static void push_if_changed(Recorder& recorder, Event& event, Last& last) {
+  void push_if_changed(Event& event, const Location& where, Last& last) const {
     event.kind = EventKind::kMemory;
     const bool changed = last.event.kind != EventKind::kMemory || event.address != last.event.address ||
                          event.size != last.event.size || event.sequence != last.event.sequence ||
                          event.node_sequence != last.event.node_sequence;
-    if (!changed && last.is_told_twice) return;
+    if (!changed && last.is_repeated) return;
+    // Not before: a session would have to wait for a call that hangs in this scope.
+    HookScope scope;
+    if (!scope || scope.session().number != session_) return;
     event.time = read_counter();
-    if (recorder.push(event)) last = {event, !changed};
+    event.location = scope.session().recorder.location(where);
+    if (scope.session().recorder.push(event)) last = {event, !changed};
   }
 
+  const std::uint64_t session_;
   std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;
-  std::vector<WatchedDevice> added_;
-  std::size_t taken_ = 0;  // of added_, by the thread
+  std::condition_variable changed_;
+  bool stopping_ = false, ended_ = false, left_behind_ = false;
+  std::optional<Clock::time_point> call_began_;
+  std::vector<WatchedDevice> devices_;
   // The thread's own:
-  std::unique_ptr<Nvml> nvml_;
-  std::vector<Watched> devices_;
+  std::vector<Watched> watched_;
   Last last_host_{};
-  std::thread thread_;  // last: it uses the others
 };
 
-std::mutex slot_mutex;  // of `watch`
-std::unique_ptr<MemoryWatch> watch;
+// Never destroyed: hooks and the thread run while the process goes down.
+struct Slot {
+  std::mutex mutex;
+  std::shared_ptr<MemoryWatch> watch;
+};
+Slot& slot() {
+  static Slot* const made = std::make_unique<Slot>().release();
+  return *made;
+}
+
+std::shared_ptr<MemoryWatch> current_watch() {
+  const std::lock_guard<std::mutex> guard(slot().mutex);
+  return slot().watch;
+}
 
 }  // namespace
 
-void start_memory_watch() {
-  auto made = std::make_unique<MemoryWatch>();
-  const std::lock_guard<std::mutex> guard(slot_mutex);
-  watch = std::move(made);
+void start_memory_watch(std::uint64_t session) {
+  for (std::atomic<bool>& device : devices_in_use) device.store(false, std::memory_order_relaxed);
+  auto started = MemoryWatch::start(session);
+  const std::lock_guard<std::mutex> guard(slot().mutex);
+  slot().watch = std::move(started);
 }
 
 void watch_device(const WatchedDevice& device) {
-  const std::lock_guard<std::mutex> guard(slot_mutex);
-  if (watch) watch->add(device);
+  if (static_cast<std::size_t>(device.index) >= devices_in_use.size()) return;
+  if (const auto watch = current_watch()) watch->add(device);
 }
 
 void stop_memory_watch() {
-  std::unique_ptr<MemoryWatch> ending;
-  {
-    const std::lock_guard<std::mutex> guard(slot_mutex);
-    ending = std::move(watch);
-  }
+  const auto watch = current_watch();
+  if (!watch) return;
+  watch->stop();  // in the slot until it has ended: fork() still has to hold off its calls
+  const std::lock_guard<std::mutex> guard(slot().mutex);
+  slot().watch.reset();
 }
 
 void lock_memory_watch() {
-  slot_mutex.lock();
-  sampling_mutex.lock();
+  slot().mutex.lock();
+  if (slot().watch) slot().watch->lock();
 }
 void unlock_memory_watch() {
-  sampling_mutex.unlock();
-  slot_mutex.unlock();
+  if (slot().watch) slot().watch->unlock();
+  slot().mutex.unlock();
 }
-void forget_memory_watch_in_child() { static_cast<void>(watch.release()); }
+// What the thread owns lives for ever in the child: the thread that would give it up is not there.
+void forget_memory_watch_in_child() {
+  if (slot().watch) slot().watch->forget_in_child();
+  slot().watch.reset();
+}
 
 }  // namespace alloctrace::python

@@ -107,7 +107,7 @@ std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
       if (stack == 0) return 0;
     }
     return stack;
-  } catch (...) {  // no memory: the event goes without a stack, the program goes on
+  } catch (...) {  // no memory: the event has no stack
     return 0;
   }
 }

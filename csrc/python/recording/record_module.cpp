@@ -53,7 +53,7 @@ bool stop(const std::string& end_json) {
   return python::stop_session(end_json);
 }
 
-// Ends a recording that has not begun: no file of it stays.
+// Ends a recording that could not start whole, and removes its files.
 void discard() {
   stop_observing();
   const py::gil_scoped_release unlocked;
@@ -64,16 +64,17 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
            const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
-  // The package knows of its own session; this one is left from a package that was reloaded.
+  // Left by a package that was reloaded: the package knows the session that it started itself.
   if (python::session_is_active()) {
     throw std::runtime_error("an earlier import of pytorch_alloctrace is recording in this process: start a new one");
   }
   try {
-    python::start_session(recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events,
-                                           definitions_bytes, wait_ns, {sources, library_prefixes, working_directory}),
-                          python_stacks);
+    const std::uint64_t number = python::start_session(
+        recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events, definitions_bytes, wait_ns,
+                         {sources, library_prefixes, working_directory}),
+        python_stacks);
     python::start_thread_names();
-    python::start_memory_watch();
+    python::start_memory_watch(number);
     if (cpu) torch_side::install_cpu_allocator();
     if (cuda) {
       const py::gil_scoped_release unlocked;  // the allocator's locks may be held by threads that wait for the GIL
@@ -92,7 +93,7 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
 bool flush() {
   python::find_thread_names();
   const py::gil_scoped_release unlocked;
-  python::HookScope scope;  // keeps the session from being ended meanwhile by another thread
+  python::HookScope scope;  // keeps another thread from ending the session
   return scope && scope.session().recorder.flush();
 }
 

@@ -48,7 +48,7 @@ void leave_thread(void* context) {
   registry().unused.push_back(static_cast<ThreadContext*>(context));
 }
 
-// nullptr when there is no memory for one: the event is then lost, the program goes on.
+// nullptr when there is no memory for one: the event is then lost.
 ThreadContext* enter_thread() noexcept {
   try {
     ThreadRegistry& threads = registry();
@@ -190,9 +190,11 @@ void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
   if (thread_->thread != 0) ask_thread_name(session_->number, thread_->thread);
 }
 
-void start_session(const RecorderOptions& options, bool python_stacks) {
+std::uint64_t start_session(const RecorderOptions& options, bool python_stacks) {
   auto session = std::make_unique<Session>(options, python_stacks);
+  const std::uint64_t number = session->number;
   active_session.store(session.release(), std::memory_order_release);
+  return number;
 }
 
 bool stop_session(const std::string& end_json) {

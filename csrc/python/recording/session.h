@@ -73,9 +73,9 @@ class HookScope {
   ThreadContext* thread_ = nullptr;
 };
 
-// Starts and ends the one session of this process. The callers hold a lock of their own against each other.
-// start_session throws what Recorder throws.
-void start_session(const RecorderOptions& options, bool python_stacks);
+// Starts and ends the one session of this process; the callers hold a lock against each other. Returns the session's
+// number; throws what Recorder throws.
+std::uint64_t start_session(const RecorderOptions& options, bool python_stacks);
 // Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
 bool stop_session(const std::string& end_json);
 // Ends it likewise, and removes its files.

@@ -1,5 +1,6 @@
 #include "devices.h"
 
+#include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -46,6 +47,7 @@ void record_devices() noexcept {
       scope.session().recorder.add_device(
           {kCudaType, device, properties.totalGlobalMem, properties.name, uuid, pci_address});
       python::watch_device({kCudaType, device, uuid, pci_address});
+      if (c10::cuda::hasPrimaryContext(static_cast<c10::DeviceIndex>(device))) python::note_device_use(device);
     }
   } catch (...) {  // the trace then lacks the devices' names
   }

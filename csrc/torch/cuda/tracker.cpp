@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "../../python/recording/memory_watch.h"
 #include "../event_hold.h"
 #include "../record_event.h"
 #include "allocator_settings.h"
@@ -70,6 +71,7 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   std::uint64_t sequence = 0;
   const bool stored = scope.session().recorder.push(event, &sequence);
   if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
+  python::note_device_use(device);
   CallsOfThread& call = calls_of_this_thread;
   if (stored && call.begin != 0) {
     const double nanoseconds = static_cast<double>(event.time - call.begin) * counter_nanoseconds();
