@@ -1,9 +1,8 @@
-"""Recording the children of a recorded program: what ``run --follow`` sets up.
+"""Records the children of a recorded program: what ``run --follow`` sets up.
 
-A child that is a Python process of its own (subprocess, multiprocessing's spawn and forkserver, torchrun's workers)
-finds the sitecustomize.py in _follow through PYTHONPATH; it starts recording once torch has been imported. A forked
-child (multiprocessing's fork, DataLoader workers) starts a recording of its own as soon as it exists. Each writes to a
-file of its own.
+A child that is a new Python process (subprocess, multiprocessing's spawn and forkserver, torchrun's workers) finds the
+sitecustomize.py in _follow through PYTHONPATH, and starts recording once it has imported torch. A forked child
+(multiprocessing's fork, DataLoader workers) starts recording as soon as it exists. Each writes a separate file.
 
 Children that ignore the environment (python -E or -I, an env= without it) are not followed.
 """
@@ -18,17 +17,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import AlloctraceError
 from . import session
 
 VARIABLE = "ALLOCTRACE_FOLLOW"
-"""Tells children how to record: the arguments of enable(), as JSON."""
+"""The environment variable that has the arguments of enable() for children, as JSON."""
 
 DEFAULT_PATH = "alloctrace-{rank}-{pid}.alloctrace"
 
 HOOK_FOLDER = str(Path(__file__).resolve().parent / "_follow")
 
-# Run after all that the program registered itself: the trace should have what its own clean-up frees.
+# Runs after everything that the program itself registered: the trace should include what its clean-up frees.
 LAST_OF_ALL = -1_000_000
 
 _prepared = False
@@ -36,9 +34,9 @@ _recording_at_fork = False
 
 
 def begin(path: str | None, settings: Mapping[str, Any]) -> str:
-    """Makes the children of this process record themselves. Returns the path of their traces, with {pid} in it."""
+    """Makes children of this process record themselves. Returns the path of their traces, with {pid} in it."""
     template = _template(path)
-    # A child may run in another folder.
+    # Absolute paths: a child may run in another folder.
     settings = dict(settings)
     if settings.get("spool_dir") is not None:
         settings["spool_dir"] = os.path.abspath(settings["spool_dir"])
@@ -50,7 +48,7 @@ def begin(path: str | None, settings: Mapping[str, Any]) -> str:
 
 
 def forget_parent() -> None:
-    """Gives up being followed: this process is told by its own command line how to record."""
+    """Undoes what a parent set up to follow this process, whose own command line says how to record."""
     os.environ.pop(VARIABLE, None)
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if HOOK_FOLDER in folders:
@@ -63,7 +61,7 @@ def forget_parent() -> None:
 def enable_here() -> None:
     """Starts recording in a child, as VARIABLE says.
 
-    Never raises: a child that cannot be recorded runs on, and says so once.
+    Never raises: a child that cannot be recorded says so once and runs on.
     """
     text = os.environ.get(VARIABLE)
     if not text or session.is_enabled() or _is_enabling(sys._getframe()):
@@ -71,7 +69,7 @@ def enable_here() -> None:
     try:
         arguments = json.loads(text)
         session.enable(arguments.pop("path"), **arguments)
-    except (AlloctraceError, OSError, ValueError, TypeError) as error:
+    except Exception as error:
         print(f"pytorch_alloctrace: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
         return
     _prepare_for_forks()
@@ -88,7 +86,7 @@ def _template(path: str | None) -> str:
 
 
 def _is_enabling(frame: FrameType | None) -> bool:
-    """Whether the program itself is just calling enable(), which imports torch: what it asks for has precedence."""
+    """Whether the program is inside its own call of enable(), which imports torch: its settings take precedence."""
     while frame is not None:
         if frame.f_code is session.enable.__code__:
             return True
@@ -102,14 +100,14 @@ def _prepare_for_forks() -> None:
         return
     _prepared = True
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
-    # A child of multiprocessing forgets, when it starts, what was to be done at its end; this is called after that.
+    # A child of multiprocessing drops its inherited finalizers when it starts; this is called after that.
     from multiprocessing import util
 
     util.register_after_fork(_anchor, lambda _: _end_with_multiprocessing())
 
 
 class _Anchor:
-    """multiprocessing calls back for as long as an object lives."""
+    """multiprocessing calls back as long as this object lives."""
 
 
 _anchor = _Anchor()
@@ -121,7 +119,7 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # subprocess with a preexec_fn calls this just before it becomes another program: nothing to record in between.
+    # subprocess with a preexec_fn calls this just before the child becomes another program: nothing to record.
     caller = sys._getframe().f_back
     starts_another_program = caller is not None and caller.f_globals.get("__name__") == "subprocess"
     if _recording_at_fork and not starts_another_program:
@@ -129,7 +127,7 @@ def _after_fork_in_child() -> None:
 
 
 def _end_with_multiprocessing() -> None:
-    """Ends the trace where multiprocessing ends its child: it leaves by os._exit(), which runs no exit handlers."""
+    """Ends the trace when multiprocessing ends its child, which it does by os._exit(), without exit handlers."""
     from multiprocessing import process, util
 
     if process.parent_process() is not None and session.is_enabled():

@@ -1,14 +1,12 @@
-"""The program that is recorded: what the trace's header says of it, and whether this build can record it."""
+"""The recorded program: what the trace's header says about it, and whether this build can record it."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import os
-import platform
 import site
-import socket
 import sys
-import sysconfig
 import time
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +15,7 @@ from typing import Any
 from ..errors import RecorderUnavailableError
 
 REBUILD = "run `pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
-"""What builds the recorder for the torch of this environment."""
+"""How to build the recorder for the torch of this environment."""
 
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
@@ -32,13 +30,13 @@ ENVIRONMENT_ALLOWED = (
     "SLURM_JOB_ID",
     "SLURM_PROCID",
 )
-"""Environment variables that go into the trace. No other does: they hold secrets."""
+"""The environment variables that go into the trace. Others may hold secrets."""
 
 
 def load_recorder() -> ModuleType:
     """The recording module, if it was built for this very torch, CUDA and Python.
 
-    An extension made for another torch would call the wrong entries of its classes: refused before it is loaded.
+    One built for another torch would call the wrong methods of its classes, so it is refused before it is loaded.
     Raises RecorderUnavailableError.
     """
     try:
@@ -50,16 +48,16 @@ def load_recorder() -> ModuleType:
             f"this build of pytorch_alloctrace only reads traces ({built.NO_RECORDER_REASON}): "
             f"to record, {REBUILD}, where torch is installed"
         )
-    abi = sysconfig.get_config_var("SOABI")
-    if abi != built.PYTHON_ABI:
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    if f".{built.PYTHON_ABI}.so" not in suffixes:
         raise RecorderUnavailableError(
-            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, this is {abi}: {REBUILD}"
+            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, and this one loads {suffixes[0]}: {REBUILD}"
         )
     try:
         import torch
     except ImportError as error:
         raise RecorderUnavailableError(
-            f"torch cannot be imported ({error}): recording observes torch, so install it first"
+            f"torch cannot be imported ({error}): recording needs torch, so install it first"
         ) from None
     if torch.__version__ != built.TORCH_VERSION or torch.version.cuda != built.CUDA_VERSION:
         raise RecorderUnavailableError(
@@ -84,15 +82,14 @@ def cuda_is_initialised() -> bool:
 
 
 def rank() -> str:
-    """This process's rank in a distributed run, "0" when it is not told."""
+    """This process's rank in a distributed run; "0" if unknown."""
     return os.environ.get("RANK", "0")
 
 
 def library_prefixes() -> list[str]:
-    """Folders whose code is not the user's: the standard library, installed packages, torch, this package."""
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
+    """Folders whose code is not the user's: the standard library, installed packages, torch and this package."""
+    # Not from sysconfig: it would load all of the interpreter's build settings into the program.
+    folders = {os.path.dirname(os.__file__), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())
     folders.update(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
@@ -113,12 +110,12 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "program": _main_script(main),
         "arguments": sys.argv[1:],
         "working_directory": os.getcwd(),
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "process": os.getpid(),
         "rank": rank(),
         "started": time.time(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "platform": _platform(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "devices": list(devices),
@@ -129,6 +126,16 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "prefix": sys.prefix,
         "environment": {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ},
     }
+
+
+def _platform() -> str:
+    """As platform.platform() says it, which starts a process to find out."""
+    system = os.uname()
+    try:
+        library = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "")
+    except (ValueError, OSError):  # another C library
+        library = ""
+    return "-".join([system.sysname, system.release, system.machine, *(["with", library] if library else [])])
 
 
 def _main_script(main: ModuleType | None) -> str:

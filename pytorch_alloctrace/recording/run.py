@@ -1,11 +1,11 @@
-"""``python -m pytorch_alloctrace run``: records a program that knows nothing of it.
+"""``python -m pytorch_alloctrace run``: records a program without changing it.
 
-The program finds what it would find under plain ``python``: a ``__main__`` module of its own in sys.modules (which
-pickling and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. Not runpy.run_path: that
-clears the program's globals when it returns, so tensors that live until the exit would be seen to die before it.
+The program finds what it would find under plain ``python``: its own ``__main__`` module in sys.modules (which pickling
+and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. runpy.run_path is not used: it
+clears the program's globals when it returns, so tensors that live until the exit would be recorded as freed before it.
 
-Recording starts before the program does, so torch is imported first: environment variables that torch reads when it is
-imported (OMP_NUM_THREADS, ...) have to be set for the process, not by the program.
+Recording starts before the program, so torch is imported first: environment variables that torch reads on import
+(OMP_NUM_THREADS, ...) must be set for the process, not by the program.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class _NoProgramError(Exception):
 
 
 def run(arguments: list[str]) -> int:
-    """Runs the program named by the arguments under recording.
+    """Records the program that the arguments name.
 
-    Returns 2 where it could not be started (one line on stderr says why), else 0. What the program raises goes through,
-    so that the interpreter ends as it would have without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
+    Returns 2 if it could not be started (one line on stderr says why), else 0. Whatever the program raises passes
+    through, so the interpreter ends as it would without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
     """
     options = _parse(arguments)
     main = _new_main(sys.modules["__main__"])
     try:
         code = _start(options, main)
     except (_NoProgramError, AlloctraceError) as error:
-        # The messages are written for callers of enable(); here the same is asked for by an option.
+        # The messages are written for callers of enable(); here the same thing is an option.
         print(f"pytorch_alloctrace: {error}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
         return 2
-    except Exception as error:  # a syntax error in the script, or what the packages around a module raise
+    except Exception as error:  # a syntax error in the script, or an error of the packages around a module
         _hide_our_frames(error)
         raise
     try:
@@ -64,7 +64,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m pytorch_alloctrace run",
         usage="%(prog)s [options] (script.py | -m module) [arguments]",
-        description="Records every allocation and free of torch while a program runs, unchanged, into a trace file.",
+        description="Runs a program, unchanged, and records every allocation and free of torch into a trace file.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -76,25 +76,27 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="record child processes too, each to a file of its own, with -{pid} in its name",
+        help="record child processes too, each to a separate file with -{pid} in its name",
     )
     parser.add_argument(
         "--devices",
         metavar="NAMES",
         type=lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
         default=session.DEVICES,
-        help="which allocators to record: cuda, cpu or cuda,cpu (default)",
+        help="the allocators to record: cuda, cpu or cuda,cpu (default)",
     )
-    parser.add_argument("--stacks", choices=session.STACKS, default="python", help="python (default) or none")
-    parser.add_argument("--no-sources", action="store_true", help="store no lines of source in the trace")
-    parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: beside the trace)")
+    parser.add_argument(
+        "--stacks", choices=session.STACKS, default="python", help="stacks to record: python (default) or none"
+    )
+    parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
+    parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
     )
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.module is not None:
-        # All that follows -m is the program's, its options too.
+        # Everything after -m belongs to the program, options included.
         name, *rest = options.module or [""]
         if not name:
             parser.error("-m needs the name of a module")
@@ -119,7 +121,7 @@ def _new_main(outer_main: ModuleType) -> ModuleType:
 
 
 def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
-    """Makes `main` the program's main module, starts recording and returns what is to be executed."""
+    """Makes `main` the program's main module, starts recording and returns the code to execute."""
     # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot
     # be: finding it imports the packages around it, which is part of the program.
     if options.module is None:
@@ -127,7 +129,7 @@ def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
     else:
         _check_module(options.module)
         sys.argv = ["-m", *options.arguments]
-    # Before recording starts: the header of the trace tells of the program, not of this launcher.
+    # Before recording starts: the header of the trace describes the program, not this launcher.
     sys.modules["__main__"] = main
     closing_line = _record(options)
     if options.module is None:
@@ -136,16 +138,16 @@ def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
         return _load_module(options.module, main)
     except _NoProgramError:
         closing_line.trace = None
-        session.disable().unlink(missing_ok=True)  # of nothing: no program has run
+        session.disable().unlink(missing_ok=True)  # no program has run, so the trace is empty
         raise
 
 
 def _load_script(script: str, arguments: list[str], main: ModuleType) -> CodeType:
-    """Reads a script (or a folder or zip archive with a __main__.py), and sets up what it finds. Runs nothing of it."""
+    """Reads a script (or a folder or zip archive with a __main__.py) and sets up what it expects. Does not run it."""
     path = os.path.join(os.getcwd(), script)  # not normalised: Python does not either
     if not os.path.exists(path):
         raise _NoProgramError(f"no such file: {script}")
-    # A plain file has no importer. What has one is found through it, and goes onto sys.path itself.
+    # A plain file has no importer. A folder or archive has one, and goes onto sys.path itself.
     importer: Any = pkgutil.get_importer(path)
     if importer is not None:
         spec = importer.find_spec("__main__")
@@ -174,12 +176,12 @@ def _compile_file(path: str, main: ModuleType) -> CodeType:
         assert isinstance(code, CodeType)
         return code
     main.__loader__ = SourceFileLoader("__main__", path)
-    # dont_inherit: else this file's own __future__ imports would hold for the program.
+    # dont_inherit: otherwise this file's __future__ imports would apply to the program.
     return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
 
 def _check_module(name: str) -> None:
-    """Refuses a module that is not there, as far as that is known without importing anything of the program."""
+    """Refuses a module that does not exist, as far as one can know without importing any of the program."""
     top = name.partition(".")[0]
     try:
         found = top in sys.modules or importlib.util.find_spec(top) is not None
@@ -197,7 +199,7 @@ def _load_module(name: str, main: ModuleType) -> CodeType:
             name += ".__main__"
             spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        # Of the program's own imports a missing one is the program's error, with a traceback.
+        # A missing module that the program itself imports is the program's error, with a traceback.
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
         spec = None
@@ -225,7 +227,7 @@ def _set_spec(main: ModuleType, spec: ModuleSpec) -> None:
 
 
 def _path_is_safe() -> bool:
-    """Whether Python was told (-P, -I, PYTHONSAFEPATH) to put no folder of the program in front of sys.path."""
+    """Whether Python was asked (-P, -I, PYTHONSAFEPATH) not to put the program's folder in front of sys.path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
 
 
@@ -233,13 +235,13 @@ def _set_first_path(folder: str) -> None:
     if _path_is_safe():
         sys.path.insert(0, folder)
     else:
-        sys.path[0] = folder  # in place of the working directory, which is there because of our own -m
+        sys.path[0] = folder  # replaces the working directory, which our own -m put there
 
 
 def _record(options: argparse.Namespace) -> _ClosingLine:
     children.forget_parent()
     closing_line = _ClosingLine()
-    # Exit handlers run last in, first out: the line has to come after the trace has been ended.
+    # Exit handlers run last in, first out: the line must come after the end of the trace.
     atexit.unregister(session._end_at_exit)
     atexit.register(closing_line.print)
     atexit.register(session._end_at_exit)
@@ -265,13 +267,13 @@ class _ClosingLine:
         self._process = os.getpid()
 
     def print(self) -> None:
-        # A forked child that ends by itself runs the exit handlers of its parent.
+        # A forked child that exits normally runs its parent's exit handlers.
         if self.trace is None or os.getpid() != self._process:
             return
-        children = f"; its children's: {self.children}" if self.children else ""
+        children = f" (children: {self.children})" if self.children else ""
         command = f"{_python_command()} -m pytorch_alloctrace.analyze {shlex.quote(_shortest(self.trace))}"
         print(
-            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; to read it: {command}",
+            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; read it with: {command}",
             file=sys.stderr,
         )
 
@@ -284,7 +286,7 @@ def _shortest(path: Path) -> str:
 
 
 def _python_command() -> str:
-    """This interpreter, by the name that the shell finds it under, else by its path."""
+    """This interpreter: the name under which the shell finds it, else its path."""
     name = os.path.basename(sys.executable)
     return name if shutil.which(name) == sys.executable else shlex.quote(sys.executable)
 
@@ -292,8 +294,8 @@ def _python_command() -> str:
 def _hide_our_frames(error: BaseException) -> None:
     """Makes the traceback that the interpreter is about to print begin with the program's first frame.
 
-    The error goes on through our frames, which adds them again: so they are taken off where it is printed. That leaves
-    the way the interpreter ends, a program's own sys.excepthook and KeyboardInterrupt's signal as they are.
+    The error still passes through our frames, which adds them again, so they are removed where it is printed. The way
+    the interpreter ends, the program's own sys.excepthook and KeyboardInterrupt's signal stay unchanged.
     """
     traceback = error.__traceback__
     while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
@@ -309,7 +311,7 @@ def _hide_our_frames(error: BaseException) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether the file is of what runs between the interpreter and the program: ours, or Python's import system."""
+    """Whether the file is ours or Python's import system: what runs between the interpreter and the program."""
     package = os.path.dirname(os.path.dirname(__file__))
     entries = (os.path.join(package, "__main__.py"), os.path.join(package, "analyze", "__main__.py"))
     ours = (__file__, *entries, importlib.util.__file__, runpy.__file__)

@@ -7,8 +7,6 @@ import contextlib
 import json
 import linecache
 import os
-import secrets
-import socket
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,9 +26,9 @@ STACKS = ("python", "none")
 ON_FULL = ("wait", "drop")
 
 RING_EVENTS = 1 << 18
-"""Events that the spool holds while the writer is busy: 16 MiB."""
+"""Events that the spool can hold while the writer is busy: 16 MiB."""
 DEFINITION_BYTES = 8 << 20
-"""Bytes of new stacks and names that the spool holds."""
+"""Bytes of new stacks and names that the spool can hold."""
 WAIT_NS = 100_000_000
 """How long one event may wait for room in a full ring before it is counted as lost (``on_full="wait"``)."""
 
@@ -82,11 +80,11 @@ class Session:
             )
 
     def snapshot(self) -> bool:
-        """Writes the state of the CUDA allocator, its segments and blocks, into the trace, as a check point.
+        """Writes the state of the CUDA allocator, its segments and blocks, into the trace.
 
-        The recorder writes one itself at the start, where CUDA is in use by then, and at the end. Returns False when
-        there is no state to write: CUDA is not recorded, not initialised yet, or its allocator does not tell. Raises
-        SessionError when the session has ended.
+        The recorder does so itself at the start, if CUDA is already in use, and at the end. Returns False when there
+        is no state to write: CUDA is not recorded or not initialised yet, or its allocator does not report its state.
+        Raises SessionError when the session has ended.
         """
         with _lock:
             self._must_record()
@@ -112,12 +110,12 @@ class Session:
 
     def _flush(self) -> bool:
         written: bool = self._recorder.flush()
-        # Lines of notebook cells and of code compiled from strings: no file has them, but linecache may. The writer
-        # knows which they are once it has written the stacks that name them.
+        # Lines of notebook cells and of code compiled from strings are in no file, but linecache may have them. The
+        # writer knows which they are once it has written the stacks that name them.
         known = [
             (filename, line, linecache.getline(filename, line).rstrip())
             for filename, line in self._recorder.take_unread_source_lines()
-            if not os.path.exists(filename)  # what the writer could not read, linecache must not open: it may be a pipe
+            if not os.path.exists(filename)  # linecache must not open what the writer could not read: it may be a pipe
         ]
         for filename, line, text in known:
             if text:
@@ -130,19 +128,19 @@ class Session:
         if replaced_by := self._recorder.cuda_allocator_in_our_place():
             end["cuda_allocator_replaced_by"] = replaced_by
             warnings.warn(
-                f"the program put another CUDA allocator ({replaced_by}) in the place of the recorded one: what was "
-                "asked of it is not in the trace; enable() after it is in place to record it",
+                f"the program replaced the recorded CUDA allocator with another one ({replaced_by}), whose allocations "
+                "are not in the trace: call enable() after the replacement to record them",
                 RuntimeWarning,
                 stacklevel=3,
             )
         try:
             self._flush()
-        finally:  # a Ctrl-C in the flush must not leave the recorder on behind a session that is gone
+        finally:  # a Ctrl-C in the flush must not leave the recorder running without a session
             written = self._recorder.stop(json.dumps(end))
         if not written:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
-                f"the rest is in its spool, keep both files together",
+                f"the rest is in its spool: keep both files together",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -162,18 +160,17 @@ def enable(
 
     path: where the trace goes; ``{rank}``, ``{pid}`` and ``{host}`` in it are filled in. Default:
         ``alloctrace-{rank}-{pid}.alloctrace`` in the working directory.
-    devices: which allocators to record, of "cuda" and "cpu"; those that torch does not have are left out.
+    devices: which allocators to record: "cuda", "cpu" or both; one that torch does not have is left out.
     stacks: "python", or "none" for no stacks.
-    on_full: what an event does when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
-    "wait", at
-        most 100 ms, or "drop". What is lost is counted and told in its place in the trace.
+    on_full: what happens to an event when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
+        "wait", at most 100 ms, or "drop". The trace says how many events were lost, and where.
     spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
-        Default: beside the trace. Choose a local folder (such as /dev/shm) when the trace is on a network file system.
-    sources: store the lines of the program's source that occur in stacks.
-    overwrite: replace a file that exists.
+        Default: next to the trace. Choose a local folder (such as /dev/shm) if the trace is on a network file system.
+    sources: store the source lines that occur in stacks.
+    overwrite: replace an existing file.
 
-    Raises SessionError (already recording, path not usable, unknown option, no thread or memory to be had) or
-    RecorderUnavailableError (built without torch, or for another one). Nothing is left behind then.
+    Raises SessionError (already recording, unusable path, unknown option, no thread or memory available) or
+    RecorderUnavailableError (built without torch, or for another version). Nothing is left behind then.
     """
     global _current
     device_names = _checked_devices(devices)
@@ -202,7 +199,7 @@ def enable(
                 warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
             header = program.describe(target, spool, recorded, options)
             recorder.start(
-                session_id=secrets.token_bytes(16),
+                session_id=os.urandom(16),
                 path=os.fsencode(target),
                 spool_path=os.fsencode(spool),
                 overwrite=overwrite,
@@ -251,9 +248,9 @@ def is_enabled() -> bool:
 def pluggable_library() -> str:
     """Path of the library with `alloctrace_malloc` and `alloctrace_free`: cudaMalloc and cudaFree, recorded.
 
-    For ``torch.cuda.memory.CUDAPluggableAllocator(pluggable_library(), "alloctrace_malloc", "alloctrace_free")``, that
-    is for tracing without a caching allocator. They record while a session with "cuda" is on. Raises
-    RecorderUnavailableError where the recorder is not built, or torch has no CUDA.
+    Pass it to ``torch.cuda.memory.CUDAPluggableAllocator(pluggable_library(), "alloctrace_malloc", "alloctrace_free")``
+    to trace a program without a caching allocator. Both record while a session with "cuda" is on. Raises
+    RecorderUnavailableError if the recorder is not built, or torch has no CUDA.
     """
     recorder = program.load_recorder()
     if not recorder.has_cuda:
@@ -262,9 +259,9 @@ def pluggable_library() -> str:
 
 
 def step(n: int | None = None) -> None:
-    """Ends step `n` (default: the number after the last one, from 0). What comes before the first call is step 0.
+    """Ends step `n` (default: one more than the last, from 0). Everything before the first call is step 0.
 
-    From the first call on, steps are no longer guessed from torch's optimizers. Does nothing when nothing is recorded.
+    From the first call on, steps are no longer inferred from torch's optimizers. Does nothing when nothing is recorded.
     Raises ValueError for a negative number.
     """
     if n is not None and n < 0:
@@ -284,7 +281,7 @@ def mark(name: str) -> None:
 
 @contextlib.contextmanager
 def region(name: str) -> Iterator[None]:
-    """Marks what runs inside as a named stretch of the trace. Does nothing when nothing is recorded."""
+    """Marks what runs inside as a named region of the trace. Does nothing when nothing is recorded."""
     session = _current
     if session is not None:
         session._recorder.push_region_begin(name)
@@ -306,7 +303,7 @@ def _checked_devices(devices: Sequence[str]) -> tuple[str, ...]:
 
 def _check_option(option: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise SessionError(f"{option}={value!r} is not known: use one of {', '.join(map(repr, known))}")
+        raise SessionError(f"{option}={value!r} is unknown: use one of {', '.join(map(repr, known))}")
 
 
 def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
@@ -315,7 +312,7 @@ def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
         raise SessionError(f"path={text!r} has a null character: give another path")
     filled = text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
     try:
-        return Path(os.path.abspath(filled.replace("{host}", socket.gethostname())))
+        return Path(os.path.abspath(filled.replace("{host}", os.uname().nodename)))
     except FileNotFoundError:
         raise SessionError("the working directory is gone: change to another one, then enable() again") from None
 
@@ -325,7 +322,7 @@ def _spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:
     if spool_dir is None:
         return trace.with_name(name)
     # Two traces of one name in two folders must not share a spool.
-    return Path(os.path.abspath(spool_dir)) / f"{os.getpid()}-{secrets.token_hex(4)}-{name}"
+    return Path(os.path.abspath(spool_dir)) / f"{os.getpid()}-{os.urandom(4).hex()}-{name}"
 
 
 def _end_at_exit() -> None:
@@ -343,7 +340,7 @@ def _stop_at_exit() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child is not recorded and owns nothing of its parent's session; it may start one of its own."""
+    """A forked child is not recorded and owns nothing of its parent's session; it may start its own."""
     global _current, _lock
     _lock = threading.RLock()
     if _current is not None:

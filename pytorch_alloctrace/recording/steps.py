@@ -1,8 +1,7 @@
-"""Finding steps in programs that do not call step(): from torch's optimizers.
+"""Finds the steps of programs that do not call step(), from torch's optimizers.
 
-Definition: a step ends when the optimizer that ended the last one steps again. So the two optimizers of a GAN, or one
-optimizer for
-each parameter, make one step an iteration, not two or hundreds.
+A step ends when the optimizer that ended the last one, the leader, steps again. So the two optimizers of a GAN, or one
+optimizer for each parameter, make one step an iteration, not two or hundreds.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 TAKE_OVER_AFTER = 16
-"""An optimizer that has stepped so often since the leading one last did becomes the leading one: the program has
-moved on to
-another phase. More than the critic's steps for one of the generator's in use."""
+"""An optimizer that has stepped this often since the leader last did becomes the leader: the program has moved on to
+another phase. A GAN's critic takes fewer steps than this for one of its generator."""
 
 
 class OptimizerSteps:
-    """Calls `end_step` at the end of each step, as long as it is started."""
+    """Calls `end_step` at the end of each step, between `start` and `stop`."""
 
     def __init__(self, end_step: Callable[[], None]) -> None:
         self._end_step = end_step
@@ -27,13 +25,13 @@ class OptimizerSteps:
         self._steps_of_others: dict[int, int] = {}
 
     def start(self) -> None:
-        """Begins to listen to every torch optimizer, those that exist already too."""
+        """Starts listening to every torch optimizer, including those that exist already."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         def after_step(optimizer: object, args: object, kwargs: object) -> None:
             self._after_step(optimizer)
 
-        # torch.compile must neither trace into this nor break the graph of a compiled step for the tracing of it.
+        # torch.compile must neither trace this function nor break the graph of a compiled step because of it.
         after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
         self._handle = register_optimizer_step_post_hook(after_step)
 

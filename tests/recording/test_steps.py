@@ -1,4 +1,4 @@
-"""Steps found from torch's optimizers, when the program does not tell them."""
+"""Steps found from torch's optimizers, in programs that do not call step()."""
 
 from __future__ import annotations
 

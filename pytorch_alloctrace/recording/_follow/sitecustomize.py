@@ -1,6 +1,6 @@
 """Runs at the start of every Python process that inherits the environment of ``pytorch_alloctrace run --follow``.
 
-Costs a process that never imports torch one small object: the package itself is loaded only after torch has been.
+A process that never imports torch pays for one small object: the package itself is loaded only after torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class EnableAfterTorch:
-    """A finder that finds nothing itself, but sees torch being imported and starts recording right after."""
+    """A finder that finds nothing itself, but notices when torch is imported and starts recording right after."""
 
     follows_alloctrace = True
 
@@ -38,13 +38,13 @@ class EnableAfterTorch:
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[union-attr]  # the method of the class shows again
+            del loader.exec_module  # type: ignore[union-attr]  # the class's method is visible again
             original(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             enable()
 
-        # On the object, not a loader of our own around it: torch asks its loader for more than this one method.
+        # On the object itself, not a loader wrapped around it: torch calls more than this one method of its loader.
         try:
             loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
         except AttributeError:
@@ -52,7 +52,7 @@ class EnableAfterTorch:
 
 
 def enable() -> None:
-    """Starts recording by the very package that this file belongs to: the child may have no other, or another one."""
+    """Starts recording with the package that this file belongs to: the child may have none, or another one."""
     if "pytorch_alloctrace" not in sys.modules:
         from importlib.util import module_from_spec, spec_from_file_location
 
@@ -65,7 +65,7 @@ def enable() -> None:
         package = sys.modules["pytorch_alloctrace"] = module_from_spec(spec)
         try:
             spec.loader.exec_module(package)
-        except Exception as error:  # pandas is missing in this child, for instance: it runs on, unrecorded
+        except Exception as error:  # a module that this child lacks, for instance: it runs on, unrecorded
             del sys.modules["pytorch_alloctrace"]
             print(f"pytorch_alloctrace: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
             return
@@ -75,7 +75,7 @@ def enable() -> None:
 
 
 def run_shadowed() -> None:
-    """Runs the sitecustomize that Python would have run, had this one not been in front of it."""
+    """Runs the sitecustomize that this one shadows."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     ours = sys.modules.pop("sitecustomize", None)
