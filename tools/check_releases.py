@@ -1,7 +1,7 @@
 """Checks csrc/torch against the headers of each supported release of torch: run through tools/check_releases.
 
 Of each release only the headers are needed, and the wheels for macOS, which are small, have those for CUDA too. Nothing
-is linked or run: that the recorder works is what the tests say, of the installed release, or of the one that --test
+is linked or run: that the recorder works is what the tests say, about the installed release, or the one that --test
 names.
 """
 
@@ -96,7 +96,7 @@ def unpacked(version: str, wheels: Path, folder: Path) -> Path:
 
 
 def cuda_includes() -> list[Path]:
-    """Of the pip packages that the installed torch brings, or of a toolkit."""
+    """The folders of the pip packages that the installed torch brings, or of a toolkit."""
     folders = [found for entry in sys.path if entry for found in sorted(Path(entry).glob("nvidia/*/include"))]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     folders += [Path(toolkit) / "include" for toolkit in toolkits if toolkit]
@@ -118,10 +118,10 @@ def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:
 
 
 def virtual_table(dump: str, name: str) -> list[str]:
-    """The functions in a class's virtual table, destructors aside, as the compiler tells them."""
+    """The functions in a class's virtual table, destructors aside, as the compiler lists them."""
     table = re.search(rf"^Vtable for \S*::{name}\n(.*?)\n\n", dump, flags=re.MULTILINE | re.DOTALL)
     if not table:
-        raise SystemExit(f"the compiler told no virtual table of {name}: this check needs GCC")
+        raise SystemExit(f"the compiler printed no virtual table of {name}: this check needs GCC")
     functions = re.findall(r"^\d+ +\(int \(\*\)\(\.\.\.\)\)([^(\s].*)$", table[1], flags=re.MULTILINE)
     return [function for function in functions if function != "0" and "::~" not in function]
 
@@ -129,9 +129,9 @@ def virtual_table(dump: str, name: str) -> list[str]:
 def check_source(source: Path, version: str, include: Path, includes: list[Path]) -> Findings:
     ours, base = FORWARDING.get(source.name, ("", ""))
     dump = include.parent / f"{source.stem}.class"
-    told = compiler_output(source, includes, [f"-fdump-lang-class={dump}"] if ours else [])
-    if told:
-        return Findings(wrong=[f"{source.name} does not compile:\n{told}"])
+    errors = compiler_output(source, includes, [f"-fdump-lang-class={dump}"] if ours else [])
+    if errors:
+        return Findings(wrong=[f"{source.name} does not compile:\n{errors}"])
     if not ours:
         return Findings(compiled=1)
     functions = virtual_table(dump.read_text(), ours)

@@ -13,7 +13,7 @@ import pytorch_alloctrace as alloctrace
 
 COLUMNS = ["seq", "kind", "device", "stack_id", "thread", "autograd_seq", "node_seq", "node_thread", "node_type"]
 
-# Every line of forward that makes nodes is noted with their numbers, as autograd itself tells them: an oracle that
+# Every line of forward that makes nodes is noted with their numbers, as autograd itself reports them: an oracle that
 # knows nothing of allocations. The same functions run again in backward's own thread, under checkpoint.
 PROGRAM = """
 import json, sys, threading
@@ -114,7 +114,7 @@ def is_view(node_type: str) -> bool:
 
 
 def join(events: pd.DataFrame, autograd_thread: pd.Series, ahead: int) -> pd.DataFrame:
-    """As docs/recording.md tells it: each allocation of backward with `forward_stack_id`, the stack of the
+    """As docs/recording.md describes it: each allocation of backward with `forward_stack_id`, the stack of the
     allocation of forward that it belongs to; NaN where there is none. `ahead`: 1 is right."""
     allocs = events[(events["kind"] == "alloc") & (events["stack_id"] != 0)]
     first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack_id", "seq"]]
@@ -135,7 +135,7 @@ class Judgement:
 
 
 def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]], script: str, ahead: int) -> Judgement:
-    """Holds each allocation of backward against what autograd told: `noted`, by thread and number of the node."""
+    """Holds each allocation of backward against what autograd reported: `noted`, by thread and number of the node."""
     result = Judgement()
     for row in join(
         trace.events(columns=COLUMNS), trace.threads.set_index("autograd_id")["thread"], ahead
@@ -184,7 +184,7 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
 
 
 def test_the_account_counts_backward_with_its_line_of_forward(run_cuda_program, tmp_path: Path) -> None:
-    """What autograd's threads allocate has no stack of its own; views allocate nothing in forward, and stay without."""
+    """What autograd's threads allocate has no Python stack; views allocate nothing in forward and stay without one."""
     run_cuda_program(
         """
         import torch, pytorch_alloctrace as alloctrace

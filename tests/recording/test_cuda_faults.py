@@ -81,12 +81,12 @@ traced = sys.argv[1] == "traced"
 if traced:
     import pytorch_alloctrace as alloctrace
     session = alloctrace.enable("t.alloctrace")
-told, in_trace = [], []
+reported, in_trace = [], []
 
 def check(error, request):
     # Here the program may write its last words and end: the event must be in the file by now.
     text = re.sub(r"0x[0-9a-f]+", "ADDRESS", re.sub(r"[Pp]rocess \\d+", "process N", str(error)))
-    told.append([type(error).__module__, type(error).__qualname__, isinstance(error, RuntimeError), text])
+    reported.append([type(error).__module__, type(error).__qualname__, isinstance(error, RuntimeError), text])
     if not traced: return
     session.flush()
     events = alloctrace.load("t.alloctrace").events()
@@ -96,7 +96,7 @@ def check(error, request):
 def attempt(request, make):
     try: make(request)
     except torch.OutOfMemoryError as error: check(error, request)
-    else: told.append("no error")
+    else: reported.append("no error")
 
 def plain(request): return torch.empty(request, dtype=torch.uint8, device="cuda")
 class Fails(torch.autograd.Function):
@@ -121,28 +121,28 @@ def captured(request):
 attempt(1 << 42, captured)
 attempt(1 << 42, in_backward)  # last: its thread frees the tensors some time later
 after = plain(1000)
-told.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
+reported.append([torch.cuda.memory_stats()["num_ooms"], after.numel()])
 if traced: alloctrace.disable()
-print(json.dumps({"told": told, "in_trace": in_trace}), flush=True)
+print(json.dumps({"reported": reported, "in_trace": in_trace}), flush=True)
 # autograd's thread that failed frees Python objects: were the interpreter to end now, torch would abort, traced or not.
 os._exit(0)
 """
 
 
-def test_out_of_memory_is_told_unchanged_and_is_in_the_trace_before_the_program_knows(
+def test_out_of_memory_is_reported_unchanged_and_is_in_the_trace_before_the_program_knows(
     run_cuda_program, tmp_path: Path
 ) -> None:
     plain, traced = (
         json.loads(run_cuda_program(OOM_PROGRAM, mode, memory="2GiB").stdout) for mode in ("plain", "traced")
     )
     if has_nvidia_gpu():  # what the driver has free at the moment: others may use the device
-        for told in (plain, traced):
-            told["told"] = json.loads(
-                re.sub(r"[\d.]+ [GM]iB (is free|memory in use)", r"SOME \1", json.dumps(told["told"]))
+        for reported in (plain, traced):
+            reported["reported"] = json.loads(
+                re.sub(r"[\d.]+ [GM]iB (is free|memory in use)", r"SOME \1", json.dumps(reported["reported"]))
             )
-    assert plain["told"] == traced["told"]
-    assert [error[:2] for error in plain["told"][:5]] == [["torch", "OutOfMemoryError"]] * 5
-    assert "Tried to allocate 4096.00 GiB" in plain["told"][0][3]
+    assert plain["reported"] == traced["reported"]
+    assert [error[:2] for error in plain["reported"][:5]] == [["torch", "OutOfMemoryError"]] * 5
+    assert "Tried to allocate 4096.00 GiB" in plain["reported"][0][3]
     # One event each, with the request; known by its Python stack, that of backward too (a Python function ran there).
     assert [row[0] for row in traced["in_trace"]] == [1, 2, 3, 4, 5]
     assert all(size == request and stack for _, size, request, stack in traced["in_trace"]), traced["in_trace"]
@@ -249,10 +249,10 @@ def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Pat
         assert calls() == 10, calls()
         try: register()
         except RuntimeError as error: print("refused:", "initialized" in str(error))
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             alloctrace.disable()
-        print([(warning.category.__name__, str(warning.message)) for warning in told])
+        print([(warning.category.__name__, str(warning.message)) for warning in reported])
         more = torch.empty(1000, device="cuda")
         assert calls() == 11, calls()
         del held, more

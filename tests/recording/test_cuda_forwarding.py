@@ -71,7 +71,7 @@ class ForwardingAllocator final : public native::CUDAAllocator { public:
 
 
 @pytest.mark.parametrize(
-    ("header", "source", "told"),
+    ("header", "source", "reported"),
     [
         (
             (" = 0;", " = 0; virtual void markCapture(DeviceIndex device, bool on = true) {}"),
@@ -87,7 +87,7 @@ class ForwardingAllocator final : public native::CUDAAllocator { public:
         ((), ("{ next().emptyCache(pool); }", "{}"), "not passed on"),
     ],
 )
-def test_the_comparison_finds_a_difference(header: tuple[str, ...], source: tuple[str, ...], told: str) -> None:
+def test_the_comparison_finds_a_difference(header: tuple[str, ...], source: tuple[str, ...], reported: str) -> None:
     def changed(text: str, change: tuple[str, ...]) -> str:
         if not change:
             return text
@@ -97,7 +97,7 @@ def test_the_comparison_finds_a_difference(header: tuple[str, ...], source: tupl
     assert not_forwarded([SMALL_BASE, SMALL_HEADER], "CUDAAllocator", SMALL_SOURCE, "ForwardingAllocator") == []
     headers = [SMALL_BASE, changed(SMALL_HEADER, header)]
     wrong = not_forwarded(headers, "CUDAAllocator", changed(SMALL_SOURCE, source), "ForwardingAllocator")
-    assert any(told in line for line in wrong), wrong
+    assert any(reported in line for line in wrong), wrong
 
 
 @needs_cuda_build
@@ -119,7 +119,7 @@ SETTINGS = {
     "cudaMallocAsync": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
     "without caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
 }
-# Beside the run that is traced from its start, one that traces two stretches in its middle.
+# Besides the run that is traced from its start, one that traces two ranges in its middle.
 ALSO_LATE = ("default", "expandable")
 
 
@@ -136,23 +136,23 @@ def differences(plain: Any, traced: Any, where: str) -> Iterator[str]:
 
 
 def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
-    """What the program is told, by subject."""
+    """What the program sees, by subject."""
     device = [] if has_nvidia_gpu() else [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB", "--devices", "2"]
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
     done = run_python(directory, [*device, *program], True, 300, environment)
     parted = [line.split("\t") for line in done.stdout.splitlines()]
-    return [(subject, json.loads(told)) for subject, told in parted]
+    return [(subject, json.loads(answer)) for subject, answer in parted]
 
 
 @needs_cuda_build
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None:
     modes = ("traced", "late") if name in ALSO_LATE else ("traced",)
-    # At once they are told of each other's memory, unless each has a device of its own, as simulated ones do.
+    # At the same time they see each other's memory, unless each has its own device, as simulated ones do.
     with ThreadPoolExecutor(1 if has_nvidia_gpu() else 2) as runs:
         plain, *others = runs.map(lambda mode: run_observed(tmp_path, mode, SETTINGS[name]), ("plain", *modes))
     # Most subjects must have answered as a whole, else the comparison is one of error texts.
-    failed = [subject for subject, told in plain if isinstance(told, list) and str(told[:1]).endswith("Error']")]
+    failed = [subject for subject, answer in plain if isinstance(answer, list) and str(answer[:1]).endswith("Error']")]
     assert len(plain) == 17 and len(failed) <= 5, failed
     for mode, other in zip(modes, others, strict=True):
         pairs = zip(plain, other, strict=True)
@@ -164,14 +164,14 @@ def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0
         assert trace.missed_frees == 0 and trace.kind_counts["alloc"] > 100
     allocs = [trace.kind_counts["alloc"] for trace in traces]
-    print(f"{name}: {sum(len(str(told)) for _, told in plain):,} characters equal, allocs in the traces: {allocs}")
+    print(f"{name}: {sum(len(str(answer)) for _, answer in plain):,} characters equal, allocs in the traces: {allocs}")
 
 
-def test_the_comparison_of_what_is_told_finds_a_difference() -> None:
-    told = {"stats": {"a": 1, "b": [1, {"c": 2}]}}
-    assert list(differences(told, json.loads(json.dumps(told)), "x")) == []
+def test_the_comparison_of_what_programs_see_finds_a_difference() -> None:
+    answer = {"stats": {"a": 1, "b": [1, {"c": 2}]}}
+    assert list(differences(answer, json.loads(json.dumps(answer)), "x")) == []
     for other in ({"stats": {"a": 1, "b": [1, {"c": 3}]}}, {"stats": {"a": 1, "b": [1]}}, {"stats": {"a": 1}}, {}, []):
-        assert len(list(differences(told, other, "x"))) == 1
+        assert len(list(differences(answer, other, "x"))) == 1
 
 
 def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:

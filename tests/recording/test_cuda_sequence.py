@@ -98,7 +98,7 @@ def test_the_sequence_is_torchs_and_the_drivers(
     differences = []
     for name in programs:
         recorded = read_recorded(tmp_path, name, devices)
-        comparison = compare_sequences(name, recorded.ours, recorded.told)
+        comparison = compare_sequences(name, recorded.ours, recorded.reported)
         print(f"\n{comparison}", end="")
         assert comparison.events > 100 * SCALE
         differences += comparison.differences
@@ -183,7 +183,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
     environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
     step = round(200 * SCALE)
     run_cuda_program(MID_RUN, str(step), devices=devices, timeout=1800 if FULL else 600, **environment)
-    told, _ = read_history(tmp_path / "history.npz")
+    reported, _ = read_history(tmp_path / "history.npz")
     snapshots = 0  # of torch's on each device, before this recording
     for name in ("first", "second"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
@@ -191,7 +191,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
         ours = tracked_events(trace, devices)
         compared = []
         for device in range(devices):
-            of_device = told[told["device"] == device].reset_index(drop=True)
+            of_device = reported[reported["device"] == device].reset_index(drop=True)
             # From the snapshot on by which the recording began; it ends somewhere before the next one begins.
             begin = np.flatnonzero(of_device["kind"] == KINDS.index("snapshot"))[snapshots]
             compared.append(of_device[begin : begin + (ours["device"] == device).sum()])
@@ -266,26 +266,26 @@ def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_pa
         PYTHONPATH=WITH_TESTS,
     )
     recorded = read_recorded(tmp_path, "pool", device_count=1)
-    comparison = compare_sequences("pool", recorded.ours, recorded.told)
+    comparison = compare_sequences("pool", recorded.ours, recorded.reported)
     assert not comparison.differences, "\n".join(comparison.differences)
     assert comparison.kinds["segment_alloc"] > 0 and recorded.trace.missed_frees == 0
 
 
 def test_the_comparisons_see_every_kind_of_difference() -> None:
     kinds = [KINDS.index(kind) for kind in ("segment_alloc", "alloc", "free_requested", "free_completed")]
-    told = pd.DataFrame({"device": 0, "kind": kinds, "address": 4096, "nbytes": [8192, 100, 100, 100], "stream": 0})
-    told[["pool_first", "pool_second"]] = (0, 1)
-    assert not compare_sequences("the same", told, told).differences
+    reported = pd.DataFrame({"device": 0, "kind": kinds, "address": 4096, "nbytes": [8192, 100, 100, 100], "stream": 0})
+    reported[["pool_first", "pool_second"]] = (0, 1)
+    assert not compare_sequences("the same", reported, reported).differences
     wrong = {
-        "one is missing": told.drop(index=1),
-        "one is twice": told.iloc[[0, 1, 1, 2, 3]],
-        "the last is missing": told[:-1],
-        "two are swapped": told.iloc[[0, 1, 3, 2]],
-        "on another device": told.assign(device=[0, 1, 0, 0]),
-        **{f"another {name}": told.assign(**{name: [*told[name][:3], 77]}) for name in told.columns[1:]},
+        "one is missing": reported.drop(index=1),
+        "one is twice": reported.iloc[[0, 1, 1, 2, 3]],
+        "the last is missing": reported[:-1],
+        "two are swapped": reported.iloc[[0, 1, 3, 2]],
+        "on another device": reported.assign(device=[0, 1, 0, 0]),
+        **{f"another {name}": reported.assign(**{name: [*reported[name][:3], 77]}) for name in reported.columns[1:]},
     }
     for name, ours in wrong.items():
-        assert compare_sequences(name, ours, told).differences, name
+        assert compare_sequences(name, ours, reported).differences, name
 
     logged = {0: [("malloc", 4096, 8192), ("map", 0, 64), ("map", 64, 64), ("free", 4096, 8192)]}
     calls = [("malloc", 4096, 8192), ("map", 0, 128), ("free", 4096, 8192)]

@@ -31,7 +31,7 @@ def settings_in(path: Path) -> list[dict[str, Any]]:
     return [json.loads(trace.names.strings[event.size]) for _, event in trace.events() if event.kind == CONFIG]
 
 
-def test_expandable_segments_are_told_without_a_warning(run_cuda_program: Callable, tmp_path: Path) -> None:
+def test_expandable_segments_are_recorded_without_a_warning(run_cuda_program: Callable, tmp_path: Path) -> None:
     """Inlined into other libraries, torch's own function for this setting says false and warns, which takes the GIL
     under the allocator's lock."""
     done = run_cuda_program(PROGRAM, PYTORCH_ALLOC_CONF="expandable_segments:True")
@@ -40,13 +40,13 @@ def test_expandable_segments_are_told_without_a_warning(run_cuda_program: Callab
     assert "Warning" not in done.stderr, done.stderr
 
 
-def test_settings_are_told_again_when_they_change(run_cuda_program: Callable, tmp_path: Path) -> None:
+def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable, tmp_path: Path) -> None:
     steps = ("max_split_size_mb:64", "max_split_size_mb:64", "roundup_power2_divisions:4,max_split_size_mb:128")
     run_cuda_program(PROGRAM, *steps)
-    told = settings_in(tmp_path / "t.alloctrace")
-    assert [settings["max_split_size"] for settings in told] == [(1 << 64) - 1, 64 * MIB, 128 * MIB]
-    assert [settings["roundup_power2_divisions"] for settings in told] == [[0] * 16, [0] * 16, [4] * 16]
-    assert not any(settings["expandable_segments"] for settings in told)
+    reported = settings_in(tmp_path / "t.alloctrace")
+    assert [settings["max_split_size"] for settings in reported] == [(1 << 64) - 1, 64 * MIB, 128 * MIB]
+    assert [settings["roundup_power2_divisions"] for settings in reported] == [[0] * 16, [0] * 16, [4] * 16]
+    assert not any(settings["expandable_segments"] for settings in reported)
 
 
 ROUNDING = ([0] * 16, [4] * 16, [8, *[4] * 15], *([8, 4, 4, 16, *[4] * 11, last] for last in (4, 2, 2)))

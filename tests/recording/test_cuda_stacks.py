@@ -44,9 +44,9 @@ def test_stacks_are_those_that_torch_finds(
     differences, compared = [], 0
     for name in programs:
         recorded = read_recorded(tmp_path, name, device_count=1)
-        sequence = compare_sequences(name, recorded.ours, recorded.told)
+        sequence = compare_sequences(name, recorded.ours, recorded.reported)
         assert not sequence.differences, "\n".join(sequence.differences[:20])
-        stacks = compare_stacks(name, recorded.ours, recorded.trace, recorded.told, recorded.stacks)
+        stacks = compare_stacks(name, recorded.ours, recorded.trace, recorded.reported, recorded.stacks)
         print(f"\n{stacks}; {len(recorded.stacks)} stacks", end="")
         differences += stacks.differences
         compared += stacks.events
@@ -79,14 +79,14 @@ def test_a_waiting_free_completed_by_a_call_that_goes_around_the_recorder(run_cu
         PYTHONPATH=WITH_TESTS,
     )
     recorded = read_recorded(tmp_path, "resized", device_count=1)
-    assert not compare_sequences("resized", recorded.ours, recorded.told).differences
-    stacks = compare_stacks("resized", recorded.ours, recorded.trace, recorded.told, recorded.stacks)
+    assert not compare_sequences("resized", recorded.ours, recorded.reported).differences
+    stacks = compare_stacks("resized", recorded.ours, recorded.trace, recorded.reported, recorded.stacks)
     assert not stacks.differences, "\n".join(stacks.differences[:5])
 
 
 def check_that_it_happened(name: str, recorded: Recorded) -> None:
     """That the programs do what they are there for, by torch's account."""
-    kinds, stacks = recorded.told["kind"], recorded.told["stack_id"]
+    kinds, stacks = recorded.reported["kind"], recorded.reported["stack_id"]
     innermost = {stack[0][0] for stack in recorded.stacks if stack}
     assert stacks.nunique() > 3
     if name == "autograd":
@@ -100,7 +100,7 @@ def check_that_it_happened(name: str, recorded: Recorded) -> None:
     if name == "frees":
         assert {"__del__", "left_behind", "clear", "run"} & innermost
     if name == "waiting_frees" and not has_nvidia_gpu():
-        completed = recorded.told[kinds == KINDS.index("free_completed")]
+        completed = recorded.reported[kinds == KINDS.index("free_completed")]
         assert (kinds.shift()[completed.index] != KINDS.index("free_requested")).sum() > 10
     if name == "deep":
         assert max(map(len, recorded.stacks)) > 380
@@ -115,10 +115,10 @@ def test_the_comparison_sees_wrong_stacks() -> None:
         def frames(self, stack: int) -> list[Frame]:
             return [Frame("inner", 3), Frame("outer", 7)][:stack]
 
-    told_stacks = [(), (("inner", "a.py", 3),), (("inner", "a.py", 3), ("outer", "a.py", 7))]
+    known_stacks = [(), (("inner", "a.py", 3),), (("inner", "a.py", 3), ("outer", "a.py", 7))]
     events = pd.DataFrame({"device": 0, "kind": 1, "seq": range(3), "stack_id": [0, 1, 2]})
-    assert not compare_stacks("", events, Frames(), events, told_stacks).differences
+    assert not compare_stacks("", events, Frames(), events, known_stacks).differences
     for wrong in ([1, 1, 2], [0, 2, 2], [0, 1, 1], [0, 0, 2]):
-        assert len(compare_stacks("", events.assign(stack=wrong), Frames(), events, told_stacks).differences) == 1
+        assert len(compare_stacks("", events.assign(stack_id=wrong), Frames(), events, known_stacks).differences) == 1
     another_line = [(), (("inner", "a.py", 4),), (("inner", "a.py", 3), ("another", "a.py", 7))]
     assert len(compare_stacks("", events, Frames(), events, another_line).differences) == 2

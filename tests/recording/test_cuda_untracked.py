@@ -1,4 +1,4 @@
-"""CUDA allocators that tell nothing of what they do (cudaMallocAsync, caching switched off, functions of a library):
+"""CUDA allocators that do not report what they do (cudaMallocAsync, caching switched off, functions of a library):
 what is recorded in front of them is what reaches the simulated driver."""
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
 SIMULATED = [ROOT / "tools" / "simcuda" / "run", "--memory", "80GiB"]
 
 EXPLAINED: dict[tuple[str, str], str] = {}
-"""Differences that have been looked into. By the device's name as its file tells it and the program: why the two
+"""Differences that have been looked into. By the device's name as its file gives it and the program: why the two
 sequences differ. A pair that is here must differ still, or this entry has to go."""
 
 
 def differences(ours: Sequence[Event], theirs: Sequence[Event]) -> list[str]:
-    """What would have to be changed in ours to get theirs, a line for each stretch; empty where they are the same."""
+    """What would have to change in ours to get theirs, a line for each part that differs; empty if they are equal."""
     mine, other = as_text(ours), as_text(theirs)
-    told = []
+    reported = []
     for what, start, end, other_start, other_end in difflib.SequenceMatcher(None, mine, other, False).get_opcodes():
         if what == "equal":
             continue
@@ -41,8 +41,8 @@ def differences(ours: Sequence[Event], theirs: Sequence[Event]) -> list[str]:
             ", ".join(lines[:3]) + f" and {len(lines) - 3} more" * (len(lines) > 3) if lines else "nothing"
             for lines in (mine[start:end], other[other_start:other_end])
         )
-        told.append(f"event {other_start}: {there}; on the simulated device, event {start}: {here}")
-    return told
+        reported.append(f"event {other_start}: {there}; on the simulated device, event {start}: {here}")
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ SMALL: list[Event] = [("segment_alloc", 2097152, 0), ("alloc", 512, 0), ("alloc"
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "reported"),
     [
         (SMALL, []),
         (
@@ -136,8 +136,8 @@ SMALL: list[Event] = [("segment_alloc", 2097152, 0), ("alloc", 512, 0), ("alloc"
         ),
     ],
 )
-def test_the_comparison_tells_what_differs(theirs: list[Event], told: list[str]) -> None:
-    assert differences(SMALL, theirs) == told
+def test_the_comparison_says_what_differs(theirs: list[Event], reported: list[str]) -> None:
+    assert differences(SMALL, theirs) == reported
 
 
 @needs_cuda_build

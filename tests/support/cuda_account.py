@@ -24,7 +24,7 @@ def read_driver_log(path: Path) -> dict[int, list[DriverCall]]:
 
 
 def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
-    """The same, as the recorded segments tell it."""
+    """The same, from the recorded segments."""
     calls: dict[int, list[DriverCall]] = {}
     segments = events[events["kind"].isin(list(SEGMENT_KINDS))]
     for kind, device, address, size in zip(
@@ -63,11 +63,11 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
     where an event contradicts what is live, or a state is not whole."""
     live: dict[Block, int] = {}
     begun: set[int] = set()
-    told: dict[Block, int] = {}
+    reported: dict[Block, int] = {}
     left = number = owner = 0
     columns = ("seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq")
     for seq, kind, device_name, address, size, requested, state in zip(*(events[c] for c in columns), strict=True):
-        # What the driver says comes from a thread of its own, whenever it does.
+        # What the driver says is recorded by another thread, at any time.
         if not device_name.startswith("cuda") or kind == "memory":
             continue
         device = int(device_name.removeprefix("cuda:"))
@@ -77,9 +77,9 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
             assert device == owner, f"event {seq}: of cuda:{device}, inside the state of cuda:{owner}"
             left -= 1
             if kind == "state_block" and state == 1:
-                told[block] = int(requested)
+                reported[block] = int(requested)
         elif kind == "allocator_state":
-            left, number, owner, told = int(size), seq, device, {}
+            left, number, owner, reported = int(size), seq, device, {}
         elif kind == "alloc":
             assert block not in live, f"event {seq}: alloc at {address:#x}, which is live"
             live[block] = int(size)
@@ -90,8 +90,8 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
             if owner not in begun:
                 assert not replayed, f"events of cuda:{owner} before its first state"
                 begun.add(owner)
-                live.update(told)
-                replayed = dict(told)
-            yield number, replayed, told
+                live.update(reported)
+                replayed = dict(reported)
+            yield number, replayed, reported
     assert not left, "the last state is not whole"
     yield -1, live, dict(live)

@@ -1,8 +1,8 @@
-"""A program that uses all that torch tells of its CUDA memory, and prints what it is told, a line of JSON a subject.
+"""A program that asks torch everything about its CUDA memory and prints the answers, a line of JSON for each subject.
 
     python cuda_observed.py plain|traced|late TRACE
 
-It is to print the same with and without tracing. "late" traces two stretches in the middle only, and goes on after.
+It must print the same with and without tracing. "late" traces only two ranges in the middle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-Told = Any
+Answer = Any
 MODE = sys.argv[1]
 if MODE != "plain":
     import pytorch_alloctrace as alloctrace
@@ -33,7 +33,7 @@ def text_of(error: BaseException) -> list[str]:
     return [type(error).__name__, re.sub(r"\b(pid|[Pp]rocess) \d+", r"\1 N", text)]
 
 
-def told_by(ask: Callable[[], Told]) -> Told:
+def answer_of(ask: Callable[[], Answer]) -> Answer:
     try:
         return ask()
     except Exception as error:
@@ -50,7 +50,7 @@ class Numbers:
         return self.known.setdefault(address, len(self.known))
 
 
-def layout(segments: list[dict[str, Any]]) -> Told:
+def layout(segments: list[dict[str, Any]]) -> Answer:
     """Segments and blocks without their addresses, in the order of these."""
     stream = Numbers()
     described = []
@@ -68,8 +68,8 @@ def layout(segments: list[dict[str, Any]]) -> Told:
     return described
 
 
-def history(snapshot: dict[str, Any]) -> Told:
-    """The entries of torch's own history. Those of our own reading of the state are told in docs/recording.md."""
+def history(snapshot: dict[str, Any]) -> Answer:
+    """The entries of torch's own history. Those of our own reading of the state are described in docs/recording.md."""
     address, stream = Numbers(), Numbers()
     entries = []
     for trace in snapshot["device_traces"]:
@@ -87,23 +87,23 @@ def history(snapshot: dict[str, Any]) -> Told:
     return {"entries": entries, "segments": layout(snapshot["segments"]), **other}
 
 
-def figures() -> Told:
-    told: dict[str, Told] = {"backend": torch.cuda.memory.get_allocator_backend()}
+def figures() -> Answer:
+    answers: dict[str, Answer] = {"backend": torch.cuda.memory.get_allocator_backend()}
     for device in range(torch.cuda.device_count()):
         for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-            told[f"{name} {device}"] = told_by(lambda name=name, device=device: getattr(torch.cuda, name)(device))
-        told[f"stats {device}"] = told_by(lambda device=device: torch.cuda.memory_stats(device))
-        told[f"info {device}"] = told_by(lambda device=device: torch.cuda.mem_get_info(device))
-        told[f"summary {device}"] = told_by(lambda device=device: torch.cuda.memory_summary(device))
-        told[f"fraction {device}"] = told_by(lambda d=device: torch.cuda.memory.get_per_process_memory_fraction(d))
-    told["host"] = told_by(
+            answers[f"{name} {device}"] = answer_of(lambda name=name, device=device: getattr(torch.cuda, name)(device))
+        answers[f"stats {device}"] = answer_of(lambda device=device: torch.cuda.memory_stats(device))
+        answers[f"info {device}"] = answer_of(lambda device=device: torch.cuda.mem_get_info(device))
+        answers[f"summary {device}"] = answer_of(lambda device=device: torch.cuda.memory_summary(device))
+        answers[f"fraction {device}"] = answer_of(lambda d=device: torch.cuda.memory.get_per_process_memory_fraction(d))
+    answers["host"] = answer_of(
         lambda: {name: value for name, value in torch.cuda.host_memory_stats().items() if "time" not in name}
     )
-    told["layout"] = told_by(lambda: layout(torch.cuda.memory_snapshot()))
-    return told
+    answers["layout"] = answer_of(lambda: layout(torch.cuda.memory_snapshot()))
+    return answers
 
 
-def training() -> Told:
+def training() -> Answer:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -119,7 +119,7 @@ def training() -> Told:
     return figures()
 
 
-def sizes() -> Told:
+def sizes() -> Answer:
     """Small and large blocks, freed out of order, so that segments are split and merged."""
     held = [torch.empty(1 + (n * 7919) % 3_000_000, dtype=torch.uint8, device="cuda") for n in range(300)]
     for n in range(0, 300, 3):
@@ -134,13 +134,13 @@ def sizes() -> Told:
     return [one, two, figures()]
 
 
-def streams() -> Told:
+def streams() -> Answer:
     side = torch.cuda.Stream()
     simulated = ctypes.CDLL(None)
     hold = getattr(simulated, "simcuda_hold_stream", None)
     if hold:
         hold(ctypes.c_void_p(side.cuda_stream))
-    told = []
+    answers = []
     for n in range(20):
         tensor = torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda")
         with torch.cuda.stream(side):
@@ -151,14 +151,14 @@ def streams() -> Told:
         if not hold:
             torch.cuda.synchronize()  # else the device's own time decides which frees are completed when
     if hold:
-        told.append(figures())
+        answers.append(figures())
         simulated.simcuda_release_stream(ctypes.c_void_p(side.cuda_stream))
     torch.cuda.synchronize()
     torch.empty(10, device="cuda")
-    return [*told, figures()]
+    return [*answers, figures()]
 
 
-def own_history() -> Told:
+def own_history() -> Answer:
     torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
     held = []
 
@@ -174,71 +174,71 @@ def own_history() -> Told:
     thread.start()
     thread.join()
     del thread
-    told = {"metadata": torch.cuda.memory._get_memory_metadata(), "on": torch._C._cuda_isHistoryEnabled()}
+    answers = {"metadata": torch.cuda.memory._get_memory_metadata(), "on": torch._C._cuda_isHistoryEnabled()}
     with torch.profiler.record_function("annotated"):
         held.clear()
     torch.cuda.empty_cache()
-    told["history"] = history(torch.cuda.memory._snapshot())
+    answers["history"] = history(torch.cuda.memory._snapshot())
     torch.cuda.memory._record_memory_history(enabled=None)
     torch.cuda.memory._set_memory_metadata("")
-    return told, told_by(lambda: torch._C._cuda_isHistoryEnabled())
+    return answers, answer_of(lambda: torch._C._cuda_isHistoryEnabled())
 
 
-def raw_calls() -> Told:
+def raw_calls() -> Answer:
     address = torch.cuda.caching_allocator_alloc(5_000_000)
     on_stream = torch.cuda.caching_allocator_alloc(1000, stream=torch.cuda.Stream())
-    told = [figures()]
+    answers = [figures()]
     torch.cuda.caching_allocator_delete(address)
     torch.cuda.caching_allocator_delete(on_stream)
-    told.append(told_by(lambda: torch.cuda.caching_allocator_delete(12345)))
+    answers.append(answer_of(lambda: torch.cuda.caching_allocator_delete(12345)))
     torch.cuda.caching_allocator_enable(False)
     uncached = torch.empty(4_000_000, device="cuda")
-    told.append(figures())
+    answers.append(figures())
     torch.cuda.caching_allocator_enable(True)
     del uncached
-    return [*told, figures()]
+    return [*answers, figures()]
 
 
-def fraction() -> Told:
+def fraction() -> Answer:
     before = torch.cuda.memory.get_per_process_memory_fraction()
     torch.cuda.set_per_process_memory_fraction(0.001)
-    told = [told_by(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").shape), figures()]
+    answers = [answer_of(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").shape), figures()]
     torch.cuda.set_per_process_memory_fraction(min(before, 1.0))
-    return [*told, told_by(lambda: torch.cuda.set_per_process_memory_fraction(3.0)), figures()]
+    return [*answers, answer_of(lambda: torch.cuda.set_per_process_memory_fraction(3.0)), figures()]
 
 
-def too_large() -> Told:
+def too_large() -> Answer:
     seen = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *told: seen.append([told[0], told[1]]))
-    told = told_by(lambda: torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
-    return [told, seen, figures()]
+    torch._C._cuda_attach_out_of_memory_observer(lambda *answers: seen.append([answers[0], answers[1]]))
+    answers = answer_of(lambda: torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
+    return [answers, seen, figures()]
 
 
-def pools() -> Told:
-    told = []
+def pools() -> Answer:
+    answers = []
     for settings in ({}, {"no_split": True}, {"use_on_oom": True}):
         pool = torch.cuda.MemPool(**settings)
         with torch.cuda.use_mem_pool(pool):
             held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (100, 3_000_000, 30_000_000)]
             del held[1]
             held.append(torch.empty(1_500_000, dtype=torch.uint8, device="cuda"))
-        told.append([pool.id, pool.use_count(), layout(pool.snapshot())])
+        answers.append([pool.id, pool.use_count(), layout(pool.snapshot())])
         del held
         if "use_on_oom" in settings:
             free = torch.cuda.mem_get_info()[0]
-            told.append(
-                told_by(lambda free=free: list(torch.empty(free, dtype=torch.uint8, device="cuda").shape) == [free])
+            answers.append(
+                answer_of(lambda free=free: list(torch.empty(free, dtype=torch.uint8, device="cuda").shape) == [free])
             )
             torch.cuda.empty_cache()
-        told.append(layout(pool.snapshot(include_traces=False)))
+        answers.append(layout(pool.snapshot(include_traces=False)))
         del pool
-        told.append(figures())
-    return told
+        answers.append(figures())
+    return answers
 
 
-def settings() -> Told:
+def settings() -> Answer:
     change = torch._C._accelerator_setAllocatorSettings
-    told = []
+    answers = []
     for text in (
         "expandable_segments:True",
         "roundup_power2_divisions:8",
@@ -247,14 +247,14 @@ def settings() -> Told:
         "expandable_segments:False,max_split_size_mb:100000",
         "no_such_setting:1",
     ):
-        told.append(told_by(lambda text=text: change(text)))
+        answers.append(answer_of(lambda text=text: change(text)))
         held = [torch.empty(size * 1_100_001, dtype=torch.uint8, device="cuda") for size in (1, 9, 33, 2)]
-        told += [figures(), told_by(lambda: torch.cuda.memory._snapshot()["allocator_settings"])]
+        answers += [figures(), answer_of(lambda: torch.cuda.memory._snapshot()["allocator_settings"])]
         del held
-    return told
+    return answers
 
 
-def graphs() -> Told:
+def graphs() -> Answer:
     """Capture, replay, and what torch.compile does with the pool of a graph."""
     torch.cuda.empty_cache()
     pool = torch.cuda.graph_pool_handle()
@@ -265,13 +265,13 @@ def graphs() -> Told:
         small = large[:10].clone()
         gone = large * 2
         del gone
-    told = [figures(), layout(torch.cuda.memory_snapshot(pool))]
+    answers = [figures(), layout(torch.cuda.memory_snapshot(pool))]
     graph.replay()
     state = torch._C._cuda_getCheckpointState(0, pool)
-    told.append(torch._C._has_Standard_Deleter(large.untyped_storage()._cdata))
+    answers.append(torch._C._has_Standard_Deleter(large.untyped_storage()._cdata))
     live = {tensor.untyped_storage().data_ptr() for tensor in (large, small)}
-    told.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, live))
-    told.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
+    answers.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, live))
+    answers.append(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
     with torch.cuda.stream(torch.cuda.Stream()):
         torch._C._cuda_beginAllocateCurrentStreamToPool(0, pool)
         further = torch.empty(5_000_000, device="cuda")
@@ -281,56 +281,56 @@ def graphs() -> Told:
     thread_bound = torch.empty(2_000_000, device="cuda")
     torch._C._cuda_endAllocateToPool(0, pool)
     torch._C._cuda_releasePool(0, pool)
-    told.append(layout(torch.cuda.memory_snapshot(pool)))
+    answers.append(layout(torch.cuda.memory_snapshot(pool)))
     del thread_bound
     torch._C._cuda_setCheckpointPoolState(0, state, [further.untyped_storage()._cdata], [])
-    told += [layout(torch.cuda.memory_snapshot(pool)), figures()]
+    answers += [layout(torch.cuda.memory_snapshot(pool)), figures()]
     # As torch.compile's graphs do it: a storage forgets its deleter, and one is made of a bare address.
     storage = small.untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     torch._C._free_And_Remove_DeleterFn(storage._cdata)
-    told += [figures(), torch._C._has_Standard_Deleter(storage._cdata)]
+    answers += [figures(), torch._C._has_Standard_Deleter(storage._cdata)]
     again = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", 0), size)
-    told += [again.nbytes(), torch._C._has_Standard_Deleter(again._cdata)]
+    answers += [again.nbytes(), torch._C._has_Standard_Deleter(again._cdata)]
     del again, further, storage, small, large
-    told.append(told_by(lambda: layout(torch.cuda.memory_snapshot(pool))))
+    answers.append(answer_of(lambda: layout(torch.cuda.memory_snapshot(pool))))
     graph.reset()
     del graph, state
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).cuda()
     replayed = torch.cuda.make_graphed_callables(model, (torch.randn(8, 64, device="cuda", requires_grad=True),))
     replayed(torch.randn(8, 64, device="cuda", requires_grad=True)).sum().backward()
-    told.append(figures())
+    answers.append(figures())
     del model, replayed
     gc.collect()
     torch.cuda.empty_cache()
-    return [*told, figures()]
+    return [*answers, figures()]
 
 
-def two_devices() -> Told:
+def two_devices() -> Answer:
     if torch.cuda.device_count() < 2:
         return []
     there = torch.ones(5_000_000, device="cuda:1")
     back = there.to("cuda:0").to("cuda:1", non_blocking=True)
     with torch.cuda.device(1):
         own = torch.empty_like(there)
-    told = [figures(), [str(tensor.device) for tensor in (back, own)]]
+    answers = [figures(), [str(tensor.device) for tensor in (back, own)]]
     del there, back, own
-    return [*told, figures()]
+    return [*answers, figures()]
 
 
-def pinned() -> Told:
+def pinned() -> Answer:
     tensors = [torch.empty(size, dtype=torch.uint8).pin_memory() for size in (1, 1000, 3_000_000)]
     tensors.append(torch.empty(70_000, pin_memory=True))
-    told = [[tensor.is_pinned() for tensor in tensors], torch.zeros(10).is_pinned(), figures()["host"]]
+    answers = [[tensor.is_pinned() for tensor in tensors], torch.zeros(10).is_pinned(), figures()["host"]]
     tensors[2].to("cuda", non_blocking=True)
     del tensors[2]
     torch.cuda.synchronize()
     tensors.append(torch.empty(3_000_000, dtype=torch.uint8, pin_memory=True))
     copied = torch.arange(1000.0).pin_memory().cuda().cpu()
-    return [*told, figures()["host"], copied.sum().item()]
+    return [*answers, figures()["host"], copied.sum().item()]
 
 
-def moved() -> Told:
+def moved() -> Answer:
     """Between processes, into files, and back."""
     tensor = torch.arange(1000.0).cuda()
     file = io.BytesIO()
@@ -338,13 +338,13 @@ def moved() -> Told:
     file.seek(0)
     loaded = torch.load(file)["tensor"]
     copy = pickle.loads(pickle.dumps(tensor))
-    handle = told_by(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
-    told = [loaded.cpu().sum().item(), copy.cpu().sum().item(), str(loaded.device), handle]
+    handle = answer_of(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
+    answers = [loaded.cpu().sum().item(), copy.cpu().sum().item(), str(loaded.device), handle]
     grown = torch.empty(10, device="cuda")
     grown.resize_(1_000_000)
     grown.untyped_storage().resize_(100)
-    processes = told_by(lambda: re.sub(r"\b\d+\b", "N", torch.cuda.list_gpu_processes()))
-    return [*told, grown.untyped_storage().nbytes(), processes, figures()]
+    processes = answer_of(lambda: re.sub(r"\b\d+\b", "N", torch.cuda.list_gpu_processes()))
+    return [*answers, grown.untyped_storage().nbytes(), processes, figures()]
 
 
 SUBJECTS = (
@@ -353,29 +353,29 @@ SUBJECTS = (
 )
 
 
-def tell(subject: str, told: Told) -> None:
-    print(subject, json.dumps(told), sep="\t", flush=True)
+def answer(subject: str, answers: Answer) -> None:
+    print(subject, json.dumps(answers), sep="\t", flush=True)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    # Else the thread of backward frees its last tensors while this one goes on: counters differ from run to run then.
+    # Otherwise the thread of backward frees its last tensors while this one continues: counters differ between runs.
     torch.autograd.set_multithreading_enabled(False)
     if MODE == "traced":
         alloctrace.enable(sys.argv[2])
     # Ours opens no CUDA context; nor does what is asked before there is one differ.
-    tell("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
+    answer("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
     asked = torch.cuda.memory_stats(), torch.cuda.is_initialized()
-    tell("asked early", asked)
+    answer("asked early", asked)
     for number, subject in enumerate(SUBJECTS):
         if MODE == "late" and number in (1, 6):
             alloctrace.enable(f"late-{number}-{sys.argv[2]}")
-        tell(subject.__name__, told_by(subject))
+        answer(subject.__name__, answer_of(subject))
         if MODE == "late" and number in (3, 9):
             alloctrace.disable()
     if MODE == "traced":
         alloctrace.disable()
-    tell("after", told_by(training))
+    answer("after", answer_of(training))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class History:
 
 def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
     """One row an event, devices one after the other: device, kind, address, size, stream, pool (-1, -1 where the
-    release does not tell), stack; and the stacks."""
+    release does not report), stack; and the stacks."""
     with np.load(path) as saved:
         rows, texts = saved["rows"], json.loads(str(saved["stacks"]))
     names = ["device", "kind", "address", "nbytes", "stream", "pool_first", "pool_second", "stack_id"]
@@ -114,27 +114,27 @@ class Comparison:
         return f"{self.name}: {self.events} events compared ({kinds}), {len(self.differences)} differences"
 
 
-def compare_sequences(name: str, ours: pd.DataFrame, told: pd.DataFrame) -> Comparison:
-    """Event by event on each device: kind, address, size, stream, and the pool where torch tells it."""
+def compare_sequences(name: str, ours: pd.DataFrame, reported: pd.DataFrame) -> Comparison:
+    """Event by event on each device: kind, address, size, stream, and the pool if torch reports it."""
     result = Comparison(name)
     columns = ["kind", "address", "nbytes", "stream"]
-    if (told["pool_first"] >= 0).any():
+    if (reported["pool_first"] >= 0).any():
         columns += ["pool_first", "pool_second"]
-    for device in sorted({*ours["device"], *told["device"]}):
+    for device in sorted({*ours["device"], *reported["device"]}):
         mine = ours.loc[ours["device"] == device, columns].to_numpy()
-        theirs = told.loc[told["device"] == device, columns].to_numpy()
+        theirs = reported.loc[reported["device"] == device, columns].to_numpy()
         common = min(len(mine), len(theirs))
         if len(mine) != len(theirs):
-            result.differences.append(f"cuda:{device}: {len(mine)} events recorded, torch tells {len(theirs)}")
+            result.differences.append(f"cuda:{device}: {len(mine)} events recorded, torch has {len(theirs)}")
         for index in np.flatnonzero((mine[:common] != theirs[:common]).any(axis=1)):
-            result.differences.append(f"cuda:{device}: event {index} is {mine[index]}, torch tells {theirs[index]}")
+            result.differences.append(f"cuda:{device}: event {index} is {mine[index]}, torch has {theirs[index]}")
         result.events += common
         result.kinds.update(KINDS[kind] for kind in theirs[:, 0])
     return result
 
 
 def compare_stacks(
-    name: str, ours: pd.DataFrame, trace: alloctrace.Trace, told: pd.DataFrame, stacks: list[Stack]
+    name: str, ours: pd.DataFrame, trace: alloctrace.Trace, reported: pd.DataFrame, stacks: list[Stack]
 ) -> Comparison:
     """Frame by frame, innermost first, for events that are the same ones (compare_sequences)."""
     result = Comparison(name)
@@ -142,8 +142,8 @@ def compare_stacks(
         stack: tuple((frame.function, frame.filename, frame.line) for frame in trace.frames(stack))
         for stack in ours["stack_id"].unique()
     }
-    for device in sorted({*told["device"]}):
-        mine, theirs = ours[ours["device"] == device], told[told["device"] == device]
+    for device in sorted({*reported["device"]}):
+        mine, theirs = ours[ours["device"] == device], reported[reported["device"] == device]
         for kind, seq, stack, expected in zip(
             mine["kind"], mine["seq"], mine["stack_id"], theirs["stack_id"], strict=True
         ):
@@ -153,7 +153,7 @@ def compare_stacks(
             result.kinds["with frames" if stacks[expected] else "without"] += 1
             if frames_of[stack] != stacks[expected]:
                 result.differences.append(
-                    f"cuda:{device}: {KINDS[kind]}, number {seq}: {frames_of[stack]}, torch tells {stacks[expected]}"
+                    f"cuda:{device}: {KINDS[kind]}, number {seq}: {frames_of[stack]}, torch has {stacks[expected]}"
                 )
     return result
 
@@ -180,7 +180,7 @@ class Recorded:
 
     trace: alloctrace.Trace
     ours: pd.DataFrame
-    told: pd.DataFrame
+    reported: pd.DataFrame
     stacks: list[Stack]
 
 

@@ -264,7 +264,7 @@ def exhaust(piece: int, kept: list[torch.Tensor]) -> None:
 
 
 def out_of_memory(steps: int) -> None:
-    """Runs out of memory, frees some, goes on; at last with a pool that may be used when all else is gone."""
+    """Runs out of memory, frees some, continues; at last with a pool that may be used when all else is gone."""
     free, _ = torch.cuda.mem_get_info()
     kept: list[torch.Tensor] = []
     for step in range(steps):

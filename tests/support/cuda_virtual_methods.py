@@ -16,7 +16,7 @@ PASSED_ON_BY_A_FUNCTION = {"recordStream": "record_stream_untracked(next(), bloc
 
 @dataclass(frozen=True)
 class Method:
-    """A virtual member function: `signature` tells it from all others, whatever its parameters are called."""
+    """A virtual member function: `signature` distinguishes it from all others, whatever its parameters are called."""
 
     signature: str
     name: str
@@ -132,7 +132,7 @@ def declaration(texts: list[str], name: str) -> tuple[str, str]:
     for text in texts:
         if known := class_of(without_comments(text), name):
             return known
-    raise AssertionError(f"class {name} is in none of these files: the test must be told where it is")
+    raise AssertionError(f"class {name} is in none of these files: name its file in the test")
 
 
 def virtual_methods(headers: list[str], name: str) -> dict[str, Method]:

@@ -4,8 +4,8 @@ real GPU by tools/gpu_check, and on the simulated device by the tests, to be com
     python gpu_programs.py NAME TRACE
 
 records one of them. Seeds are fixed, no shape hangs on a value that the device computes, and nothing is measured by
-what the device has free. What would differ for reasons of its own is switched off: cuDNN, which the simulated device
-does not have; the thread of backward, which frees its last tensors while the program goes on; autocast's cache, which
+what the device has free. What would differ for other reasons is switched off: cuDNN, which the simulated device
+does not have; the thread of backward, which frees its last tensors while the program continues; autocast's cache, which
 is freed in the order of its addresses.
 """
 
@@ -63,7 +63,7 @@ def graphs(steps: int) -> None:
 
 
 def out_of_memory(steps: int) -> None:
-    """Refused by torch's limit, and by the driver, which no device can satisfy; goes on with what is left."""
+    """Refused by torch's limit, and by the driver, which no device can satisfy; continues with what is left."""
     import torch
     from cuda_programs import exhaust
 
@@ -127,7 +127,7 @@ def sequence_of(events: pd.DataFrame) -> list[Event]:
 
 
 def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 300) -> list[Event]:
-    """The sequence of a program, recorded in a process of its own; `launcher` starts it, as tools/simcuda/run does."""
+    """The sequence of a program, recorded in a separate process; `launcher` starts it, as tools/simcuda/run does."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
     package = str(Path(alloctrace.__file__).resolve().parent.parent)

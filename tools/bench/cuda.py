@@ -1,7 +1,7 @@
 """What recording the CUDA allocator costs, against the plain program and against torch's own history, all in one run.
 
 The unit is the pair: one `torch.empty(1000, device="cuda")` made and freed, 20 Python frames deep. Each recorder has a
-process of its own, for what it attaches to the allocator stays; rounds alternate between the processes, so that a
+separate process, because what it attaches to the allocator stays; rounds alternate between the processes, so that a
 machine that gets slower gets slower for all.
 
 Where there is no GPU it runs on the simulated device: the allocator, the operators and their dispatch are torch's own
