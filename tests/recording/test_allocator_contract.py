@@ -111,7 +111,7 @@ def test_a_failed_allocation_is_the_same_to_the_program_and_leaves_no_block(reco
     assert recorded.blocks("error") == recorded.expected["around error"]
     assert recorded.freed("error") == [address for address, _ in recorded.expected["around error"]]
     ooms = [event.size for event in recorded.events("error", OOM)]
-    assert ooms == ([1 << 60] if recorded.allocator.startswith("cuda") else [])
+    assert ooms == ([1 << 59] if recorded.allocator.startswith("cuda") else [])
 
 
 def test_native_threads_that_allocate_at_once(recorded: Recorded) -> None:
