@@ -15,8 +15,8 @@ from running import ROOT, program_environment
 
 import pytorch_alloctrace as alloctrace
 
-# In one build for both probes. The sanitizer sees no copy that the compiler makes of a memcpy, and does not model fences
-# (the one in the spool orders stores for a reader in another process).
+# In one build for both probes. The sanitizer does not see the copies that the compiler makes of a memcpy, and does not
+# model fences (the one in the spool orders stores for a reader in another process).
 OPTIONS = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin-memcpy", "-finstrument-functions"]
 
 
@@ -38,14 +38,14 @@ def test_no_race_in_a_recording_of_many_threads(tmp_path: Path, ring: int, wait_
     source.write_text("\n".join(f"line {number}" for number in range(1, 5)))  # of eight that are asked for
     (taken,) = run_probe("ring_probe.cpp", path, tmp_path / "spool", source, ring, wait_ns, threads, each)
     trace = alloctrace.load(path)
-    events = trace.events(kinds=["alloc"], columns=["thread", "address", "size"])
+    events = trace.events(kinds=["alloc"], columns=["thread", "address", "nbytes"])
     assert len(events) == taken and trace.integrity.missing_events == trace.integrity.corrupt_blocks == 0
     assert trace.integrity.lost == threads * each - taken
     assert (trace.integrity.lost > 0) == (wait_ns == 0)
     for thread in range(1, threads + 1):
         mine = events[events["thread"] == thread]
         address = mine["address"].to_numpy().astype(np.int64)
-        assert (np.diff(address) > 0).all() and (mine["size"].to_numpy() == address * thread).all()
+        assert (np.diff(address) > 0).all() and (mine["nbytes"].to_numpy() == address * thread).all()
 
 
 def test_finding_a_location_costs_the_same_however_many_there_are(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_hung_file_system_costs_its_lines_and_no_event(
     assert trace.integrity.lost == 0 and trace.integrity.state == "complete"
     events = trace.events(kinds=["alloc"])
     assert len(events) == 200_001
-    inner, outer = trace.frames(events["stack"].iloc[0])[:2]
+    inner, outer = trace.frames(events["stack_id"].iloc[0])[:2]
     assert inner.filename.endswith("model.py") and inner.source is None
     assert outer.filename.endswith("program.py") and outer.source == "    layer()"
 
@@ -65,7 +65,7 @@ def test_a_program_that_ends_at_once_has_the_lines_of_a_slow_file_system(
             layer()
             flushed = session.load()
             events = flushed.events(kinds=["alloc"])
-            print(flushed.frames(events["stack"].iloc[0])[0].source)
+            print(flushed.frames(events["stack_id"].iloc[0])[0].source)
         alloctrace.enable("ended.alloctrace")
         layer()
         """,
@@ -75,4 +75,4 @@ def test_a_program_that_ends_at_once_has_the_lines_of_a_slow_file_system(
     line = MODEL.splitlines()[1]
     assert done.stdout == line + "\n"
     trace = alloctrace.load(tmp_path / "ended.alloctrace")
-    assert trace.frames(trace.events(kinds=["alloc"])["stack"].iloc[0])[0].source == line
+    assert trace.frames(trace.events(kinds=["alloc"])["stack_id"].iloc[0])[0].source == line
