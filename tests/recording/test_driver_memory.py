@@ -20,7 +20,7 @@ extra = os.environ["SIMCUDA_NVML_EXTRA"]
 session = alloctrace.enable("t.alloctrace", devices=("cuda",))
 def wait_for(used):
     # Until a sample shows it; the test's timeout ends a wait that is in vain.
-    while used << 20 not in list(session.load().driver_memory("cuda:0")["used"]):
+    while used << 20 not in list(session.load().driver_memory(device="cuda:0")["used"]):
         time.sleep(0.1)
 blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
 wait_for(100 + 600 + 1024)

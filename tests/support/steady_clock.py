@@ -16,7 +16,7 @@ from format_reader import BLOCK_HEADER, EVENTS, FILE_HEADER, Anchor, Block, Curs
 
 import pytorch_alloctrace as alloctrace
 
-MARK, MEMORY = 11, 17
+FREE_REQUESTED, FREE_COMPLETED, MARK, MEMORY = 2, 3, 11, 17
 TICK = "tick"
 TICK_NS = 2_000_000
 
@@ -30,25 +30,25 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     trace = TraceFile(path)
     first = trace.first
     names = {number for number, text in trace.names.strings.items() if text == TICK.encode()}
-    # The raw times between two ticks, each span with the tick that ends it; the last with the end of the trace.
-    spans: list[list[int]] = [[]]
+    # The raw times between two ticks, each span with the tick that ends it; the last with the end of the trace. No time
+    # passes from free_requested to free_completed of the same block.
+    spans: list[list[tuple[int, bool]]] = [[]]
+    given_up = -1
     for _, event in trace.events():
-        if event.kind != MEMORY:  # sampled by the real clock: it must not shift what the program did
-            spans[-1].append(event.time)
-            if event.kind == MARK and event.size in names:
-                spans.append([])
+        if event.kind == MEMORY:  # sampled by the real clock: it must not shift what the program did
+            continue
+        spans[-1].append((event.time, event.kind != FREE_COMPLETED or event.address != given_up))
+        given_up = event.address if event.kind == FREE_REQUESTED else -1
+        if event.kind == MARK and event.size in names:
+            spans.append([])
     if len(spans) == 1:
         return 0
-    spans[-1].append(max(trace.latest.counter, *spans[-1], *spans[-2]))
-    counters = [first.counter, *(time for span in spans for time in span)]
-    steady = [
-        0.0,
-        *(
-            (number + place / len(span)) * tick_ns
-            for number, span in enumerate(spans)
-            for place in range(1, len(span) + 1)
-        ),
-    ]
+    counters, steady = [first.counter], [0.0]
+    spans[-1].append((max(trace.latest.counter, *(time for span in spans for time, _ in span)), True))
+    for number, span in enumerate(spans):
+        places = np.cumsum([passes for _, passes in span])
+        counters += [time for time, _ in span]
+        steady += list((number + places / places[-1]) * tick_ns)
     # Threads may take their times in another order than their numbers.
     known = np.maximum.accumulate(counters) - first.counter
 
