@@ -20,7 +20,7 @@ void add_context(python::HookScope& scope, Event& event, const Location& where);
 // GIL, calls no torch operator. Does nothing when no session is on.
 void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
 
-// A position that the program sets in the trace (a step, a mark): no device, `value` as EventKind says.
+// A position that the program sets in the trace (a step, a mark): no device, `value` as PositionFields says.
 void record_position(EventKind kind, std::uint64_t value) noexcept;
 void record_position(EventKind kind, const std::string& name) noexcept;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../../csrc/core/format/definitions.h"
+#include "../../csrc/core/format/event_fields.h"
 #include "native_model.h"
 #include "trace_maker.h"
 
@@ -255,22 +256,22 @@ class Training : public EventSink {
         event.kind = EventKind::kStateSegment;
         event.address = address;
         event.size = segment.size;
-        event.node_sequence = first.large ? kLargeSegment : 0;
+        StateSegmentFields(event).flags = first.large ? kLargeSegment : 0;
         state.push_back(event);
         event.kind = EventKind::kStateBlock;
         for (BlockId id = segment.first; id != kNoBlock; id = model.block(id).after) {
           const NativeModel::Block& block = model.block(id);
           event.address = block.address;
           event.size = block.size;
-          event.sequence = block.requested;
-          event.node_sequence = block.state;
+          StateBlockFields(event).requested = block.requested;
+          StateBlockFields(event).state = block.state;
           state.push_back(event);
         }
       }
       Event event{};
       event.kind = EventKind::kAllocatorState;
       event.location = location(device, 0);
-      event.size = state.size();
+      AllocatorStateFields(event).entries = state.size();
       maker_.push(event);
       for (const Event& each : state) maker_.push(each);
     }

@@ -20,28 +20,26 @@ enum class EventKind : std::uint8_t {
   kSegmentMap = 6,
   kSegmentUnmap = 7,
   kSnapshot = 8,  // torch was asked for a snapshot; the trace has the state itself only where kAllocatorState follows
-  kOom = 9,       // address: free bytes of the device
-  kStep = 10,     // size: the number of the step that ends here
-  kMark = 11,     // size: string id of the name
-  kRegionBegin = 12,  // size: string id of the name
-  kRegionEnd = 13,    // size: string id of the name
-  kLost = 14,         // size: how many events are missing here; address: a LossCause
-  kRaw = 15,          // an action this build does not know; address and size as torch gave them, sequence: its number
-  // What the driver reports of a device: address: bytes used, size: its memory, sequence: bytes used by this process,
-  // node_sequence: by others (both all ones where unknown). For the cpu: address: bytes resident, size: the machine's.
-  kMemory = 17,
-  kConfig = 18,        // size: string id of the allocator's settings, as JSON
-  kNoSplit = 19,       // blocks of this pool are never split from now on
-  kStateSegment = 20,  // node_sequence: SegmentFlags
-  kStateBlock = 21,    // size: after rounding, sequence: as requested, node_sequence: a BlockState
-  kLatency = 22,       // address: sequence number of the event whose call it was, size: nanoseconds
+  kOom = 9,
+  kStep = 10,  // a step ends here
+  kMark = 11,
+  kRegionBegin = 12,
+  kRegionEnd = 13,
+  kLost = 14,     // events are missing here
+  kRaw = 15,      // an action this build does not know
+  kMemory = 17,   // what the driver reports of a device, or the system of this process
+  kConfig = 18,   // the allocator's settings, at the start and when they change
+  kNoSplit = 19,  // blocks of this pool are never split from now on
+  kStateSegment = 20,
+  kStateBlock = 21,
+  kLatency = 22,  // how long a call took
   kEmptyCache = 23,
   kStreamUse = 24,       // record_stream: the block is used on the stream of this location
-  kAllocatorState = 25,  // size: number of state_segment and state_block events that follow, directly
-  // A pool goes back to an earlier state (setCheckpointPoolState): address: 1 where that begins, 0 where it is done.
+  kAllocatorState = 25,  // kStateSegment and kStateBlock events follow
+  // A pool goes back to an earlier state (setCheckpointPoolState): where that begins, and where it is done.
   // Whatever the settings, what this thread allocates on the device in between has exactly the sizes it had then.
   kPoolRestore = 26,
-  kPoolUse = 27,        // allocations go to the pool of this location from now on (address: 1), or no longer (0)
+  kPoolUse = 27,        // allocations go to the pool of this location from now on, or no longer
   kPoolAllocator = 28,  // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
 };
 constexpr std::size_t kEventKindCount = 29;
@@ -58,7 +56,7 @@ enum class LossCause : std::uint8_t {
 };
 constexpr std::size_t kLossCauseCount = 3;
 
-// The meanings below are those of allocation events; other kinds reuse `address` and `size` as EventKind says.
+// The fields of an allocation. What other kinds of events keep in them has names in event_fields.h.
 struct Event {
   std::uint32_t commit;  // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
   std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "../format/event_fields.h"
 #include "spool.h"
 #include "wait.h"
 
@@ -164,8 +165,8 @@ void Spool::report_losses() noexcept {
     Event lost{};
     lost.kind = EventKind::kLost;
     lost.time = read_counter();
-    lost.address = cause;
-    lost.size = missing;
+    LostFields(lost).cause = cause;
+    LostFields(lost).count = missing;
     commit(position, lost);
   }
 }

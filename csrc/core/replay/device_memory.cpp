@@ -65,14 +65,14 @@ const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64
       return unmap(event);
     case EventKind::kConfig:
       rules_.reports_segments = true;
-      rules_.settings.read(definitions_->string(static_cast<std::uint32_t>(event.size)));
+      rules_.settings.read(definitions_->string(static_cast<std::uint32_t>(ConfigFields(event).settings)));
       return nullptr;
     case EventKind::kPoolRestore:
-      rules_.restoring_thread = event.address != 0 ? event.thread : 0;
+      rules_.restoring_thread = PoolSwitchFields(event).begins != 0 ? event.thread : 0;
       return nullptr;
     case EventKind::kPoolUse:
       std::erase(rules_.left_pools, pool_of(event.location));
-      if (event.address == 0) rules_.left_pools.push_back(pool_of(event.location));
+      if (PoolSwitchFields(event).begins == 0) rules_.left_pools.push_back(pool_of(event.location));
       return nullptr;
     case EventKind::kPoolAllocator:
       rules_.own_pools.push_back(pool_of(event.location));
@@ -539,9 +539,10 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
       if (address != end) return false;
       address = event.address;
       end = address + event.size;
+      const std::uint64_t flags = StateSegmentFields(event).flags;
       const std::uint32_t index =
-          made.add_segment_record(address, event.size, event.location, (event.node_sequence & kExpandableSegment) != 0);
-      made.set_large(index, (event.node_sequence & kLargeSegment) != 0);
+          made.add_segment_record(address, event.size, event.location, (flags & kExpandableSegment) != 0);
+      made.set_large(index, (flags & kLargeSegment) != 0);
       made.totals_.reserved += event.size;
       last = kNoPiece;
       continue;
@@ -552,13 +553,14 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     Piece piece;
     piece.address = event.address;
     piece.size = event.size;
-    piece.requested = event.sequence;
+    const StateBlockFields reported(event);
+    piece.requested = reported.requested;
     piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
     piece.birth = ++sequence;  // its own, or near it where events of other devices stand between: no two have the same
     piece.birth_ns = time_ns;
-    piece.state = event.node_sequence == kBlockAllocated     ? PieceState::kAllocated
-                  : event.node_sequence == kBlockPendingFree ? PieceState::kPendingFree
-                                                             : PieceState::kFree;
+    piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
+                  : reported.state == kBlockPendingFree ? PieceState::kPendingFree
+                                                        : PieceState::kFree;
     const PieceIndex* known = piece_at_.find(event.address);
     if (known && piece.state != PieceState::kFree && pieces_[*known].state == piece.state) {
       piece.birth = pieces_[*known].birth;
@@ -616,7 +618,7 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
                         view.total_size, event.size);
       }
       const std::uint64_t flags = (view.is_large ? kLargeSegment : 0) | (view.is_expandable ? kExpandableSegment : 0);
-      if (view.location != event.location || flags != event.node_sequence) {
+      if (view.location != event.location || flags != StateSegmentFields(event).flags) {
         return sentence("the segment at 0x%" PRIx64 " is of another stream, pool or kind", view.address);
       }
       block = view.first_block;
@@ -631,13 +633,14 @@ std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
       return sentence("the block at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, piece.address,
                       piece.size, event.size);
     }
-    if (block_state(piece.state) != event.node_sequence) {
+    const StateBlockFields reported(event);
+    if (block_state(piece.state) != reported.state) {
       return sentence("the block at 0x%" PRIx64 " is %s, in the state %s", piece.address,
-                      name_of(block_state(piece.state)), name_of(event.node_sequence));
+                      name_of(block_state(piece.state)), name_of(reported.state));
     }
-    if (piece.state != PieceState::kFree && piece.requested != event.sequence) {
+    if (piece.state != PieceState::kFree && piece.requested != reported.requested) {
       return sentence("the block at 0x%" PRIx64 " was requested with %" PRIu64 " bytes, in the state %" PRIu64,
-                      piece.address, piece.requested, event.sequence);
+                      piece.address, piece.requested, reported.requested);
     }
   }
   if (block != block_end) return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);

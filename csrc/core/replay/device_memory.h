@@ -17,7 +17,7 @@
 #include "../base/address_map.h"
 #include "../base/pages.h"
 #include "../format/definitions.h"
-#include "../format/event.h"
+#include "../format/event_fields.h"
 #include "allocator_rules.h"
 #include "free_sizes.h"
 

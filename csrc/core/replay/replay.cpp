@@ -12,22 +12,22 @@ const DeviceMemory* Replay::find(std::int32_t device_type, std::int32_t device_i
 }
 
 std::size_t Replay::device_of(std::uint32_t location) {
-  if (location >= told_.device_of_location.size()) told_.device_of_location.resize(location + std::size_t{1}, SIZE_MAX);
-  std::size_t& index = told_.device_of_location[location];
+  if (location >= seen_.device_of_location.size()) seen_.device_of_location.resize(location + std::size_t{1}, SIZE_MAX);
+  std::size_t& index = seen_.device_of_location[location];
   if (index != SIZE_MAX) return index;
   const Location& where = definitions_->location(location);
   const DeviceMemory* const known = find(where.device_type, where.device_index);
   index = known ? static_cast<std::size_t>(known - devices_.data()) : devices_.size();
   if (!known) {
     devices_.emplace_back(where.device_type, where.device_index, *definitions_);
-    told_.is_known.push_back(!told_.had_loss);
-    told_.was_in_use.push_back(false);
+    seen_.is_known.push_back(!seen_.had_loss);
+    seen_.was_in_use.push_back(false);
   }
   return index;
 }
 
 Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings) {
-  told_.time_ns = time_ns;
+  seen_.time_ns = time_ns;
   switch (event.kind) {
     case EventKind::kAlloc:
     case EventKind::kFreeRequested:
@@ -42,11 +42,11 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
     case EventKind::kPoolUse:
     case EventKind::kPoolAllocator: {
       const std::size_t device = device_of(event.location);
-      if (told_.state.left != 0 && device == told_.state.device) void_state(findings);
+      if (seen_.state.left != 0 && device == seen_.state.device) void_state(findings);
       const std::uint32_t forward_stack = event.kind == EventKind::kAlloc ? forward_.take(event) : 0;
       const char* const problem = devices_[device].apply(event, sequence, time_ns, forward_stack);
       if (problem && findings) {
-        if (told_.is_known[device]) {
+        if (seen_.is_known[device]) {
           ++findings->contradictions;
           if (findings->kept_contradictions.size() < ReplayFindings::kKept) {
             findings->kept_contradictions.push_back({sequence, device, problem});
@@ -58,16 +58,16 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
       return {static_cast<std::ptrdiff_t>(device), forward_stack};
     }
     case EventKind::kAllocatorState:
-      if (told_.state.left != 0) void_state(findings);
-      told_.state = {device_of(event.location), sequence, event.size, time_ns, {}};
-      if (told_.state.left != 0) return {};
+      if (seen_.state.left != 0) void_state(findings);
+      seen_.state = {device_of(event.location), sequence, AllocatorStateFields(event).entries, time_ns, {}};
+      if (seen_.state.left != 0) return {};
       break;
     case EventKind::kStateSegment:
     case EventKind::kStateBlock:
-      if (told_.state.left == 0 || device_of(event.location) != told_.state.device)
+      if (seen_.state.left == 0 || device_of(event.location) != seen_.state.device)
         return {};  // its beginning is missing
-      told_.state.events.push_back(event);
-      if (--told_.state.left != 0) return {};
+      seen_.state.events.push_back(event);
+      if (--seen_.state.left != 0) return {};
       break;
     case EventKind::kLost:
       note_loss();
@@ -76,53 +76,53 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
       return {};
   }
   end_state(findings);
-  return {static_cast<std::ptrdiff_t>(told_.state.device)};
+  return {static_cast<std::ptrdiff_t>(seen_.state.device)};
 }
 
 // Events of it are missing.
 void Replay::void_state(ReplayFindings* findings) {
   if (findings) ++findings->void_states;
-  told_.state.left = 0;
+  seen_.state.left = 0;
   note_loss();
 }
 
 void Replay::end_state(ReplayFindings* findings) {
-  DeviceMemory& device = devices_[told_.state.device];
+  DeviceMemory& device = devices_[seen_.state.device];
   const bool is_first = device.is_untouched();  // a recording that began in mid-run
-  if (is_first && !told_.state.events.empty()) told_.was_in_use[told_.state.device] = true;
-  const std::string difference = device.difference_to(told_.state.events);
+  if (is_first && !seen_.state.events.empty()) seen_.was_in_use[seen_.state.device] = true;
+  const std::string difference = device.difference_to(seen_.state.events);
   if (findings) {
     ++findings->states;
     if (difference.empty() || is_first) {
       ++findings->agreeing;
-    } else if (!told_.is_known[told_.state.device]) {
+    } else if (!seen_.is_known[seen_.state.device]) {
       ++findings->resumed;
     } else if (findings->differences.size() < ReplayFindings::kKept) {
-      findings->differences.push_back({told_.state.sequence, told_.state.device, difference});
+      findings->differences.push_back({seen_.state.sequence, seen_.state.device, difference});
     }
   }
-  if (difference.empty() || device.adopt(told_.state.events, told_.state.sequence, told_.state.time_ns)) {
-    told_.is_known[told_.state.device] = true;
+  if (difference.empty() || device.adopt(seen_.state.events, seen_.state.sequence, seen_.state.time_ns)) {
+    seen_.is_known[seen_.state.device] = true;
   } else if (findings) {
     ++findings->void_states;
   }
-  told_.state.events.clear();
+  seen_.state.events.clear();
 }
 
 void Replay::note_loss() {
-  told_.had_loss = true;
-  std::fill(told_.is_known.begin(), told_.is_known.end(), false);
+  seen_.had_loss = true;
+  std::fill(seen_.is_known.begin(), seen_.is_known.end(), false);
 }
 
 PackedReplay Replay::packed() const {
   const std::size_t forward_bytes = forward_.changed_bytes();
-  PackedReplay packed{told_, forward_.rings(), forward_bytes, {}};
+  PackedReplay packed{seen_, forward_.rings(), forward_bytes, {}};
   for (const DeviceMemory& device : devices_) packed.devices.push_back(device.packed());
   return packed;
 }
 
 void Replay::unpack(const PackedReplay& packed) {
-  told_ = packed.told;
+  seen_ = packed.told;
   forward_.become(packed.forward);
   // Devices that there are stay: their memory need not be asked for again.
   while (devices_.size() > packed.devices.size()) devices_.pop_back();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../format/definitions.h"
-#include "../format/event.h"
+#include "../format/event_fields.h"
 #include "device_memory.h"
 #include "forward_stacks.h"
 
@@ -83,9 +83,9 @@ class Replay {
   // nullptr for a device that has no events yet.
   const DeviceMemory* find(std::int32_t device_type, std::int32_t device_index) const;
   // Whether the device's first events were a state with memory in it: it was in use before the recording began.
-  bool was_in_use(std::size_t device) const { return told_.was_in_use[device]; }
+  bool was_in_use(std::size_t device) const { return seen_.was_in_use[device]; }
   // Time of the last event that was taken in; 0 before the first.
-  std::int64_t time_ns() const { return told_.time_ns; }
+  std::int64_t time_ns() const { return seen_.time_ns; }
   // A copy to keep, and the way back from one.
   PackedReplay packed() const;
   void unpack(const PackedReplay& packed);
@@ -102,7 +102,7 @@ class Replay {
  private:
   const DeviceMemory* known_device(std::uint32_t location) const {
     const std::size_t index =
-        location < told_.device_of_location.size() ? told_.device_of_location[location] : SIZE_MAX;
+        location < seen_.device_of_location.size() ? seen_.device_of_location[location] : SIZE_MAX;
     return index < devices_.size() ? &devices_[index] : nullptr;
   }
   std::size_t device_of(std::uint32_t location);
@@ -112,7 +112,7 @@ class Replay {
   const Definitions* definitions_;
   ForwardStacks forward_;
   std::vector<DeviceMemory> devices_;
-  ReplayKnowledge told_;
+  ReplayKnowledge seen_;
 };
 
 }  // namespace alloctrace

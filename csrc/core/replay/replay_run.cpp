@@ -47,16 +47,17 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
 }
 
 void ReplayRun::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
-  PositionEvent position{event.kind, sequence, time_ns, event.size, {}};
+  PositionEvent position{event.kind, sequence, time_ns, PositionFields(event).value, {}};
   for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
   positions_.push_back(std::move(position));
 }
 
 void ReplayRun::take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
   const Location& where = trace_->definitions().location(event.location);
-  MemorySample sample{sequence, time_ns, where.device_type, where.device_index, event.address, event.size};
-  sample.by_this_process = event.sequence;
-  sample.by_others = event.node_sequence;
+  const MemoryFields reported(event);
+  MemorySample sample{sequence, time_ns, where.device_type, where.device_index, reported.used, reported.total};
+  sample.by_this_process = reported.by_this_process;
+  sample.by_others = reported.by_others;
   const DeviceMemory* const memory = replay.find(where.device_type, where.device_index);
   if (!memory || (memory->is_untouched() && !memory->reports_segments())) {
     early_samples_.push_back(samples_.size());

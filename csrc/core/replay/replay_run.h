@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
 #include "memory_timeline.h"
 #include "replay.h"
@@ -15,13 +16,13 @@
 namespace alloctrace {
 
 // What the driver reported of a device's memory (for the cpu: the system of this process's), and what torch's allocator
-// had reserved there then. In bytes, or kUnknown.
+// had reserved there then. In bytes, or kUnknownBytes.
 struct MemorySample {
-  static constexpr std::uint64_t kUnknown = UINT64_MAX;
   std::uint64_t sequence = 0;
   std::int64_t time_ns = 0;
   std::int32_t device_type = 0, device_index = 0;
-  std::uint64_t used = 0, total = 0, by_this_process = kUnknown, by_others = kUnknown, reserved = kUnknown;
+  std::uint64_t used = 0, total = 0, by_this_process = kUnknownBytes, by_others = kUnknownBytes,
+                reserved = kUnknownBytes;
 };
 
 // A step's end, a mark, a region's begin or end.

@@ -183,7 +183,7 @@ py::dict sample_columns(const std::vector<MemorySample>& samples) {
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(samples, get); };
   const auto add_bytes = [&](const char* name, std::uint64_t MemorySample::* bytes) {
     result[name] = integers(samples, [bytes](const MemorySample& row) {
-      return row.*bytes == MemorySample::kUnknown ? std::int64_t{-1} : clamped(row.*bytes);
+      return row.*bytes == kUnknownBytes ? std::int64_t{-1} : clamped(row.*bytes);
     });
   };
   add("seq", [](const MemorySample& row) { return row.sequence; });

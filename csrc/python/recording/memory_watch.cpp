@@ -10,7 +10,7 @@
 
 #include "../../core/base/clock.h"
 #include "../../core/base/thread.h"
-#include "../../core/format/event.h"
+#include "../../core/format/event_fields.h"
 #include "../../system/nvml.h"
 #include "../../system/process_memory.h"
 #include "session.h"
@@ -22,7 +22,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(100);
 // A call to the driver that has lasted so long is taken to hang.
 constexpr auto kPatience = std::chrono::milliseconds(100);
-constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
 // A thread was left behind in a call, or a child was forked in the middle of one: another call would hang too.
 std::atomic<bool> driver_hangs{false};
@@ -136,18 +135,19 @@ class MemoryWatch {
 
   void sample() {
     Event host{};
-    host.address = resident_bytes();
-    host.size = machine_bytes();
+    MemoryFields(host).used = resident_bytes();
+    MemoryFields(host).total = machine_bytes();
     push_if_changed(host, {0, 0, 0, 0, 0}, last_host_);
     for (Watched& watched : watched_) {
       if (!devices_in_use[static_cast<std::size_t>(watched.device.index)].load(std::memory_order_relaxed)) continue;
       const std::optional<DriverMemory> memory = ask_driver(watched);
       if (!memory) continue;
       Event event{};
-      event.address = memory->used;
-      event.size = memory->total;
-      event.sequence = memory->by_this_process.value_or(kUnknown);
-      event.node_sequence = memory->by_others.value_or(kUnknown);
+      const MemoryFields fields(event);
+      fields.used = memory->used;
+      fields.total = memory->total;
+      fields.by_this_process = memory->by_this_process.value_or(kUnknownBytes);
+      fields.by_others = memory->by_others.value_or(kUnknownBytes);
       push_if_changed(event, {watched.device.type, watched.device.index, 0, 0, 0}, watched.last);
     }
   }
@@ -167,9 +167,10 @@ class MemoryWatch {
   // takes memory from the driver, before torch's own event of it.
   void push_if_changed(Event& event, const Location& where, Last& last) const {
     event.kind = EventKind::kMemory;
-    const bool changed = last.event.kind != EventKind::kMemory || event.address != last.event.address ||
-                         event.size != last.event.size || event.sequence != last.event.sequence ||
-                         event.node_sequence != last.event.node_sequence;
+    const MemoryFields now(event), before(last.event);
+    const bool changed = last.event.kind != EventKind::kMemory || now.used != before.used ||
+                         now.total != before.total || now.by_this_process != before.by_this_process ||
+                         now.by_others != before.by_others;
     if (!changed && last.is_repeated) return;
     // Not before: a session would have to wait for a call that hangs in this scope.
     HookScope scope;

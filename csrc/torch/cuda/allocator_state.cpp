@@ -1,5 +1,6 @@
 #include "allocator_state.h"
 
+#include "../../core/format/event_fields.h"
 #include "tracker.h"
 
 namespace alloctrace::torch_side {
@@ -28,18 +29,22 @@ void push_state(python::Session& session, int device, const std::vector<native::
   std::uint64_t count = segments.size();
   for (const native::SegmentInfo& segment : segments) count += segment.blocks.size();
   event.location = session.recorder.location({kCudaType, device, 0, 0, 0});
-  push(EventKind::kAllocatorState, 0, count);
+  event.kind = EventKind::kAllocatorState;
+  AllocatorStateFields(event).entries = count;
+  session.recorder.push(event);
   for (const native::SegmentInfo& segment : segments) {
     const auto& pool = segment.owner_private_pool_id;
     event.location = session.recorder.location(
         {kCudaType, device, reinterpret_cast<std::uint64_t>(segment.stream), pool.first, pool.second});
-    event.node_sequence = (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
-    event.sequence = 0;
+    StateBlockFields(event).requested = 0;  // of the last block of the segment before
+    StateSegmentFields(event).flags =
+        (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
     push(EventKind::kStateSegment, segment.address, segment.total_size);
     std::uint64_t address = segment.address;  // blocks tile their segment
     for (const native::BlockInfo& block : segment.blocks) {
-      event.sequence = block.requested_size;
-      event.node_sequence = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
+      const StateBlockFields fields(event);
+      fields.requested = block.requested_size;
+      fields.state = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
       push(EventKind::kStateBlock, address, block.size);
       address += block.size;
     }

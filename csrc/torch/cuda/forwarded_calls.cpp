@@ -6,17 +6,20 @@
 namespace alloctrace::torch_side {
 namespace {
 
-void record_pool_restore(c10::DeviceIndex device, std::uintptr_t begins) noexcept {
-  if (cuda_is_traced())
-    record_cuda_call(EventKind::kPoolRestore, reinterpret_cast<const void*>(begins), 0, {kCudaType, device, 0, 0, 0});
+void record_pool_switch(EventKind kind, bool begins, c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  if (!cuda_is_traced()) return;
+  Event event{};
+  event.kind = kind;
+  PoolSwitchFields(event).begins = begins;
+  record_cuda_call(event, {kCudaType, device, 0, pool.first, pool.second});
 }
 
 }  // namespace
 
 RecordedPoolRestore::RecordedPoolRestore(c10::DeviceIndex device) noexcept : device_(device) {
-  record_pool_restore(device, 1);
+  record_pool_switch(EventKind::kPoolRestore, true, device, {0, 0});
 }
-RecordedPoolRestore::~RecordedPoolRestore() { record_pool_restore(device_, 0); }
+RecordedPoolRestore::~RecordedPoolRestore() { record_pool_switch(EventKind::kPoolRestore, false, device_, {0, 0}); }
 
 void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   if (cuda_is_traced())
@@ -24,9 +27,7 @@ void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexc
 }
 
 void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept {
-  if (cuda_is_traced())
-    record_cuda_call(EventKind::kPoolUse, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(begins)), 0,
-                     {kCudaType, device, 0, pool.first, pool.second});
+  record_pool_switch(EventKind::kPoolUse, begins, device, pool);
 }
 
 void record_empty_cache(c10::MempoolId_t pool) noexcept {

@@ -53,8 +53,7 @@ void* alloctrace_malloc(std::size_t size, int device, cudaStream_t stream) {
     cudaGetLastError();  // the null pointer reports it; left in place, it would surface at some innocent call later
     std::size_t free_bytes = 0, total_bytes = 0;
     if (pair_records() && cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
-      alloctrace::torch_side::record_cuda_call(EventKind::kOom, reinterpret_cast<const void*>(free_bytes), size,
-                                               location_of(device, stream));
+      alloctrace::torch_side::record_cuda_oom(free_bytes, size, location_of(device, stream));
     }
     return nullptr;
   }

@@ -58,8 +58,8 @@ void push_latency(python::HookScope& scope, const Event& of, std::uint64_t seque
   Event latency{};
   latency.kind = EventKind::kLatency;
   latency.time = of.time;
-  latency.address = sequence;
-  latency.size = static_cast<std::uint64_t>(nanoseconds);
+  LatencyFields(latency).of_event = sequence;
+  LatencyFields(latency).nanoseconds = static_cast<std::uint64_t>(nanoseconds);
   latency.thread = of.thread;
   scope.session().recorder.push(latency);
 }
@@ -84,7 +84,7 @@ void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
   Event event{};
   event.kind = EventKind::kConfig;
   event.time = time;
-  event.size = scope.session().recorder.stacks().string(cuda_settings_text(device));
+  ConfigFields(event).settings = scope.session().recorder.stacks().string(cuda_settings_text(device));
   add_context(scope, event, {kCudaType, device, 0, 0, 0});
   deliver(scope, event, device);
 }
@@ -138,7 +138,7 @@ void on_trace_entry(const TraceEntry& entry) noexcept {
       scope.thread().request_call = calls_of_this_thread.forwarded;
       scope.thread().request_position = scope.thread().stacks.innermost;
     }
-    if (event.kind == EventKind::kRaw) event.sequence = static_cast<std::uint64_t>(entry.action_);
+    if (event.kind == EventKind::kRaw) RawFields(event).action = static_cast<std::uint64_t>(entry.action_);
     deliver(scope, event, device, event.kind == EventKind::kSnapshot && reads_state);
   } catch (...) {
     scope.session().recorder.spool().count_lost(LossCause::kFault);
@@ -225,14 +225,26 @@ void end_cuda_tracing(native::CUDAAllocator& upstream) {
 }
 
 void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
+  Event event{};
+  event.kind = kind;
+  event.address = reinterpret_cast<std::uint64_t>(address);
+  event.size = size;
+  record_cuda_call(event, where);
+}
+
+void record_cuda_oom(std::uint64_t free_bytes, std::size_t size, const Location& where) noexcept {
+  Event event{};
+  event.kind = EventKind::kOom;
+  event.size = size;
+  OomFields(event).free_bytes = free_bytes;
+  record_cuda_call(event, where);
+}
+
+void record_cuda_call(Event event, const Location& where) noexcept {
   python::HookScope scope;
   if (!scope) return;
   try {
-    Event event{};
-    event.kind = kind;
     event.time = read_counter();
-    event.address = reinterpret_cast<std::uint64_t>(address);
-    event.size = size;
     add_context(scope, event, where);
     deliver(scope, event, where.device_index);
   } catch (...) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "../../core/format/definitions.h"
-#include "../../core/format/event.h"
+#include "../../core/format/event_fields.h"
 #include "../../core/recording/fast_thread_local.h"
 #include "torch_release.h"
 
@@ -43,5 +43,8 @@ extern constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread
 
 // An event that the allocator in front records itself.
 void record_cuda_call(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
+// The same for an event with fields of its own kind (event_fields.h); time and context are added.
+void record_cuda_call(Event event, const Location& where) noexcept;
+void record_cuda_oom(std::uint64_t free_bytes, std::size_t size, const Location& where) noexcept;
 
 }  // namespace alloctrace::torch_side

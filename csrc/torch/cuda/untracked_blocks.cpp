@@ -51,7 +51,7 @@ void note_out_of_memory(native::CUDAAllocator& upstream, std::size_t size) noexc
     free_bytes = free_bytes_of(upstream, device);
   } catch (...) {  // the event then has no free bytes
   }
-  record_cuda_call(EventKind::kOom, reinterpret_cast<const void*>(free_bytes), size, {kCudaType, device, 0, 0, 0});
+  record_cuda_oom(free_bytes, size, {kCudaType, device, 0, 0, 0});
 }
 
 // A pluggable allocator may return null instead of throwing.

@@ -1,0 +1,100 @@
+// What an event that is no allocation keeps in the fields of one, by name: MemoryFields(event).used is event.address.
+// Reads and writes go through these, so that the two sides cannot disagree. A view refers to its event.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "event.h"
+
+namespace alloctrace {
+
+template <typename E>
+using EventNumber = std::conditional_t<std::is_const_v<E>, const std::uint64_t, std::uint64_t>;
+
+// kStep: the number of the step that ends here. kMark, kRegionBegin, kRegionEnd: string id of the name.
+template <typename E>
+struct PositionFields {
+  explicit PositionFields(E& event) : value(event.size) {}
+  EventNumber<E>& value;
+};
+
+// kOom; the size is that of the request.
+template <typename E>
+struct OomFields {
+  explicit OomFields(E& event) : free_bytes(event.address) {}
+  EventNumber<E>& free_bytes;  // of the device
+};
+
+// kLost
+template <typename E>
+struct LostFields {
+  explicit LostFields(E& event) : count(event.size), cause(event.address) {}
+  EventNumber<E>& count;  // of the events that are missing here
+  EventNumber<E>& cause;  // a LossCause
+};
+
+// kRaw: an action this build does not know, with address and size as torch gave them.
+template <typename E>
+struct RawFields {
+  explicit RawFields(E& event) : action(event.sequence) {}
+  EventNumber<E>& action;  // its number in torch
+};
+
+// kMemory, in bytes; kUnknownBytes where unknown. For the cpu: resident memory of the process, memory of the machine.
+constexpr std::uint64_t kUnknownBytes = UINT64_MAX;
+template <typename E>
+struct MemoryFields {
+  explicit MemoryFields(E& event)
+      : used(event.address), total(event.size), by_this_process(event.sequence), by_others(event.node_sequence) {}
+  EventNumber<E>& used;
+  EventNumber<E>& total;
+  EventNumber<E>& by_this_process;
+  EventNumber<E>& by_others;
+};
+
+// kConfig
+template <typename E>
+struct ConfigFields {
+  explicit ConfigFields(E& event) : settings(event.size) {}
+  EventNumber<E>& settings;  // string id of the allocator's settings, as JSON
+};
+
+// kAllocatorState
+template <typename E>
+struct AllocatorStateFields {
+  explicit AllocatorStateFields(E& event) : entries(event.size) {}
+  EventNumber<E>& entries;  // how many kStateSegment and kStateBlock events follow, directly
+};
+
+// kStateSegment
+template <typename E>
+struct StateSegmentFields {
+  explicit StateSegmentFields(E& event) : flags(event.node_sequence) {}
+  EventNumber<E>& flags;  // SegmentFlags
+};
+
+// kStateBlock; the size is the one after rounding.
+template <typename E>
+struct StateBlockFields {
+  explicit StateBlockFields(E& event) : requested(event.sequence), state(event.node_sequence) {}
+  EventNumber<E>& requested;  // bytes
+  EventNumber<E>& state;      // a BlockState
+};
+
+// kLatency
+template <typename E>
+struct LatencyFields {
+  explicit LatencyFields(E& event) : of_event(event.address), nanoseconds(event.size) {}
+  EventNumber<E>& of_event;  // sequence number of the event whose call it was
+  EventNumber<E>& nanoseconds;
+};
+
+// kPoolRestore, kPoolUse
+template <typename E>
+struct PoolSwitchFields {
+  explicit PoolSwitchFields(E& event) : begins(event.address) {}
+  EventNumber<E>& begins;  // 1 where it begins, 0 where it ends
+};
+
+}  // namespace alloctrace
