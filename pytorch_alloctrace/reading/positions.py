@@ -1,7 +1,8 @@
-"""Moments of a trace: steps, marks and regions, and how a user names them.
+"""Positions in a trace: steps, marks and regions, and how a user names a position.
 
-``at=`` takes "end", "peak" (of allocated bytes), "peak:reserved", an event number (after it), "step:N" (the end of step
-N), "mark:NAME" (the first mark of that name), "12.5s" (so long after the recording began) or a datetime.
+A position is "end", "peak" (of allocated bytes), "peak:reserved", an event number (after that event), "step:N" (the end
+of step N), "mark:NAME" (the first mark of that name), "12.5s" (that long after the recording began) or a datetime.
+Inside, a position is the number of the first event after it: `RecordedTrace.first_event_after`.
 """
 
 from __future__ import annotations
@@ -27,38 +28,44 @@ _LARGEST = (1 << 63) - 2
 
 @dataclass(frozen=True)
 class Range:
-    """Consecutive events: those after one position, up to and including another."""
+    """Consecutive events: everything after one position, up to and including another."""
 
     first: int
     """Its first event."""
-    end: int | None
-    """The first event after it; None: it lasts to the end of the trace."""
+    end: int
+    """The first event after it."""
 
     @property
-    def last(self) -> Position:
+    def since(self) -> int:
+        """The position after which it begins."""
+        return self.first - 1
+
+    @property
+    def until(self) -> int:
         """The position at which it ends."""
-        return "end" if self.end is None else self.end - 1
+        return self.end - 1
 
     def has(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of these events are in it."""
-        return (events >= self.first) & (events < (np.iinfo(np.int64).max if self.end is None else self.end))
+        return (events >= self.first) & (events < self.end)
 
 
-def time_of(moment: Position, begin_ns: int) -> int | None:
-    """Nanoseconds since 1970 of a moment that is named by its time; None for the others. A datetime without a time zone
+def time_of(position: Position, begin_ns: int) -> int | None:
+    """Nanoseconds since 1970 of a position that is given as a time; None for the others. A datetime without a time zone
     is local time, as everywhere in Python."""
-    if isinstance(moment, datetime.datetime):
-        stamp = pd.Timestamp(moment)
+    if isinstance(position, datetime.datetime):
+        stamp = pd.Timestamp(position)
         return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
-    seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", moment) if isinstance(moment, str) else None
-    return None if seconds is None else begin_ns + round(float(seconds[1]) * 1e9)
+    seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", position) if isinstance(position, str) else None
+    return None if seconds is None else min(begin_ns + round(float(seconds[1]) * 1e9), _LARGEST)
 
 
 class PositionTable:
-    """All positions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by device)."""
+    """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by
+    device)."""
 
     def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
-        # A damaged trace may have any number: none that the arithmetic on 64 signed bits cannot hold.
+        # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
         self._steps = [
             (kind, min(seq, _LARGEST), time, min(number, _LARGEST), live)
             for kind, seq, time, number, live in rows
@@ -69,8 +76,8 @@ class PositionTable:
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
 
     def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
-        """The step that each event belongs to: up to the event that ends it, that included. None (NA) where no step
-        was told, and where `unknown` says so."""
+        """The step that each event belongs to; the event that ends a step is its last. <NA> in a trace without steps,
+        and where `unknown` is True."""
         if not len(self._ends):
             return pd.arrays.IntegerArray(np.zeros(len(seq), np.int64), np.ones(len(seq), np.bool_))
         numbers = np.append(self._numbers, self._numbers[-1] + 1)
@@ -78,11 +85,12 @@ class PositionTable:
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
     def step_at(self, seq: int) -> int | None:
-        """The step that an event belongs to; None where the trace has no steps."""
+        """The step that an event belongs to; None in a trace without steps."""
         step = self.step_of(np.array([seq], dtype=np.int64))[0]
         return None if pd.isna(step) else int(step)
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
+        """See `Trace.steps`. devices: by index."""
         rows = [
             {
                 "step": number,
@@ -95,49 +103,28 @@ class PositionTable:
         return pd.DataFrame(rows, columns=["step", "seq", "time_ns", "live_bytes"])
 
     def marks(self) -> pd.DataFrame:
+        """See `Trace.marks`."""
         rows = [
             {"name": name, "kind": kind_name(kind), "seq": seq, "time_ns": time_ns}
             for kind, seq, time_ns, name, _ in self._marks
         ]
         return pd.DataFrame(rows, columns=["name", "kind", "seq", "time_ns"])
 
-    def since(self, position: int | str) -> int:
-        """Number of the first event from a position on. Raises PositionError."""
-        if isinstance(position, int):
-            return max(position, 0)
-        kind, name = _split(position)
-        if kind == "step":
-            index = self._step_index(name)
-            return int(self._ends[index - 1]) + 1 if index else 0
-        if kind == "mark":
-            return self._mark(name)
-        raise PositionError(f"{position!r} is no beginning: use an event number, step:N or mark:NAME")
-
-    def until(self, position: Position, peak_seq: int | None, *, number_included: bool = True) -> int | None:
-        """Number of the first event that comes after a position; None for the end. Raises PositionError."""
-        if isinstance(position, int):
-            return max(position + number_included, 0)
-        if position == "end":
-            return None
-        if isinstance(position, datetime.datetime):
-            raise PositionError("a time is no event: use an event number, step:N or mark:NAME")
-        if position in PEAKS:
-            if peak_seq is None:
-                raise PositionError("the trace has no peak: nothing was allocated in it")
-            return peak_seq + 1
-        kind, name = _split(position)
+    def first_event_after(self, position: str) -> int | None:
+        """Of "step:N" and "mark:NAME"; None: the end of the trace. Raises PositionError."""
+        kind, _, name = position.partition(":")
         if kind == "step":
             index = self._step_index(name)
             return int(self._ends[index]) + 1 if index < len(self._ends) else None
         if kind == "mark":
             return self._mark(name) + 1
         raise PositionError(
-            f"{position!r} is no moment: "
+            f"{position!r} is not a valid position: "
             "use end, peak, peak:reserved, an event number, step:N, mark:NAME or a time such as 12.5s"
         )
 
     def _step_index(self, name: str) -> int:
-        # The step after the last that ended has begun, too: it lasts to the end of the trace.
+        # The step after the last one that ended has begun, too: it lasts to the end of the trace.
         numbers = np.append(self._numbers, self._numbers[-1:] + 1)
         found = np.flatnonzero(numbers == int(name)) if name.lstrip("-").isdigit() else np.array([], dtype=np.int64)
         if not len(found):
@@ -150,8 +137,3 @@ class PositionTable:
             if text == name and kind >= MARK:
                 return seq
         raise PositionError(f"the trace has no mark named {name!r}")
-
-
-def _split(position: str) -> tuple[str, str]:
-    kind, _, name = position.partition(":")
-    return kind, name

@@ -42,8 +42,6 @@ its number, the thread that made it, and its type; and the stack of the forward 
 allocates without a stack of its own and that is known (else 0)."""
 
 Progress = Callable[[float], None]
-ALL = (1 << 64) - 1
-"""The number that no event has: "until the end"."""
 
 
 class RecordedTrace:
@@ -77,6 +75,11 @@ class RecordedTrace:
     def end_ns(self) -> int:
         """When the last known block was written: nanoseconds since 1970-01-01 UTC."""
         return self._reader.end_ns
+
+    @property
+    def end_seq(self) -> int:
+        """The number after that of the last event. Not their count: in a damaged trace numbers are missing."""
+        return self._reader.end_seq
 
     @property
     def file_bytes(self) -> int:
@@ -125,15 +128,29 @@ class RecordedTrace:
     def _replay_with(self, points: int) -> Replay:
         return Replay(self._reader, self._locations, points, self._progress)
 
-    def _until(self, at: Position, device: str | None = None) -> int | None:
-        """Number of the first event after a moment; None: the end of the trace. Raises PositionError."""
+    def first_event_after(self, at: Position, device: str | None = None) -> int:
+        """Number of the first event after a position: what `live`, `segments`, `blocks` show is the state before it.
+
+        at, device: as in `live`. Raises PositionError for a position that the trace does not have.
+        """
+        if isinstance(at, (int, np.integer)):
+            return min(max(int(at) + 1, 0), self.end_seq)
+        if at == "end":
+            return self.end_seq
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
-            return self.replay.sequence_after(time_ns)
-        peak = None
+            return self.first_event_after_time(time_ns)
         if at in PEAKS:
             peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)
-        return self.positions.until(at, peak.seq if peak else None)
+            if peak is None:
+                raise PositionError("the trace has no peak: nothing was allocated in it")
+            return peak.seq + 1
+        first = self.positions.first_event_after(str(at))
+        return self.end_seq if first is None else first
+
+    def first_event_after_time(self, time_ns: int) -> int:
+        """Number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
+        return min(self.replay.sequence_after(time_ns), self.end_seq)
 
     @functools.cached_property
     def positions(self) -> PositionTable:
@@ -182,8 +199,7 @@ class RecordedTrace:
         stream, segment_type ("small" or "large"), segment_pool_id, is_expandable. Allocators that tell no segments (the
         CPU's, cudaMallocAsync, pluggable ones) have none.
         """
-        until = self._until(at, device)
-        return self.replay.segments(ALL if until is None else until, device)
+        return self.replay.segments(self.first_event_after(at, device), device)
 
     def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks at a moment, those that are free included, by address.
@@ -193,8 +209,7 @@ class RecordedTrace:
         that are not free stack_id, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
         birth; of blocks older than the recording, its beginning).
         """
-        until = self._until(at, device)
-        table = self.replay.blocks(ALL if until is None else until, device)
+        table = self.replay.blocks(self.first_event_after(at, device), device)
         table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
         free = (table["state"] == "inactive").to_numpy()
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
@@ -222,29 +237,29 @@ class RecordedTrace:
 
         since, until, device: as `at` and `device` of `live`. Raises PositionError where nothing happened in between.
         """
-        first = 0 if since is None else self._until(since, device)
-        end = None if until is None else self._until(until, device)
-        # A time after the last event is a number that no event has.
-        end = None if end == ALL else end
-        if first is None or next(self.iter_events(1, since=first, until=end, columns=("seq",)), None) is None:
-            told = "the beginning" if since is None else since, "the end" if until is None else until
-            raise PositionError(f"nothing happened between {told[0]} and {told[1]}: the one must be before the other")
-        return Range(first, end)
+        within = self._range(since, until, device)
+        if next(self.iter_events(1, since=within.since, until=within.until, columns=("seq",)), None) is None:
+            begin, end = "the beginning" if since is None else since, "the end" if until is None else until
+            raise PositionError(f"nothing happened between {begin} and {end}: the one must be before the other")
+        return within
+
+    def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
+        first = 0 if since is None else self.first_event_after(since, device)
+        return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
 
     def iter_events(
         self,
         chunk: int = 1_000_000,
         *,
-        since: int | str | None = None,
-        until: int | str | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
         columns: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[pd.DataFrame]:
         """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
 
-        since, until: an event number, "step:N" (from its beginning, to its end), "mark:NAME"; `until` itself is not
-        included when it is a number. columns: of EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of
-        KINDS).
+        since, until: positions (as `at` of `live`): everything after `since`, up to and including `until`. columns: of
+        EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of KINDS).
         """
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
         for name in wanted:
@@ -255,19 +270,17 @@ class RecordedTrace:
         unknown = [kind for kind in kinds or () if kind not in KINDS]
         if unknown:
             raise ValueError(f"there are no events of kind {unknown[0]!r}: use any of {', '.join(KINDS)}")
-        first = self.positions.since(since) if since is not None else 0
-        end = self.positions.until(until, None, number_included=False) if until is not None else None
-        if kinds is not None and not kinds:
+        within = self._range(since, until)
+        if within.end <= within.first or (kinds is not None and not kinds):
             return
         numbers = [KINDS.index(kind) for kind in kinds or ()]
         # The sizes of frees, and what in forward caused backward, follow from the events before: the replay knows them.
         has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
         with_state = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
-        end = ALL if end is None else end
-        if with_state and first > 0:
-            stream = self.replay.events(first, end, numbers)  # begins at the nearest checkpoint
+        if with_state and within.first > 0:
+            stream = self.replay.events(within.first, within.end, numbers)  # begins at the nearest checkpoint
         else:
-            stream = self._reader.events(first, end, numbers, with_state)
+            stream = self._reader.events(within.first, within.end, numbers, with_state)
         while (raw := stream.next(max(chunk, 1))) is not None:
             if len(raw["seq"]):
                 yield self._event_frame(raw, wanted)
@@ -275,12 +288,12 @@ class RecordedTrace:
     def events(
         self,
         *,
-        since: int | str | None = None,
-        until: int | str | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
         columns: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """All events, or those from `since` on and before `until` (see `iter_events`), as one DataFrame.
+        """All events, or those after `since`, up to and including `until` (see `iter_events`), as one DataFrame.
 
         Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu",
         "cuda:0";
@@ -342,8 +355,7 @@ class RecordedTrace:
         caused it, where that is known (live_backward_bytes: that part of live_bytes). Blocks that are older than the
         recording are live, but no allocations of it.
         """
-        until = self._until(at, device)
-        tables = self.replay.stacks(ALL if until is None else until, device)
+        tables = self.replay.stacks(self.first_event_after(at, device), device)
         columns = ["stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
         if not tables:
             return pd.DataFrame({name: np.array([], dtype=np.int64) for name in columns})
@@ -375,21 +387,16 @@ class RecordedTrace:
         node_type (of the autograd node whose backward made it, in full; "": none), thread, birth_seq, birth_ns, step
         (of birth).
         """
-        until = self._until(at, device)
-        blocks = self.replay.live(ALL if until is None else until, device)
+        blocks = self.replay.live(self.first_event_after(at, device), device)
         blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks
 
-    def first_event_after(self, at: Position, device: str | None = None) -> int | None:
-        """Number of the first event that is not in what `live`, `segments`, `blocks` say of a moment; None: the end of
-        the trace. at, device: as there."""
-        return self._until(at, device)
-
     def time_ns(self, at: Position) -> int:
         """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
-        until = self._until(at)
-        return self.end_ns if until is None else self.replay.time_before(until) or self.begin_ns
+        if at == "end":
+            return self.end_ns
+        return self.replay.time_before(self.first_event_after(at)) or self.begin_ns
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:

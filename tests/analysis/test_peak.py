@@ -148,12 +148,12 @@ def test_diff_names_the_line(traces: dict[str, alloctrace.Trace]) -> None:
 
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
     """The measured steps by line, from the events: bytes, churn, and what backward freed of what forward allocated."""
-    window = LastSteps.before(trace, None)
+    window = LastSteps.before(trace, trace.end_seq)
     columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
     ends = [int(end) for end in window.step_ends]
     held: dict[int, tuple[int, int, int, bool]] = {}
     sums: dict[str, dict[int, int]] = {name: defaultdict(int) for name in ("bytes", "churn", "retained")}
-    for event in trace.events(since=window.first, until=window.end, columns=columns).to_dict("records"):
+    for event in trace.events(since=window.first - 1, until=window.end - 1, columns=columns).to_dict("records"):
         address = event["address"]
         if event["kind"] == "alloc":
             line = int(trace.stacks.describe(int(event["stack_id"]), "line")["line"])
@@ -170,7 +170,7 @@ def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
 def test_lifetimes_are_those_of_the_events(traces: dict[str, alloctrace.Trace]) -> None:
     """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
     for name, trace in traces.items():
-        steps = len(LastSteps.before(trace, None).step_ends)
+        steps = len(LastSteps.before(trace, trace.end_seq).step_ends)
         assert steps == 6
         table, expected = trace.lifetimes(), in_plain_python(trace)
         for measure, by_line in expected.items():

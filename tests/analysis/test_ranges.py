@@ -94,8 +94,7 @@ def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
 
 @needs_cuda_build
 def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> None:
-    first, end = (trace.first_event_after(moment) for moment in ("step:3", "step:7"))
-    events = trace.events(since=first, until=end, kinds=("alloc",))
+    events = trace.events(since="step:3", until="step:7", kinds=("alloc",))
     made = events[events["device"] == "cuda:0"]
     table = trace.lifetimes(device="cuda:0", since="step:3", until="step:7")
     row = table.iloc[0]

@@ -165,9 +165,9 @@ def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
     assert list(trace.live(at="step:1")["address"]) == [zero.data_ptr(), one.data_ptr()]
     assert list(trace.live(at="mark:half way")["address"]) == [zero.data_ptr(), one.data_ptr()]
     assert list(
-        trace.events(since="step:1", until="step:1", columns=["kind", "nbytes"]).query("kind == 'alloc'")["nbytes"]
+        trace.events(since="step:0", until="step:1", columns=["kind", "nbytes"]).query("kind == 'alloc'")["nbytes"]
     ) == [80]
-    events = trace.events(since="step:42")
+    events = trace.events(since="step:41")
     assert list(events["nbytes"][events["kind"] != "memory"]) == [160]
     for wrong in ("step:7", "mark:none", "soon"):
         with pytest.raises(alloctrace.PositionError):

@@ -152,6 +152,11 @@ PYBIND11_MODULE(_replay, module) {
       .def_property_readonly("file_bytes", &TraceReader::file_bytes)
       .def_property_readonly("begin_ns", &TraceReader::begin_ns)
       .def_property_readonly("end_ns", &TraceReader::end_ns)
+      .def_property_readonly("end_seq",
+                             [](const TraceReader& trace) -> std::uint64_t {
+                               const std::vector<Chunk>& chunks = trace.chunks();
+                               return chunks.empty() ? 0 : chunks.back().first_sequence + chunks.back().event_count;
+                             })
       .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)
       // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.

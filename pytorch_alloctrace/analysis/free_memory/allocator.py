@@ -72,11 +72,11 @@ class SettingsHistory:
         """Whether the device's allocator reported any: only torch's caching one does."""
         return device in self._known
 
-    def before(self, device: str, until: int | None) -> AllocatorSettings:
-        """Those in force before event `until`; None: at the end. torch's defaults if the trace has none."""
+    def before(self, device: str, until: int) -> AllocatorSettings:
+        """Those in force before event `until`. torch's defaults if the trace has none."""
         found = AllocatorSettings()
         for seq, settings in self._known.get(device, ()):
-            if until is not None and seq >= until:
+            if seq >= until:
                 break
             found = settings
         return found

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteNumbers
 from .fragmentation import fragmentation_at
@@ -153,9 +154,10 @@ def _outside(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
         yield Condition("outside", device, int(outside[most]), int(total.iloc[0]), when)
 
 
-def _end_of(trace: RecordedTrace, table: pd.DataFrame, interval: int) -> str:
-    """The end of one of the timeline's intervals, as a position."""
-    return f"{(interval + 1) * _seconds(trace, trace.end_ns) / len(table)}s"
+def _end_of(trace: RecordedTrace, table: pd.DataFrame, interval: int) -> int:
+    """The last event up to the end of one of the timeline's intervals."""
+    end_ns = trace.end_ns if interval + 1 == len(table) else int(table["time_ns"].iloc[interval + 1])
+    return trace.first_event_after_time(end_ns) - 1
 
 
 def _by_site(
@@ -163,7 +165,7 @@ def _by_site(
     kind: str,
     device: str,
     blocks: pd.DataFrame,
-    at: str,
+    at: Position,
     of: int,
     figures: dict[str, float] | None = None,
 ) -> Condition:

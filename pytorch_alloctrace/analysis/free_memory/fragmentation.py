@@ -91,8 +91,8 @@ def fragmentation_by_device(
         return [fragmentation_at(trace, at, device=device)]
     reserved = trace.segments(at).groupby("device")["total_size"].sum().sort_values(ascending=False)
     devices = [str(name) for name in reserved.index] or trace.devices[:1]
-    if len(devices) > 1 and (end := trace.first_event_after(at)) is not None:
-        at = end - 1  # a peak is one device's: the others are shown as they were at that time
+    if len(devices) > 1:
+        at = trace.first_event_after(at) - 1  # a peak is one device's: the others are shown as they were at that time
     return [fragmentation_at(trace, at, device=name) for name in devices]
 
 

@@ -52,13 +52,13 @@ def find_refused_requests(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[RefusedRequest]:
     """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on."""
-    within = within or Range(0, None)
+    within = within or Range(0, trace.end_seq)
     numbers = np.array([*trace.refusals], dtype=np.int64)
     wanted = numbers[within.has(numbers)]
     if not len(wanted):
         return []
     found: deque[RefusedRequest] = deque(maxlen=last)
-    for frame in trace.iter_events(since=int(wanted.min()), columns=_COLUMNS, kinds=("oom", "alloc")):
+    for frame in trace.iter_events(since=int(wanted.min()) - 1, columns=_COLUMNS, kinds=("oom", "alloc")):
         is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
         refused = frame[is_oom]
         refused = refused[refused["seq"].isin(wanted)]

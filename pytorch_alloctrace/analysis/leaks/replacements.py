@@ -48,7 +48,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
@@ -84,7 +83,8 @@ _ALIKE = 0.5
 class _Looks:
     """The largest block of each site at each position: positions x sites, 0 if there is none."""
 
-    positions: tuple[Position, ...]
+    positions: tuple[int, ...]
+    """Events: each position is the state after one."""
     units: npt.NDArray[np.int64]
     """The unit that each position is in; -1: the end of the warm-up."""
     sizes: npt.NDArray[np.int64]
@@ -137,7 +137,7 @@ def growing_leaks(
 def _look(
     trace: RecordedTrace,
     device: str,
-    positions: tuple[Position, ...],
+    positions: tuple[int, ...],
     units: npt.NDArray[np.int64],
     numbers: SiteNumbers,
 ) -> _Looks:
@@ -156,22 +156,21 @@ def _look(
     return looks
 
 
-def _positions(trace: RecordedTrace, windows: Windows) -> tuple[tuple[Position, ...], npt.NDArray[np.int64]]:
+def _positions(trace: RecordedTrace, windows: Windows) -> tuple[tuple[int, ...], npt.NDArray[np.int64]]:
     """Where to look, and the unit of each position: the end of the warm-up, and in each window one position and its
     end."""
-    begin = windows.beginning(trace.begin_ns)
     count = windows.counts[0]
     lengths = windows.units_in(count)
     within = np.arange(count) * _IRREGULAR % 1
     if windows.unit == "step":
         ends = np.cumsum(lengths) - 1
         units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
-        return (begin, *windows.ends[units].tolist()), np.append(-1, units)
-    # Since the beginning: a float cannot represent nanoseconds since 1970.
-    begins = (windows.births - trace.begin_ns) / 1e9
-    seconds = (begins[:, np.newaxis] + windows.length_of_unit * np.stack([within, np.ones(count)], axis=1)).ravel()[:-1]
-    units = np.repeat(np.arange(count), 2)
-    return (begin, *(f"{second:.9f}s" for second in seconds), windows.judged_at), np.append(-1, units)
+        return (windows.begin, *windows.ends[units].tolist()), np.append(-1, units)
+    # Added up as integers: a float cannot represent nanoseconds since 1970.
+    offsets = np.round(windows.length_of_unit * 1e9 * np.stack([within, np.ones(count)], axis=1)).astype(np.int64)
+    times = (windows.births[:, np.newaxis] + offsets).ravel()[:-1].tolist()
+    events = (trace.first_event_after_time(time_ns) - 1 for time_ns in times)
+    return (windows.begin, *events, windows.judged_at), np.append(-1, np.repeat(np.arange(count), 2))
 
 
 def _only_larger(looks: _Looks) -> npt.NDArray[np.int64]:
@@ -216,9 +215,9 @@ def _leak(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, group: list[_Growing], free: int | None
 ) -> Leak:
     sites = [candidate.site for candidate in group]
-    before = _live_blocks(trace, device, windows.beginning(trace.begin_ns), numbers)
+    before = _live_blocks(trace, device, windows.begin, numbers)
     blocks = _live_blocks(trace, device, windows.judged_at, numbers)
-    at_end = _live_blocks(trace, device, "end", numbers)
+    at_end = _live_blocks(trace, device, trace.end_seq - 1, numbers)
     blocks = blocks[blocks["site"].isin(sites)]
     total = int(blocks["nbytes"].sum())
     length = windows.units * windows.length_of_unit
@@ -295,7 +294,7 @@ class _Replacement:
     birth: int
     """Number of the event."""
     size: int
-    until: Position
+    until: int
     """Here it was replaced itself, or the run was over, so that the one it replaced should be gone. (A variable of the
     code that replaces it may hold that one for a while.)"""
 
@@ -350,7 +349,7 @@ def _buffers(
     return {site for site in appended if is_buffer(site)}
 
 
-def _live_blocks(trace: RecordedTrace, device: str, at: Position, numbers: SiteNumbers) -> pd.DataFrame:
+def _live_blocks(trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers) -> pd.DataFrame:
     """The blocks that are live at a position: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
     blocks = trace.live(at, device=device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
@@ -375,9 +374,7 @@ def _replaced(trace: RecordedTrace, device: str, replacement: _Replacement, of_s
     last: _Smaller | None = None
     there = of_site[of_site["nbytes"] <= replacement.size].set_index("address")[["nbytes", "birth_seq"]]
     sizes, births = (there[name].to_dict() for name in ("nbytes", "birth_seq"))
-    until = trace.first_event_after(replacement.until)
-    followed = replacement.birth + _FOLLOWED
-    span = {"since": replacement.birth + 1, "until": followed if until is None else min(until, followed)}
+    span = {"since": replacement.birth, "until": min(replacement.until, replacement.birth + _FOLLOWED)}
     for frees in trace.iter_events(_CHUNK, columns=("device", "address"), kinds=_FREES, **span):
         for address in frees.loc[frees["device"] == device, "address"].tolist():
             size = sizes.pop(address, 0)
@@ -422,7 +419,7 @@ class _QuarterTotals:
     @classmethod
     def of(cls, trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> _QuarterTotals:
         quarter = max(windows.units // 4, 1)
-        first_quarter = windows.beginning(trace.begin_ns), int(windows.ends[quarter - 1])
+        first_quarter = windows.begin, int(windows.ends[quarter - 1])
         last_quarter = int(windows.ends[-1 - quarter]), windows.judged_at
         first, last = _allocated(trace, device, *first_quarter), _allocated(trace, device, *last_quarter)
         both = last.join(first.add_suffix("_before"), how="inner")
@@ -459,7 +456,7 @@ class _QuarterTotals:
         return everything >= (1 + _ALONE) * larger * times
 
 
-def _allocated(trace: RecordedTrace, device: str, begin: Position, end: Position) -> pd.DataFrame:
+def _allocated(trace: RecordedTrace, device: str, begin: int, end: int) -> pd.DataFrame:
     """What each stack (the index) allocated between two positions: allocations, bytes."""
     first, last = (
         trace.stack_totals(at, device=device).set_index("stack_id")[["allocations", "bytes"]].astype(np.int64)

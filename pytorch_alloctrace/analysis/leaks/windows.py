@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...errors import PositionError
-from ...reading.positions import Position, Range
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 
 WARMUP_SHARE = 0.2
@@ -40,8 +40,11 @@ class Windows:
     """Length of the warm-up: steps or seconds."""
     warmup_end: int
     """The event that ends the warm-up."""
-    judged_at: int | str
-    """The position whose live blocks are judged: the end of the last step; without steps, the end of the trace.
+    begin: int
+    """The event after which the judged part begins. By time this is not `warmup_end`, the event with the most live
+    bytes of an interval: something is half done then."""
+    judged_at: int
+    """The event after which the live blocks are judged: the end of the last step; without steps, the last event.
 
     With steps it is not the end of the trace: a function that returns frees its locals, so that a leak into a local
     list would be gone at the end of every program that has a main().
@@ -86,6 +89,7 @@ class Windows:
             units=units,
             warmup=warmup,
             warmup_end=int(ends[min(warmup, len(ends)) - 1]),
+            begin=int(ends[min(warmup, len(ends)) - 1]),
             judged_at=int(ends[-1]),
             judged_ns=int(times[-1]),
             seconds=float(times[-1] - times[warmup - 1]) / 1e9 if units else 0.0,
@@ -112,18 +116,14 @@ class Windows:
             units=WINDOWS,
             warmup=float(begins[warmup] - begins[0]) / 1e9,
             warmup_end=int(ends[warmup - 1]),
-            judged_at="end",
+            begin=trace.first_event_after_time(int(begins[warmup])) - 1,
+            judged_at=trace.end_seq - 1,
             judged_ns=trace.end_ns,
             seconds=max(float(trace.end_ns - begins[warmup]) / 1e9, 0.0),
             ends=ends[warmup:],
             births=begins[warmup:],
             active=(happened & ~only_rose)[warmup:],
         )
-
-    def beginning(self, begin_ns: int) -> Position:
-        """The end of the warm-up, as a position in a trace that began at `begin_ns`."""
-        # By time, `warmup_end` is the event with the most live bytes of an interval: work is half done then.
-        return self.warmup_end if self.unit == "step" else f"{(int(self.births[0]) - begin_ns) / 1e9:.9f}s"
 
     @property
     def too_short(self) -> bool:

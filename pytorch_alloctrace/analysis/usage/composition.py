@@ -27,13 +27,12 @@ def composition_at(
 ) -> pd.DataFrame:
     """See `Trace.composition`."""
     until = trace.first_event_after(at, device)
-    blocks = trace.live("end" if until is None else until - 1, device=device)
+    blocks = trace.live(until - 1, device=device)
     return composition_of(trace, blocks, by, until)
 
 
-def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int | None) -> pd.DataFrame:
-    """The same from live blocks (`Trace.live`). until: the first event after the position; None: it is the end of the
-    trace."""
+def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int) -> pd.DataFrame:
+    """The same from live blocks (`Trace.live`). until: the first event after the position."""
     if by not in COMPOSITION_BY:
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
     if by == "age":
@@ -66,19 +65,19 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
     return table.assign(share=_shares(table["bytes"], int(table["bytes"].sum())))[[name, *_HELD]]
 
 
-def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int | None) -> pd.DataFrame:
+def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.DataFrame:
     """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long."""
     ends = trace.steps()["seq"].to_numpy(np.int64)
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
         # belongs to it.
         born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.int64), side="left")
-        now = len(ends) if until is None else int(np.searchsorted(ends, max(until, 1) - 1, side="left"))
+        now = int(np.searchsorted(ends, until - 1, side="left"))
         ages, unit = (now - born).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0
     else:
-        now_ns = trace.time_ns("end" if until is None else until - 1)
+        now_ns = trace.time_ns("end" if until >= trace.end_seq else until - 1)
         ages, unit = (now_ns - blocks["birth_ns"].to_numpy(np.int64)) / 1e9, "second"
         limits, ratio = [0.0, _LEAST_SECONDS], 10.0
     while limits[-1] <= ages.max(initial=0.0):

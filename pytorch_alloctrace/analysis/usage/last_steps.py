@@ -38,9 +38,8 @@ class LastSteps:
     """The events that end the steps; empty for a trace without steps."""
 
     @classmethod
-    def before(cls, trace: RecordedTrace, until: int | None, first: int = 0) -> LastSteps:
-        """The last steps that end before event `until` (None: the end of the trace) and do not begin before `first`."""
-        limit = trace.integrity.events if until is None else until
+    def before(cls, trace: RecordedTrace, limit: int, first: int = 0) -> LastSteps:
+        """The last steps that end before event `limit` and do not begin before event `first`."""
         ends = trace.steps()["seq"].to_numpy(np.int64)
         begins = np.append(0, ends + 1)[:-1]
         is_within = (ends < limit) & (begins >= first)
@@ -61,7 +60,7 @@ class LastSteps:
         at the end of its step (without steps, at the end of these events); backward: allocated by a node of autograd;
         freed_in_backward: freed while one was evaluated.
         """
-        events = trace.events(since=self.first, until=self.end, columns=_COLUMNS, kinds=("alloc", *_FREES))
+        events = trace.events(since=self.first - 1, until=self.end - 1, columns=_COLUMNS, kinds=("alloc", *_FREES))
         if events.empty:
             return _no_blocks()
         is_alloc = (events["kind"] == "alloc").to_numpy()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ...reading.positions import Position
+from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import group_stacks
 from .last_steps import LastSteps
@@ -50,9 +50,9 @@ def site_lifetimes(
     first = 0 if since is None else trace.range(since, until, device=device).first
     last = LastSteps.before(trace, end, first)
     tables = [
-        trace.stack_totals("end" if end is None else end - 1, device=device).astype(np.int64),
+        trace.stack_totals(end - 1, device=device).astype(np.int64),
         _measured(last.blocks(trace), device),
-        _slow_calls(trace, device, end, first),
+        _slow_calls(trace, device, Range(first, end)),
     ]
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
     filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
@@ -108,19 +108,20 @@ def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
     )
 
 
-def _slow_calls(trace: RecordedTrace, device: str | None, until: int | None, first: int = 0) -> pd.DataFrame:
+def _slow_calls(trace: RecordedTrace, device: str | None, within: Range) -> pd.DataFrame:
     """Where the program waited for the allocator, one row per stack: stack_id, slow_calls, slow_ns (all together),
     slowest_ns (the longest one).
 
     A call is slow if it took over 10 microseconds or got segments from the driver (events of kind latency, see
     docs/trace-format.md); only CUDA's allocators report such calls. Those of autograd's threads have stack id 0. One
-    pass over the events, from `first` to the last such call.
+    pass over the events of the range, as far as the last such call.
     """
     left = trace.kind_counts.get("latency", 0)
     found = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
     before: pd.DataFrame | None = None
     kinds = ("alloc", "oom", "latency")
-    for frame in trace.iter_events(since=first, until=until, columns=_CALL_COLUMNS, kinds=kinds) if left else ():
+    events = trace.iter_events(since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
+    for frame in events if left else ():
         calls = frame[(frame["kind"] == "latency").to_numpy()]
         requests = frame[(frame["kind"] != "latency").to_numpy()]
         # The request of the call may be at the end of the chunk before.

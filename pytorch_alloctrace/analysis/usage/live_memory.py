@@ -54,29 +54,21 @@ def live_memory(
         return _at_peak(trace, at, by, device, since, until)
     device = device or next(iter(trace.devices), "")
     end = trace.first_event_after(at, device)
-    position: Position = "end" if end is None else end - 1
+    is_end = end == trace.end_seq
+    position: Position = "end" if is_end else end - 1
     blocks = trace.live(position, device=device)
     segments = trace.segments(position, device=device)
-    last = _last_event(trace) if end is None else end - 1
     return LiveMemory(
         device=device,
         at=at,
         by=by,
         composition=composition_of(trace, blocks, by, end),
-        seq=None if end is None else end - 1,
+        seq=None if is_end else end - 1,
         time_ns=trace.time_ns(position),
-        step=trace.positions.step_at(max(last, 0)),
+        step=trace.positions.step_at(max(end - 1, 0)),
         requested=int(blocks["nbytes"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
     )
-
-
-def _last_event(trace: RecordedTrace) -> int:
-    """The number of the last event of a trace. Not the count of events less one: in a damaged trace that is lower."""
-    last = trace.integrity.events - 1
-    for frame in trace.iter_events(since=max(last, 0), columns=("seq",)):
-        last = int(frame["seq"].iloc[-1])
-    return last
 
 
 def _at_peak(

@@ -111,7 +111,7 @@ def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak
     if is_inside.any():
         looked_at.add(int(events[is_inside][sizes[is_inside].argmax()]))
     times = np.append(table["time_ns"].to_numpy(np.int64), trace.end_ns)
-    for border in (within.first, within.last):
+    for border in (within.first, within.until):
         interval = int(np.clip(np.searchsorted(times, trace.time_ns(border), side="right") - 1, 0, len(table) - 1))
         if not is_inside[interval]:
             looked_at.update(_rises(trace, within, device, *times[interval : interval + 2].tolist()))
@@ -121,12 +121,12 @@ def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak
 def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_ns: int) -> list[int]:
     """The events of a range, between two times, after which the most was requested: the last ones before it fell."""
     # An event exactly at a border belongs to the interval after it.
-    borders = (f"{max(time - trace.begin_ns, 0) / 1e9:.9f}s" for time in (begin_ns - 1, end_ns))
-    begin, end = (trace.first_event_after(border) or 0 for border in borders)
+    begin, end = trace.first_event_after_time(begin_ns - 1), trace.first_event_after_time(end_ns)
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
-    end = end if within.end is None else min(end, within.end)
     kinds = ("alloc", "free_requested")
-    events = trace.events(since=begin, until=end, columns=("seq", "kind", "device", "nbytes"), kinds=kinds)
+    events = trace.events(
+        since=begin - 1, until=min(end, within.end) - 1, columns=("seq", "kind", "device", "nbytes"), kinds=kinds
+    )
     events = events[events["device"] == device]
     is_alloc = (events["kind"] == "alloc").to_numpy(bool)
     level = np.cumsum(np.where(is_alloc, 1, -1) * events["nbytes"].to_numpy(np.int64))
@@ -137,7 +137,7 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
 
 def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
     columns = ("seq", "kind", "device", "nbytes")
-    events = trace.events(since=within.first, until=within.end, columns=columns, kinds=tuple(_SEGMENTS))
+    events = trace.events(since=within.since, until=within.until, columns=columns, kinds=tuple(_SEGMENTS))
     events = events[events["device"] == device]
     level = np.cumsum(
         events["kind"].astype(str).map(_SEGMENTS).to_numpy(np.int64) * events["nbytes"].to_numpy(np.int64)

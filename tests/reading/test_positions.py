@@ -1,0 +1,161 @@
+"""Positions and ranges: everything after `since`, up to and including `until`, in every trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import pandas as pd
+import pytest
+from core_probe import Recorder, make_events
+from format_reader import BLOCK_HEADER, EVENTS, TraceFile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.kinds import KINDS
+
+MIB = 2**20
+BEGIN = 0x7F0000000000
+CUDA = 2
+"""The location of a CUDA device, as the probe defines them."""
+MARK_NAME = 4
+"""The string that the probe defines for names of marks."""
+
+
+def event(kind: str, **fields: int) -> dict[str, int]:
+    return {"kind": KINDS.index(kind), "location": CUDA, "thread": 1, **fields}
+
+
+def load(path: Path, rows: list[dict[str, int]]) -> alloctrace.Trace:
+    path.unlink(missing_ok=True)
+    with Recorder(path) as recorder:
+        assert recorder.push(make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)])) == len(
+            rows
+        )
+    return alloctrace.load(path)
+
+
+def rows_of(choices: list[str]) -> list[dict[str, int]]:
+    """Allocations of 512 bytes and more, each at an address of its own, frees of the oldest, steps and marks."""
+    rows, live, step = [event("segment_alloc", address=BEGIN, size=20 * MIB)], [], 0
+    for number, kind in enumerate(choices):
+        if kind == "alloc":
+            live.append((BEGIN + 4096 * number, 512 + number))
+            rows.append(event("alloc", address=live[-1][0], size=live[-1][1], stack=1 + number % 3))
+        elif kind == "free" and live:
+            address, size = live.pop(0)
+            rows += [event(name, address=address, size=size) for name in ("free_requested", "free_completed")]
+        elif kind == "step":
+            rows.append(event("step", size=step))
+            step += 1
+        elif kind == "mark":
+            rows.append(event("mark", size=MARK_NAME))
+    return rows
+
+
+def live_after(events: pd.DataFrame) -> dict[int, int]:
+    """What is live after these events, by address."""
+    live: dict[int, int] = {}
+    for kind, address, nbytes in zip(events["kind"], events["address"], events["nbytes"], strict=True):
+        if kind == "alloc":
+            live[int(address)] = int(nbytes)
+        elif kind == "free_requested":
+            live.pop(int(address), None)
+    return live
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(choices=st.lists(st.sampled_from(["alloc", "alloc", "free", "step", "mark"]), max_size=40), data=st.data())
+def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any) -> None:
+    rows = rows_of(choices)
+    trace = load(tmp_path / "t.alloctrace", rows)
+    steps = len(trace.steps())
+    positions = ["end", *range(-1, len(rows) + 2), "0.0s", "99.5s"]
+    positions += [f"step:{number}" for number in range(steps + 1 if steps else 0)]
+    positions += [f"mark:{name}" for name in trace.marks()["name"].unique()]
+    positions += ["peak", "peak:reserved"] if "alloc" in choices else []
+    a, b = data.draw(st.sampled_from(positions), label="a"), data.draw(st.sampled_from(positions), label="b")
+    a, b = sorted((a, b), key=trace.first_event_after)
+    everything = trace.events()
+    parts = [trace.events(until=a), trace.events(since=a, until=b), trace.events(since=b)]
+    assert [seq for part in parts for seq in part["seq"]] == everything["seq"].tolist() == list(range(len(rows)))
+    for at, before in ((a, parts[0]), (b, trace.events(until=b))):
+        assert dict(zip(*(trace.live(at)[name].tolist() for name in ("address", "nbytes")), strict=True)) == live_after(
+            before
+        )
+        assert before["seq"].tolist() == list(range(trace.first_event_after(at)))
+
+
+def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
+    trace = load(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc", "alloc", "step", "mark", "alloc"]))
+    second = trace.events(since="step:0", until="step:1")
+    assert list(second["kind"]) == ["alloc", "alloc", "step"] and list(second["step"]) == [1, 1, 1]
+    assert list(trace.events(since="step:1")["kind"]) == ["mark", "alloc"]
+    [name] = trace.marks()["name"]
+    assert list(trace.events(since="step:1", until=f"mark:{name}")["kind"]) == ["mark"]
+    assert list(trace.events(since=f"mark:{name}")["kind"]) == ["alloc"]
+    assert trace.events(since="step:2").empty and trace.events(since="end").empty
+    assert len(trace.events(until="step:2")) == trace.end_seq == trace.integrity.events
+    for wrong in ("soon", "step:7", "mark:none", "step:", "5e-05s"):
+        with pytest.raises(alloctrace.PositionError):
+            trace.events(since=wrong)
+
+
+def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
+    trace = load(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc"]))
+    assert len(trace.events(since=1, until="end", columns=("seq",))) == 2
+    assert "replay" not in vars(trace)
+
+
+def test_a_condition_in_the_first_instant_of_a_run(tmp_path: Path) -> None:
+    """Its time was passed on as text, which is written as 2.5e-06s for so short a time."""
+    rows = [event("segment_alloc", address=BEGIN, size=100 * MIB), event("alloc", address=BEGIN, size=100 * MIB)]
+    trace = load(tmp_path / "t.alloctrace", [*rows, event("free_requested", address=BEGIN, size=100 * MIB)])
+    assert (trace.end_ns - trace.begin_ns) / 2000 < 100_000, "an interval is too long to show it"
+    assert "pending" in [finding.kind for finding in trace.diagnose()]
+
+
+def damaged_trace(path: Path) -> alloctrace.Trace:
+    """40 steps, each with 300 allocations that it frees; the last three have larger ones. Of the trace's blocks the
+    second, third and fourth are damaged: event numbers go further than events can be counted."""
+    rows = [event("segment_alloc", address=BEGIN, size=200 * MIB)]
+    for step in range(40):
+        size, stack = (4096, 2) if step >= 37 else (512, 1)
+        for number in range(300):
+            rows.append(event("alloc", address=BEGIN + 4096 * number, size=size, stack=stack))
+            rows += [
+                event(name, address=BEGIN + 4096 * number, size=size) for name in ("free_requested", "free_completed")
+            ]
+        rows.append(event("step", size=step))
+    events = core_probe.make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)])
+    with Recorder(path) as recorder:
+        for part in range(0, len(events), 1000):
+            assert recorder.push(events[part : part + 1000]) == len(events[part : part + 1000])
+            recorder.flush()
+    blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS]
+    data = bytearray(path.read_bytes())
+    for block in blocks[1:4]:
+        data[block.offset + BLOCK_HEADER + len(block.payload) // 2] ^= 0xFF
+    path.write_bytes(data)
+    trace = alloctrace.load(path)
+    assert trace.integrity.corrupt_blocks and trace.integrity.missing_events == sum(
+        block.count for block in blocks[1:4]
+    )
+    return trace
+
+
+def test_the_last_steps_of_a_damaged_trace_are_measured(tmp_path: Path) -> None:
+    """The count of events was taken for the number after the last one, so the last steps were left out."""
+    trace = damaged_trace(tmp_path / "t.alloctrace")
+    assert trace.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
+    table = trace.lifetimes()
+    larger = table[table["largest"] == 4096]
+    assert len(larger) == 1 and larger["allocations_per_step"].iloc[0] > 0
+
+
+def test_the_end_of_a_damaged_trace_is_in_its_last_step(tmp_path: Path) -> None:
+    trace = damaged_trace(tmp_path / "t.alloctrace")
+    assert trace.first_event_after("end") == trace.end_seq
+    assert trace.positions.step_at(trace.end_seq - 1) == 39
