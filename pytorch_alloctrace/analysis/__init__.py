@@ -5,7 +5,7 @@ Every analysis returns a small dataclass or a DataFrame; none prints.
 
 from __future__ import annotations
 
-from ..reading.site_tables import Site, SiteBytes
+from ..reading.sites import Site, SiteBytes
 from .free_memory.fragmentation import Fragmentation, fragmentation_at
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth

@@ -10,7 +10,7 @@ from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
-from ..reading.site_tables import SiteBytes, top_sites
+from ..reading.sites import SiteBytes, top_sites
 from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth

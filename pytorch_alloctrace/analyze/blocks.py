@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from ..report.segments import write_blocks
-from ..trace import Trace
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
@@ -32,14 +29,9 @@ class Blocks(Verb):
         trace, options = query.trace, query.options
         blocks = trace.blocks(options.at, device=options.device)
         if options.json:
-            query.print_json(_with_sites(trace, blocks))
+            query.print_json(blocks)
         elif options.csv:
-            query.print_csv(_with_sites(trace, blocks))
+            query.print_csv(blocks)
         else:
             write_blocks(blocks, trace, query.screen, query.names, query.rows(_ROWS))
         return Exit.OK
-
-
-def _with_sites(trace: Trace, blocks: pd.DataFrame) -> pd.DataFrame:
-    sites = pd.DataFrame([trace.stacks.describe(int(stack), "line") for stack in blocks["stack_id"]])
-    return pd.concat([blocks, sites[["filename", "line", "function"]]], axis=1) if len(blocks) else blocks

@@ -211,9 +211,9 @@ class RecordedTrace:
         """
         table = self.replay.blocks(self.first_event_after(at, device), device)
         table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
-        free = (table["state"] == "inactive").to_numpy()
+        free = (table["state"] == "inactive").to_numpy(bool)
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
-        return table
+        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=free))
 
     def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
         """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
@@ -390,7 +390,7 @@ class RecordedTrace:
         blocks = self.replay.live(self.first_event_after(at, device), device)
         blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
-        return blocks
+        return blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
 
     def time_ns(self, at: Position) -> int:
         """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""

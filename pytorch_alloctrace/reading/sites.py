@@ -1,16 +1,15 @@
-"""From stacks to places in the user's code.
+"""From stacks to sites: where the user's own code allocated.
 
 A site is the innermost frame of the user's own code: not torch, not an installed package, not the standard library,
-not frozen modules.
-Stacks that differ only inside libraries are one site. Where a stack has no user frame its innermost frame stands in,
-and
-`user` is False.
+not frozen modules. Stacks that differ only inside libraries are one site. Where a stack has no frame of user code, its
+innermost frame stands in, and `user` is False.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,30 +20,66 @@ import pandas as pd
 from .. import _replay
 
 BY = ("line", "stack", "function", "file")
+NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
 SITE_COLUMNS = (
-    *("site", "filename", "line", "function", "source", "user"),
+    *NAME_COLUMNS,
     *("allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes", "stack_id"),
 )
+BLOCK_SITE_COLUMNS = ("site", "filename", "line", "function")
+"""Columns of `Trace.live` and `Trace.blocks`."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stack. `function` is the name that traceback prints; `source` is the text of the line, None
-    where the
-    trace does not have it."""
+    """One call in a stack."""
 
     function: str
+    """The name that traceback prints."""
     filename: str
     line: int
     source: str | None = None
+    """Text of the line; None where the trace does not have it."""
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line} in {self.function}"
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where the user's code allocated."""
+
+    filename: str
+    """Empty where no stack is known."""
+    line: int
+    function: str
+    source: str | None
+    """Text of the line; None where the trace does not have it."""
+    user: bool
+    """False: the stack has no frame of user code, and its innermost frame stands in."""
+
+    @classmethod
+    def of_stack(cls, stacks: StackIndex, stack_id: int) -> Site:
+        """The site of a stack; a stack that the trace does not have counts as unknown."""
+        names = stacks.describe(stack_id if 0 <= stack_id < len(stacks) else 0, "line")
+        return cls(names["filename"], names["line"], names["function"], names["source"], names["user"])
+
+
+@dataclass(frozen=True)
+class SiteBytes:
+    """What one site holds at a position. Bytes are requested bytes."""
+
+    site: Site
+    bytes: int
+    blocks: int
+    stack_id: int
+    """The stack of the site that holds the most."""
+    backward_bytes: int = 0
+    """The part of `bytes` that backward allocated for this line."""
+
+
 def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()) -> bool:
-    """Whether code of this file is the user's own; `user_paths` are folders or files that are in any case."""
-    # A folder means what is in it, not its namesakes: lib is no prefix of library.
+    """Whether a file is the user's own code; files and folders in `user_paths` always are."""
+    # A folder means its contents, not other names that begin like it: lib is no prefix of library.
     if any(filename == path or filename.startswith(path.rstrip(os.sep) + os.sep) for path in user_paths):
         return True
     if not filename or filename.startswith("<frozen "):
@@ -53,7 +88,7 @@ def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Seq
 
 
 class StackIndex:
-    """The stacks of a trace: their frames, and for each the site it belongs to. Stack 0 is "no stack known"."""
+    """The stacks of a trace: their frames, and the site of each. Stack 0 means that no stack is known."""
 
     def __init__(
         self, reader: _replay.TraceReader, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()
@@ -77,11 +112,9 @@ class StackIndex:
         return len(self.parent)
 
     def _sites(self) -> npt.NDArray[np.uint32]:
-        """For each stack its innermost user frame, 0 where there is none. Callers have lower ids: one pass is
-        enough."""
+        """The innermost user frame of each stack, 0 where there is none. Callers have lower ids: one pass is enough."""
         site = np.where(self.is_user, np.arange(len(self.parent), dtype=np.uint32), np.uint32(0))
-        pending = np.flatnonzero(~self.is_user)
-        for stack in pending:
+        for stack in np.flatnonzero(~self.is_user):
             site[stack] = site[self.parent[stack]]
         return site.astype(np.uint32)
 
@@ -91,31 +124,30 @@ class StackIndex:
             text = self._strings[identifier] = self._reader.string(identifier)
         return text
 
-    def frame(self, stack: int) -> Frame:
+    def frame(self, stack_id: int) -> Frame:
         """The innermost frame of a stack."""
-        filename, line = int(self._filename[stack]), int(self._line[stack])
+        filename, line = int(self._filename[stack_id]), int(self._line[stack_id])
         return Frame(
-            self._string(int(self._name[stack])), self._string(filename), line, self._reader.source(filename, line)
+            self._string(int(self._name[stack_id])), self._string(filename), line, self._reader.source(filename, line)
         )
 
-    def frames(self, stack: int) -> list[Frame]:
-        """All frames, innermost first; empty for stack 0. Raises IndexError for a stack that the trace does not
-        have."""
-        if not 0 <= stack < len(self):
-            raise IndexError(f"the trace has no stack {stack}: stacks count from 1 to {len(self) - 1}")
+    def frames(self, stack_id: int) -> list[Frame]:
+        """All frames, innermost first; none for stack 0. Raises IndexError for a stack that the trace does not have."""
+        if not 0 <= stack_id < len(self):
+            raise IndexError(f"the trace has no stack {stack_id}: stacks count from 1 to {len(self) - 1}")
         found = []
-        while stack:
-            found.append(self.frame(stack))
-            stack = int(self.parent[stack])
+        while stack_id:
+            found.append(self.frame(stack_id))
+            stack_id = int(self.parent[stack_id])
         return found
 
-    def representative(self, stack: int) -> int:
+    def representative(self, stack_id: int) -> int:
         """The frame that stands for a stack: its site, else its innermost frame."""
-        return int(self.site[stack]) or stack
+        return int(self.site[stack_id]) or stack_id
 
-    def key(self, stack: int, by: str) -> tuple[Any, ...]:
-        """What stacks of one group have in common."""
-        frame = self.representative(stack)
+    def key(self, stack_id: int, by: str) -> tuple[Any, ...]:
+        """What the stacks of one group have in common."""
+        frame = self.representative(stack_id)
         file = int(self._filename[frame])
         if by == "line":
             return (file, int(self._line[frame]))
@@ -123,20 +155,13 @@ class StackIndex:
             return (file, int(self._name[frame]))
         if by == "file":
             return (file,)
-        return (stack,)
+        return (stack_id,)
 
-    def describe(self, stack: int, by: str) -> dict[str, Any]:
-        """The columns that name a group: site, filename, line, function, source, user."""
-        if stack == 0:
-            return {
-                "site": "(no Python stack)",
-                "filename": "",
-                "line": 0,
-                "function": "",
-                "source": None,
-                "user": False,
-            }
-        representative = self.representative(stack)
+    def describe(self, stack_id: int, by: str) -> dict[str, Any]:
+        """NAME_COLUMNS of the group that a stack belongs to."""
+        if stack_id == 0:
+            return dict(zip(NAME_COLUMNS, ("(no Python stack)", "", 0, "", None, False), strict=True))
+        representative = self.representative(stack_id)
         frame = self.frame(representative)
         line = frame.line if by in ("line", "stack") else 0
         site = {"function": f"{frame.function} ({frame.filename})", "file": frame.filename}.get(
@@ -151,14 +176,71 @@ class StackIndex:
             "user": bool(self.is_user[representative]),
         }
 
+    @functools.cached_property
+    def _names_by_line(self) -> tuple[npt.NDArray[np.intp], pd.DataFrame]:
+        """The number of each stack's line of code, and NAME_COLUMNS of each line."""
+        frames = np.where(self.site > 0, self.site, np.arange(len(self), dtype=np.uint32))
+        keys = (self._filename[frames].astype(np.int64) << 32) + self._line[frames].astype(np.int64)
+        keys[0] = np.iinfo(np.int64).min  # no stack is a line of its own
+        _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+        return numbers, pd.DataFrame([self.describe(int(stack), "line") for stack in first], columns=[*NAME_COLUMNS])
+
+    def site_columns(
+        self, stack_ids: npt.NDArray[np.int64], unknown: npt.NDArray[np.bool_] | None = None
+    ) -> dict[str, Any]:
+        """BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True. Texts are categorical: a
+        million rows cost a few bytes each."""
+        numbers, names = self._names_by_line
+        rows = numbers[stack_ids]
+        made: dict[str, Any] = {}
+        for column in BLOCK_SITE_COLUMNS:
+            if column == "line":
+                lines = names["line"].to_numpy(np.int64)[rows]
+                made[column] = lines if unknown is None else pd.arrays.IntegerArray(lines, unknown)
+                continue
+            codes, texts = pd.factorize(names[column])
+            codes = codes[rows] if unknown is None else np.where(unknown, -1, codes[rows])
+            made[column] = pd.Categorical.from_codes(codes, categories=texts).remove_unused_categories()
+        return made
+
+
+class SiteNumbers:
+    """A number for each line of user code, in the order in which they are asked for: the same in all tables."""
+
+    def __init__(self, stacks: StackIndex) -> None:
+        self._stacks = stacks
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def of(self, stack_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The number of each stack's site; all rows without a stack are one site."""
+        known, of_row = np.unique(np.asarray(stack_ids, np.int64), return_inverse=True)
+        keys = [self._stacks.key(int(stack), "line") if stack else () for stack in known]
+        return np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=np.int64)[of_row]
+
+
+def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
+    """The bytes of a table of blocks (columns nbytes, stack_id) by stack id."""
+    stacks, of_row = np.unique(blocks["stack_id"].to_numpy(np.int64), return_inverse=True)
+    totals = np.zeros(len(stacks), dtype=np.int64)
+    np.add.at(totals, of_row, blocks["nbytes"].to_numpy(np.int64))
+    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
+
+
+def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any]) -> pd.DataFrame:
+    """NAME_COLUMNS of each stack, a row for each of `stack_ids`."""
+    names = {int(stack): stacks.describe(int(stack), "line") for stack in stack_ids.unique()}
+    rows = [names[int(stack)] for stack in stack_ids]
+    return pd.DataFrame(rows, columns=[*NAME_COLUMNS], index=stack_ids.index)
+
 
 def group_stacks(
     index: StackIndex, totals: pd.DataFrame, by: str, more: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """Totals by stack (columns stack_id, allocations, bytes, live_bytes, live_blocks, largest) summed by site.
+    """Totals by stack (columns as of `Trace.stack_totals`) summed by site: SITE_COLUMNS, ordered by live bytes, then
+    bytes. The `stack_id` of a row is the stack of its group with the most live bytes, then the most bytes.
 
-    Each row's `stack_id` is the one of its group with the most live bytes, then the most bytes. Ordered by live bytes,
-    then bytes. more: further columns of `totals`, which come last, and how they are joined: "sum" or "max".
+    more: further columns of `totals`, which come last, and how they are joined: "sum" or "max". Raises ValueError for
+    an unknown `by`.
     """
     more = dict(more or {})
     if by not in BY:
@@ -182,3 +264,32 @@ def group_stacks(
     result = pd.concat([names, groups], axis=1)[[*SITE_COLUMNS, *more]]
     result["source"] = result["source"].astype(object).where(result["source"].notna(), None)
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:
+    """What each site holds of these live blocks alone, in the columns of `Trace.sites` (allocations, bytes and largest
+    count only these blocks, too). blocks: with requested_size, stack_id, backward."""
+    sizes = blocks["requested_size"]
+    rows = blocks.assign(live_backward_bytes=sizes.where(blocks["backward"], 0))
+    totals = rows.groupby("stack_id", as_index=False).agg(
+        live_blocks=("requested_size", "size"),
+        live_bytes=("requested_size", "sum"),
+        largest=("requested_size", "max"),
+        live_backward_bytes=("live_backward_bytes", "sum"),
+    )
+    return group_stacks(stacks, totals.assign(allocations=totals["live_blocks"], bytes=totals["live_bytes"]), by)
+
+
+def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:
+    """The first rows of a table made by `Trace.sites`, without those that hold nothing."""
+    holding = sites[sites["live_bytes"] > 0].head(top)
+    return tuple(_site_bytes(row) for row in holding.to_dict("records"))
+
+
+def _site_bytes(row: dict[Hashable, Any]) -> SiteBytes:
+    # A column of text has NaN, not None, where there is none.
+    source = row["source"] if isinstance(row["source"], str) else None
+    site = Site(row["filename"], int(row["line"]), row["function"], source, bool(row["user"]))
+    return SiteBytes(
+        site, int(row["live_bytes"]), int(row["live_blocks"]), int(row["stack_id"]), int(row["live_backward_bytes"])
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.leaks.leak import Leak
-from ..reading.site_tables import Site
+from ..reading.sites import Site
 
 
 @dataclass(frozen=True)

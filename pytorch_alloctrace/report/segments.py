@@ -8,7 +8,7 @@ import pandas as pd
 from rich.text import Text
 
 from ..reading.recorded import RecordedTrace
-from ..reading.site_tables import Site
+from ..reading.sites import Site
 from . import units
 from .screen import Screen
 from .site_names import SiteNames

@@ -6,8 +6,7 @@ import os
 import re
 
 from ..analysis.summary import Program
-from ..reading.site_tables import Site, SiteBytes
-from ..reading.sites import Frame
+from ..reading.sites import Frame, Site, SiteBytes
 from . import units
 from .stacks import Frames
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from ..reading.site_tables import Site
+from ..reading.sites import Site
 
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ from rich.text import Text
 
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.summary import DeviceSummary, Holding, Summary
-from ..reading.site_tables import Site
+from ..reading.sites import Site
 from . import units
 from .conditions import condition_finding
 from .finding import Finding

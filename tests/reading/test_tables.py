@@ -136,3 +136,28 @@ def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatc
     assert peak.bytes > 0 and "cuda:0" in repr(peak)
     with pytest.raises(AssertionError, match="state of the replay"):
         _ = peak.composition
+
+
+@needs_cuda_build
+def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
+    for table, nbytes in ((trace.live(), "nbytes"), (trace.blocks(), "requested_size")):
+        used = table[table["stack_id"] > 0]
+        for name in ("site", "filename", "function", "line"):
+            sums = used.groupby(name, observed=True)[nbytes].sum()
+            sites = trace.sites()
+            expected = sites[(sites["live_bytes"] > 0) & (sites["line"] > 0)].groupby(name)["live_bytes"].sum()
+            assert sums.to_dict() == expected.to_dict(), name
+    free = trace.blocks().query("state == 'inactive'")
+    assert len(free) and free[["site", "filename", "function", "line"]].isna().all().all()
+    assert {str(dtype) for dtype in trace.live()[["site", "filename", "function"]].dtypes} == {"category"}
+    assert trace.live(device="cuda:7").groupby("site", observed=True)["nbytes"].sum().empty
+
+
+def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> dict[str, object]:
+        raise AssertionError("names of sites where none are asked for")
+
+    monkeypatch.setattr(type(trace.stacks), "site_columns", refuse)
+    assert len(trace.leaks()) and trace.peak(since="step:3", until="step:9").bytes
+    with pytest.raises(AssertionError, match="names of sites"):
+        trace.live()

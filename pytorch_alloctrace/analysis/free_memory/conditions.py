@@ -29,7 +29,7 @@ import pandas as pd
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site, SiteNumbers
+from ...reading.sites import Site, SiteNumbers
 from .fragmentation import fragmentation_at
 
 SHARE = 0.2

@@ -34,7 +34,7 @@ from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
 from ...errors import TraceError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site, SiteBytes, sites_of_blocks, top_sites
+from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from .allocator import MIB, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests

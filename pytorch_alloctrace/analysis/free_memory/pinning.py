@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import describe_stacks
-from ...reading.sites import StackIndex
+from ...reading.sites import StackIndex, describe_stacks
 from .allocator import AllocatorSettings
 
 MOSTLY_FREE = 0.5
@@ -124,7 +123,8 @@ def pinners(trace: RecordedTrace, found: Pinning, segments: pd.DataFrame, blocks
         range_blocks=("blocks", "min"),
     )
     table = pd.concat([blocks.iloc[rows.index].reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
-    table = pd.concat([table, describe_stacks(trace.stacks, table["stack_id"])], axis=1)
+    names = describe_stacks(trace.stacks, table["stack_id"])
+    table = table.assign(**{str(name): names[name] for name in names})
     of_segment = segments.set_index("address")[["stream", "segment_pool_id"]]
     table = table.join(of_segment, on="segment")
     order = table.sort_values(["stranded", "nbytes", "address"], ascending=[False, True, True], kind="stable")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site
+from ...reading.sites import Site
 from .windows import Windows
 
 _SLOPE_POINTS = 300

@@ -23,7 +23,7 @@ import pandas as pd
 
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import SiteNumbers
+from ...reading.sites import SiteNumbers
 from .leak import Leak, LeakingSite, LeakVerdict, leaks_as_table, room
 from .replacements import growing_leaks
 from .survivors import surviving_leaks
@@ -41,7 +41,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
     windows = Windows.of(trace, device, within)
     if windows.too_short:
         return LeakVerdict(False, windows.unit, windows.units, windows.warmup, ())
-    sites, blocks = SiteNumbers(trace.stacks), trace.live(windows.judged_at, device=device)
+    sites, blocks = SiteNumbers(trace.stacks), trace.replay.live(windows.judged_at + 1, device)
     free = room(trace, device, windows, int(blocks["nbytes"].sum()))
     surviving = surviving_leaks(trace, device, windows, sites, blocks, free)
     known = {(site.site.filename, site.site.line) for leak in surviving for site in leak.sites}

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site
-from ...reading.sites import Frame
+from ...reading.sites import Frame, Site
 from .windows import Windows
 
 SURVIVORS = "survivors"

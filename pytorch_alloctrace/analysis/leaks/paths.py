@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site
-from ...reading.sites import Frame
+from ...reading.sites import Frame, Site
 
 NEARLY_ALL = 0.99
 """A frame is common if at least this share of the bytes is allocated under it. One small tensor that is allocated

@@ -49,7 +49,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
+from ...reading.sites import Site, SiteNumbers, bytes_by_stack
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
 from .paths import common_path
 from .windows import Windows
@@ -351,7 +351,7 @@ def _buffers(
 
 def _live_blocks(trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers) -> pd.DataFrame:
     """The blocks that are live at a position: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
-    blocks = trace.live(at, device=device)
+    blocks = trace.replay.live(at + 1, device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
     return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import Site, SiteNumbers, bytes_by_stack
+from ...reading.sites import Site, SiteNumbers, bytes_by_stack
 from .leak import LEAST_COVERAGE, SURVIVORS, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
 from .paths import common_path, line_to_look_at
 from .windows import WINDOWS, Windows
@@ -94,7 +94,7 @@ def surviving_leaks(
     given_up = _given_up(survivors, [candidate.site for candidate in candidates])
     kept = [candidate for candidate in candidates if given_up[candidate.site] <= BALANCED]
     groups = grouped_by_births(kept, lambda candidate: candidate.units)
-    live_at_end = trace.live("end", device=device)["birth_seq"].to_numpy(np.int64)
+    live_at_end = trace.replay.live(trace.end_seq, device)["birth_seq"].to_numpy(np.int64)
     return [_leak(survivors, group, given_up, live_at_end) for group in groups]
 
 
@@ -131,7 +131,7 @@ def _given_up(survivors: _Survivors, sites: list[int]) -> dict[int, float]:
         return {}
     windows = survivors.windows
     quarter = windows.units * 3 // 4
-    before = survivors.trace.live(int(windows.ends[max(quarter - 1, 0)]), device=survivors.device)
+    before = survivors.trace.replay.live(int(windows.ends[max(quarter - 1, 0)]) + 1, survivors.device)
     # What is young at that position may be in use, and dies soon in any program.
     old = windows.units_of(before) < quarter - max(windows.units // windows.counts[0], 1)
     died = old & ~np.isin(before["birth_seq"].to_numpy(np.int64), survivors.blocks["birth_seq"].to_numpy(np.int64))

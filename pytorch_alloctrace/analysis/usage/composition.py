@@ -10,8 +10,7 @@ import pandas as pd
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.site_tables import sites_of_blocks
-from ...reading.sites import BY
+from ...reading.sites import BY, sites_of_blocks
 from .phases import PHASES, phases_of_blocks
 
 COMPOSITION_BY = (*BY, "age", "phase")

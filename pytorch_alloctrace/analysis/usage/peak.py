@@ -149,7 +149,7 @@ def _highest_reserved(trace: RecordedTrace, within: Range, device: str) -> Peak:
 
 
 def _allocated(trace: RecordedTrace, seq: int, device: str) -> int:
-    blocks = trace.blocks(seq, device=device)
+    blocks = trace.replay.blocks(seq + 1, device)
     return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
 
 
