@@ -1,4 +1,4 @@
-"""Records every allocation of a PyTorch program, with its Python stack, and says what happened to the memory.
+"""Records every allocation of a PyTorch program with its Python stack, and says what happened to the memory.
 
     import pytorch_alloctrace as alloctrace
     alloctrace.enable()
@@ -77,18 +77,18 @@ def __dir__() -> list[str]:
 
 
 def _enable_from_environment() -> None:
-    """ALLOCTRACE=path: records from the import on. A refusal is said on stderr; the program runs on without."""
+    """ALLOCTRACE=path: records from the import on. If that fails, a line on stderr says why and the program runs on."""
     path = _os.environ.get("ALLOCTRACE")
     if not path or is_enabled() or _is_own_command():
         return
     try:
         enable(path)
-    except Exception as error:  # whatever it is, it must not reach a program that only imported us
+    except Exception as error:  # whatever it is: it must not reach a program that only imported us
         print(f"pytorch_alloctrace: not recording: {error}", file=_sys.stderr)
 
 
 def _is_own_command() -> bool:
-    """`python -m pytorch_alloctrace run` records by itself, and `analyze` is not what the user wants recorded."""
+    """`python -m pytorch_alloctrace run` records by itself, and nobody wants `analyze` recorded."""
     words = _sys.orig_argv
     return "-m" in words and words[words.index("-m") + 1 :][:1] in (
         ["pytorch_alloctrace"],

@@ -1,4 +1,4 @@
-"""What can go wrong, as types. Every message is one sentence that says what to do next."""
+"""What can go wrong. Every message is one sentence that says what to do next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RecorderUnavailableError(AlloctraceError):
 
 
 class SessionError(AlloctraceError):
-    """A recording cannot start, or is asked for what it cannot do: nothing was hooked."""
+    """A recording cannot start, or was asked for something that it cannot do; nothing is hooked."""
 
 
 class TraceError(AlloctraceError):
@@ -20,7 +20,7 @@ class TraceError(AlloctraceError):
 
 
 class PositionError(AlloctraceError):
-    """A moment was asked for (``at=``, ``since=``) that the trace does not have."""
+    """A position was asked for (``at=``, ``since=``, ``until=``) that the trace does not have."""
 
 
 class MissingPackageError(AlloctraceError):

@@ -1,4 +1,4 @@
-"""A trace, opened for reading: what was in memory at any moment, and what the analyses make of it."""
+"""A trace, opened for reading: what was in memory at any position, and what the analyses make of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .reading.integrity import Integrity
-from .reading.positions import Position
+from .reading.positions import Position, Range
 from .reading.recorded import AUTOGRAD_COLUMNS, EVENT_COLUMNS, Progress, RecordedTrace
 from .reading.replay import Verification
 from .reading.sites import Frame
@@ -34,8 +34,7 @@ def load(
     """Opens a trace, whole or damaged, together with the spool of a recording that was killed or still runs.
 
     spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as
-    the
-    user's own although installed. progress: called now and then with a share from 0 to 1.
+    the user's own although it is installed. progress: called now and then with a share from 0 to 1.
 
     Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: see
     `Trace.integrity`.
@@ -44,26 +43,7 @@ def load(
 
 
 class Trace(RecordedTrace):
-    """A trace, opened for reading: `RecordedTrace` has what it tells of itself."""
-
-    def plot_timeline(self, points: int = 2000, *, device: str | None = None, axes: Axes | None = None) -> Figure:
-        """Draws `timeline` with matplotlib, a chart a device: see `report.timeline`."""
-        from .report.timeline import plot_timeline
-
-        return plot_timeline(self.timeline(points, device=device), axes)
-
-    def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-        """What the live memory consists of at a moment, the most bytes first; bytes are requested bytes.
-
-        at, device: as in `live`. by: "line", "stack", "function", "file" (columns as in `sites`: site, filename, line,
-        function, source, user, and stack_id), "age" (age, from_age, to_age (not included), unit: "step" or, without
-        steps, "second"; youngest first) or "phase" (forward, backward, optimizer, other: `pydoc
-        pytorch_alloctrace.analysis.usage.phases` says how it is told). All have bytes, share (0 to 1), blocks, largest,
-        backward_bytes (of bytes, what autograd's threads made for this place).
-        """
-        from .analysis.usage.composition import composition_at
-
-        return composition_at(self, at, device=device, by=by)
+    """A trace, opened for reading by `load`."""
 
     def peak(
         self,
@@ -73,10 +53,12 @@ class Trace(RecordedTrace):
         since: Position | None = None,
         until: Position | None = None,
     ) -> PeakMemory:
-        """The most that a device (default: the one with the highest peak) had "allocated" or "reserved" at once, with
-        its composition then.
+        """The most bytes that a device had "allocated" or "reserved" at once: how many, at which event, and when.
 
-        since, until: only from one moment (as in `live`) to another. Raises PositionError where there is no peak.
+        device: default the one with the highest peak. since, until: only in this range (positions, as `at` of `live`);
+        the state that it begins with counts. What the peak consisted of is worked out when it is first asked for.
+
+        Raises PositionError if there is no peak or no such range, ValueError for another measure.
         """
         from .analysis.usage.peak import peak_between, peak_memory
 
@@ -84,11 +66,24 @@ class Trace(RecordedTrace):
             return peak_memory(self, measure, device=device)
         return peak_between(self, self.range(since, until, device=device), measure, device=device)
 
-    def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-        """How the live memory changed from moment `a` to moment `b`, the largest change first, in requested bytes.
+    def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
+        """What the live memory consisted of at a position, the most bytes first. Bytes are requested bytes.
 
-        at, by, device: as in `composition`. Columns: those that name the place, age or phase; bytes_before,
-        bytes_after, change, blocks_before, blocks_after. What neither moment has is left out.
+        at, device: as in `live`. by: "line", "stack", "function" or "file" (columns as in `sites`: site, filename,
+        line, function, source, user, stack_id); "age" (age, from_age, to_age (not included), unit: "step" or, in a
+        trace without steps, "second"; youngest first); or "phase" (forward, backward, optimizer, other: see
+        `pytorch_alloctrace.analysis.usage.phases`). All have bytes, share (0 to 1), blocks, largest, backward_bytes
+        (the part of bytes that autograd's threads allocated).
+        """
+        from .analysis.usage.composition import composition_at
+
+        return composition_at(self, at, device=device, by=by)
+
+    def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
+        """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
+
+        device, by: as in `composition`. Columns: those that name the site, age or phase; bytes_before, bytes_after,
+        change, blocks_before, blocks_after.
         """
         from .analysis.usage.comparison import difference
 
@@ -102,17 +97,47 @@ class Trace(RecordedTrace):
         since: Position | None = None,
         until: Position = "end",
     ) -> pd.DataFrame:
-        """How often each place allocates, and how long its blocks live, up to a moment (from another one on): see
-        `analysis.lifetimes`."""
+        """How much each site allocates per step, and how long its blocks live. In requested bytes.
+
+        device, by: as in `sites`. since, until: positions, as `at` of `live`.
+
+        Columns: those of `sites`, and averages over the last whole steps, <NA> without steps: allocations_per_step,
+        bytes_per_step, churn_per_step (freed within the step), retained_per_step (allocated in forward, freed in
+        backward), backward_per_step; temporary (True: nothing outlives its step); slow_calls, slow_ns, slowest_ns
+        (calls of the allocator that took long); with `since` also live_change. See
+        `pytorch_alloctrace.analysis.usage.lifetimes`.
+        """
         from .analysis.usage.lifetimes import site_lifetimes
 
         return site_lifetimes(self, device=device, by=by, since=since, until=until)
 
-    def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:
-        """How the free memory of a CUDA device is cut up at a moment, and which live blocks pin it.
+    def leaks(
+        self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
+    ) -> pd.DataFrame:
+        """What leaks, one row per leak, likely ones first, then by rate; empty if nothing does or the run is too short.
 
-        at: as in `live`. device: default the one that has the most reserved then. Raises TraceError for a device that
-        the trace does not have. Where the allocator tells no segments, all is empty.
+        device: default all. since, until: judges the steps in this range alone, and takes everything before it as the
+        warm-up. What counts as a leak is defined in `pytorch_alloctrace.analysis.leaks.judge`.
+
+        Columns: device; filename, line, function, source of the line to look at; kind ("survivors": blocks that are
+        never freed; "growing": a buffer replaced by ever larger ones); rate (requested bytes per unit), unit ("step",
+        or "second" in a trace without steps), confidence (0 to 1); bytes and blocks (live when the last step ended;
+        without steps at the end), bytes_at_end (those still live at the end of the trace), oldest_age (in units),
+        forecast (seconds until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory),
+        stack_id (one through the line), sites (the lines that allocate the bytes, most first: dicts with filename,
+        line, function, source, rate, bytes, blocks, stack_id).
+
+        Raises PositionError if no step ends in the range.
+        """
+        from .analysis.leaks.judge import leak_table
+
+        return leak_table(self, self.devices if device is None else [device], self._asked_range(since, until, device))
+
+    def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:
+        """How the free memory of a CUDA device was cut up at a position, and which live blocks pin it. In bytes.
+
+        at: as in `live`. device: default the one with the most reserved then. All is empty if the allocator reports no
+        segments. Raises TraceError for a device that the trace does not have.
         """
         from .analysis.free_memory.fragmentation import fragmentation_at
 
@@ -126,22 +151,23 @@ class Trace(RecordedTrace):
         until: Position | None = None,
         last: int | None = None,
     ) -> list[OutOfMemory]:
-        """Each time a device was out of memory, in order: what was asked for, what was there, and why it did not do.
+        """The refused requests, in order: what was asked for, what there was, and why it was not enough. In bytes.
 
-        since, until: positions (as in `live`) that the refusals lie between. last: only the last n of them: each costs
-        a state of the replay. Raises TraceError for a device that the trace does not have, PositionError for a range
-        without events.
+        device: default all. since, until: only in this range. last: only the last n; each costs a state of the replay.
+        Raises TraceError for a device that the trace does not have, PositionError for a range without events.
         """
         from .analysis.free_memory.oom import find_ooms
 
-        within = None if since is None and until is None else self.range(since, until, device=device)
-        return find_ooms(self, device=device, within=within, last=last)
+        return find_ooms(self, device=device, within=self._asked_range(since, until, device), last=last)
+
+    def _asked_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
+        return None if since is None and until is None else self.range(since, until, device=device)
 
     def diagnose(self) -> tuple[Finding, ...]:
-        """What is the matter with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
+        """What is wrong with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
 
-        Each has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A healthy
-        run has one, of kind "no_leak".
+        Each finding has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A
+        healthy run has one, of kind "no_leak".
         """
         from .analysis.summary import summarize
         from .report.verdict import diagnosis
@@ -149,31 +175,19 @@ class Trace(RecordedTrace):
         return diagnosis(summarize(self))
 
     def verify(self) -> Verification:
-        """Whether the trace agrees with itself: each allocator state in it with the replay, each event with what came
-        before; and what was lost."""
+        """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;
+        and what was lost."""
         return self.replay.verification(self.integrity)
 
-    def leaks(
-        self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
-    ) -> pd.DataFrame:
-        """What leaks, on one device or all: one row a finding, likely ones first, then by rate; empty where nothing
-        does, or the run is too short to tell. Definitions: `analysis.leaks.judge`. since, until: moments
-        as in `live`: judges the steps between them alone, all that lies before is warm-up; raises PositionError where
-        no step ends there.
+    def plot_timeline(self, points: int = 2000, *, device: str | None = None, axes: Axes | None = None) -> Figure:
+        """Draws `timeline` with matplotlib, one chart per device.
 
-        Columns: device; filename, line, function and source of the line to look at; kind ("survivors": blocks that are
-        never freed; "growing": a buffer replaced by ever larger ones), rate (requested bytes per unit), unit ("step",
-        or "second" in a trace without steps), confidence (0 to 1); bytes and blocks (alive when the last step ended,
-        without steps at the end of the trace), bytes_at_end (of these, alive at the end of the trace), oldest_age (of
-        these blocks, in units), forecast (seconds until the device is full at this rate; <NA> where its capacity is not
-        known; of "cpu" the memory of the machine), stack_id (one through the line, for `frames`), sites (the lines that
-        make the bytes, most first: a list of dicts with filename, line, function, source, rate, bytes, blocks,
-        stack_id).
+        axes: where to draw one device; otherwise a figure is made. Raises MissingPackageError without matplotlib,
+        ValueError if there is nothing to draw, or several devices for `axes`.
         """
-        from .analysis.leaks.judge import leak_table
+        from .report.timeline import plot_timeline
 
-        within = None if since is None and until is None else self.range(since, until, device=device)
-        return leak_table(self, self.devices if device is None else [device], within)
+        return plot_timeline(self.timeline(points, device=device), axes)
 
 
 __all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Frame", "Integrity", "Trace", "load"]

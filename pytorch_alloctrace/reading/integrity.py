@@ -19,10 +19,13 @@ class Integrity:
     lost: int
     """Not recorded: the ring stayed full, the file could not be written, or a fault of ours."""
     lost_by_cause: dict[str, int] = field(default_factory=dict)
+    """The same by cause: ring_full, write_failed, fault."""
     missing_events: int = 0
     """In damaged or absent blocks, by the sequence numbers around them."""
     corrupt_blocks: int = 0
+    """Damaged places in the file."""
     corrupt_bytes: int = 0
+    """Bytes in them."""
     truncated_bytes: int = 0
     """In an unfinished block at the end of the file."""
     recovered: int = 0
@@ -32,6 +35,7 @@ class Integrity:
     ended: bool = True
     """The recording was stopped in good order."""
     spool_read: bool = False
+    """Whether the spool was there and was read."""
     empty_allocations: int = 0
     """Allocations of zero bytes: no address, hence no event."""
     reentered: int = 0

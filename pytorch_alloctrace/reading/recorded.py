@@ -1,4 +1,4 @@
-"""What a trace tells: events, stacks, sites, what is live, steps and marks, the devices."""
+"""A trace as it was recorded: events, stacks and sites, the state at a position, sums over time."""
 
 from __future__ import annotations
 
@@ -23,29 +23,21 @@ from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
 
 EVENT_COLUMNS = (
-    "seq",
-    "time_ns",
-    "kind",
-    "device",
-    "address",
-    "nbytes",
-    "stream",
-    "pool",
-    "thread",
-    "stack_id",
-    "step",
+    *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id", "step"),
 )
 """The default columns of `Trace.events`."""
 AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack_id")
-"""More columns, on request: number of the next autograd node of the thread; of the node being evaluated (backward)
-its number, the thread that made it, and its type; and the stack of the forward that caused it, where backward
-allocates without a stack of its own and that is known (else 0)."""
+"""More columns, on request. autograd_seq: the number of the next autograd node of the thread. node_seq, node_thread,
+node_type: number, maker thread and type of the node that is being evaluated (in backward). forward_stack_id: the stack
+of the forward that caused an allocation of backward, where backward has no stack and that is known; else 0."""
+STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"),)
+"""The columns of `Trace.stack_totals`."""
 
 Progress = Callable[[float], None]
 
 
 class RecordedTrace:
-    """A trace, opened for reading: all that needs no analysis. `Trace` has that too."""
+    """A trace, opened for reading: everything that needs no analysis. `pytorch_alloctrace.Trace` adds the analyses."""
 
     def __init__(
         self,
@@ -56,15 +48,19 @@ class RecordedTrace:
         progress: Progress | None = None,
     ) -> None:
         self.path = os.fspath(path)
+        """Of the trace file."""
         self._progress = progress
         self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
-        """The program, its versions, folders and options, as at enable(); empty where damage took it."""
+        """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
+        """What the trace has and what is missing from it."""
         self._user_paths = tuple(user_paths)
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {self.integrity.events:,} events, {self.integrity.state}>"
+
+    # The file
 
     @property
     def begin_ns(self) -> int:
@@ -73,12 +69,12 @@ class RecordedTrace:
 
     @property
     def end_ns(self) -> int:
-        """When the last known block was written: nanoseconds since 1970-01-01 UTC."""
+        """When the last known block of the file was written: nanoseconds since 1970-01-01 UTC."""
         return self._reader.end_ns
 
     @property
     def end_seq(self) -> int:
-        """The number after that of the last event. Not their count: in a damaged trace numbers are missing."""
+        """The number after that of the last event. Not the count of events: a damaged trace lacks numbers."""
         return self._reader.end_seq
 
     @property
@@ -87,165 +83,38 @@ class RecordedTrace:
         return self._reader.file_bytes
 
     @functools.cached_property
-    def stacks(self) -> StackIndex:
-        """The calling-context tree and the site of each stack."""
-        return StackIndex(self._reader, self.header.get("library_prefixes", []), self._user_paths)
-
-    @functools.cached_property
-    def threads(self) -> pd.DataFrame:
-        """One row a thread: thread (as in events), native_id, name (Python's where it has one), autograd_id."""
-        rows = [
-            {
-                "thread": number,
-                "native_id": thread.native_id,
-                "name": thread.python_name or thread.name,
-                "autograd_id": thread.autograd_id,
-            }
-            for number, thread in enumerate(self._reader.threads())
-            if number
-        ]
-        return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
-
-    @functools.cached_property
-    def _locations(self) -> pd.DataFrame:
-        rows = [
-            {
-                "device": device_name(location.device_type, location.device_index),
-                "stream": location.stream,
-                "pool": location.pool,
-            }
-            for location in self._reader.locations()
-        ]
-        if rows:
-            rows[0] = {"device": "", "stream": 0, "pool": (0, 0)}
-        return pd.DataFrame(rows or [{"device": "", "stream": 0, "pool": (0, 0)}])
-
-    @functools.cached_property
     def replay(self) -> Replay:
-        """The whole trace replayed once, with checkpoints: what the analyses ask."""
-        return self._replay_with(POINTS)
+        """The replay of the whole trace, made once. Analyses that need no names ask it by event number."""
+        return Replay(self._reader, self._locations, POINTS, self._progress)
 
-    def _replay_with(self, points: int) -> Replay:
-        return Replay(self._reader, self._locations, points, self._progress)
+    # Events
 
-    def first_event_after(self, at: Position, device: str | None = None) -> int:
-        """Number of the first event after a position: what `live`, `segments`, `blocks` show is the state before it.
+    def events(
+        self,
+        *,
+        since: Position | None = None,
+        until: Position | None = None,
+        columns: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """The events after `since`, up to and including `until`, in order, one row each.
 
-        at, device: as in `live`. Raises PositionError for a position that the trace does not have.
+        since, until: positions, as `at` of `live`; default all events. columns: of EVENT_COLUMNS (the default) and
+        AUTOGRAD_COLUMNS. kinds: only events of these kinds.
+
+        Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device
+        ("cpu", "cuda:0"; "" for positions), address, nbytes (requested; of a free those of its alloc, 0 if unknown; of
+        a step its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0: none), step (<NA> in a
+        trace without steps).
+
+        Raises PositionError for a position that the trace does not have, ValueError for an unknown column or kind.
         """
-        if isinstance(at, (int, np.integer)):
-            return min(max(int(at) + 1, 0), self.end_seq)
-        if at == "end":
-            return self.end_seq
-        time_ns = time_of(at, self.begin_ns)
-        if time_ns is not None:
-            return self.first_event_after_time(time_ns)
-        if at in PEAKS:
-            peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)
-            if peak is None:
-                raise PositionError("the trace has no peak: nothing was allocated in it")
-            return peak.seq + 1
-        first = self.positions.first_event_after(str(at))
-        return self.end_seq if first is None else first
-
-    def first_event_after_time(self, time_ns: int) -> int:
-        """Number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
-        return min(self.replay.sequence_after(time_ns), self.end_seq)
-
-    @functools.cached_property
-    def positions(self) -> PositionTable:
-        """Steps, marks and regions."""
-
-        def value(event: _replay.PositionEvent) -> int | str:
-            return event.value if event.kind == STEP else self._reader.string(event.value)
-
-        found = self.replay.positions
-        return PositionTable([(one.kind, one.seq, one.time_ns, value(one), one.live_bytes) for one in found])
-
-    @property
-    def devices(self) -> list[str]:
-        """The devices that have events, most bytes at the peak first."""
-        return sorted(self.replay.used_devices, key=lambda name: -self._most_allocated(name))
-
-    def _most_allocated(self, device: str) -> int:
-        peak = self.replay.peak("allocated", device)
-        return peak.bytes if peak else 0
-
-    @property
-    def kind_counts(self) -> dict[str, int]:
-        """How many events of each kind there are, by kind."""
-        return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
-
-    @functools.cached_property
-    def refusals(self) -> dict[int, int]:
-        """The out-of-memory events: number of each to the stack of forward that caused the request, where backward made
-        it without a stack of its own and that is known; else 0."""
-        return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
-
-    @property
-    def unmatched_frees(self) -> int:
-        """Frees of blocks whose alloc is not in the trace: they were alive before it began, or their alloc was lost."""
-        return self.replay.unmatched_frees
-
-    @property
-    def missed_frees(self) -> int:
-        """Allocs at an address that was live: the free between them was not seen. 0 unless events were lost."""
-        return self.replay.missed_frees
-
-    def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The segments that torch's CUDA allocator has at a moment, as `torch.cuda.memory_snapshot()` lists them.
-
-        at: as in `live`. Columns: device ("cuda:0"), address, total_size, allocated_size, active_size, requested_size,
-        stream, segment_type ("small" or "large"), segment_pool_id, is_expandable. Allocators that tell no segments (the
-        CPU's, cudaMallocAsync, pluggable ones) have none.
-        """
-        return self.replay.segments(self.first_event_after(at, device), device)
-
-    def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The blocks at a moment, those that are free included, by address.
-
-        at: as in `live`. Columns: device, segment (its address; 0 where the allocator tells none), address, nbytes,
-        requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch has them; and of those
-        that are not free stack_id, backward and node_type (as in `live`), thread, birth_seq, birth_ns, age_ns, step (of
-        birth; of blocks older than the recording, its beginning).
-        """
-        table = self.replay.blocks(self.first_event_after(at, device), device)
-        table["node_type"] = self.names_of_node_types(table["node_type"].to_numpy())
-        free = (table["state"] == "inactive").to_numpy(bool)
-        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=free)
-        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=free))
-
-    def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
-
-        Columns: device, time_ns (beginning of the interval); requested, allocated, active, reserved, releasable,
-        stranded, largest_free (at its end; docs/reading.md says what they mean), each with _min and _max (within it, so
-        that no peak is lost); external_fragmentation (0 to 1, at its end), outside (of PyTorch, by the driver, at its
-        end), blocks (allocated at its end), seq (of the event that reached the most allocated bytes). What an allocator
-        does not tell is <NA>. `Trace.plot_timeline` draws it.
-        """
-        if points < 1:
-            raise ValueError(f"points={points}: a timeline has at least one")
-        replayed = self.replay if POINTS % points == 0 else self._replay_with(points)
-        moments = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
-        return make_timeline(replayed.timeline(points, device), moments, self.driver_memory())
-
-    def range(
-        self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
-    ) -> Range:
-        """The events after `since` (default: all), up to and including `until` (default: the end of the trace).
-
-        since, until, device: as `at` and `device` of `live`. Raises PositionError where nothing happened in between.
-        """
-        within = self._range(since, until, device)
-        if next(self.iter_events(1, since=within.since, until=within.until, columns=("seq",)), None) is None:
-            begin, end = "the beginning" if since is None else since, "the end" if until is None else until
-            raise PositionError(f"nothing happened between {begin} and {end}: the one must be before the other")
-        return within
-
-    def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
-        first = 0 if since is None else self.first_event_after(since, device)
-        return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
+        chunks = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
+        if chunks:
+            return pd.concat(chunks, ignore_index=True) if len(chunks) > 1 else chunks[0]
+        none = {name: np.zeros(0, np.int64) for name in ("location", *EVENT_COLUMNS, *AUTOGRAD_COLUMNS)}
+        none["address"] = np.zeros(0, np.uint64)
+        return self._event_table(none, EVENT_COLUMNS if columns is None else columns)
 
     def iter_events(
         self,
@@ -256,11 +125,7 @@ class RecordedTrace:
         columns: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[pd.DataFrame]:
-        """The events in order, in frames of about `chunk` rows (at least so many, but for the last).
-
-        since, until: positions (as `at` of `live`): everything after `since`, up to and including `until`. columns: of
-        EVENT_COLUMNS and AUTOGRAD_COLUMNS. kinds: only events of these (of KINDS).
-        """
+        """The same, in tables of at least `chunk` rows (the last may have fewer), for traces larger than memory."""
         wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
         for name in wanted:
             if name not in EVENT_COLUMNS + AUTOGRAD_COLUMNS:
@@ -283,32 +148,11 @@ class RecordedTrace:
             stream = self._reader.events(within.first, within.end, numbers, with_state)
         while (raw := stream.next(max(chunk, 1))) is not None:
             if len(raw["seq"]):
-                yield self._event_frame(raw, wanted)
+                yield self._event_table(raw, wanted)
 
-    def events(
-        self,
-        *,
-        since: Position | None = None,
-        until: Position | None = None,
-        columns: Sequence[str] | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> pd.DataFrame:
-        """All events, or those after `since`, up to and including `until` (see `iter_events`), as one DataFrame.
-
-        Columns: seq (number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device ("cpu",
-        "cuda:0";
-        "" for positions), address, nbytes (bytes requested; of a free: those of its alloc, 0 where unknown; of a step
-        its number), stream,
-        pool, thread (see `threads`), stack_id (see `frames`; 0: none), step (None where the trace has none).
-        """
-        frames = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
-        if frames:
-            return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-        wanted = tuple(columns) if columns is not None else EVENT_COLUMNS
-        return pd.DataFrame({name: [] for name in wanted})
-
-    def _event_frame(self, raw: dict[str, Any], columns: Sequence[str]) -> pd.DataFrame:
+    def _event_table(self, raw: dict[str, Any], columns: Sequence[str]) -> pd.DataFrame:
         location = raw["location"]
+        # Damage may have taken the definition of a location.
         locations = self._locations.reindex(range(max(len(self._locations), int(location.max(initial=0)) + 1)))
         made: dict[str, Any] = {}
         for name in columns:
@@ -316,8 +160,7 @@ class RecordedTrace:
                 names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
                 made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=pd.Index(names))
             elif name == "device":
-                devices = locations["device"].fillna("").astype(str)
-                codes, known = pd.factorize(devices)
+                codes, known = pd.factorize(locations["device"].fillna("").astype(str))
                 made[name] = pd.Categorical.from_codes(codes[location], categories=known)
             elif name == "stream":
                 made[name] = locations["stream"].fillna(0).to_numpy(np.int64)[location]
@@ -328,75 +171,181 @@ class RecordedTrace:
             elif name == "step":
                 made[name] = self.positions.step_of(raw["seq"])
             elif name == "node_type":
-                made[name] = self.names_of_node_types(raw["node_type"])
+                made[name] = self._node_types(raw["node_type"])
             else:
                 made[name] = raw[name]
         return pd.DataFrame(made)
 
-    def names_of_node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
-        """Types of autograd nodes, in full, by their numbers; "" for none."""
+    def _node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+        """Types of autograd nodes, in full, by number; "" for none."""
         names = np.array([*self._reader.node_types()] or [""], dtype=object)
         named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
         return named
 
-    def frames(self, stack_id: int) -> list[Frame]:
-        """The frames of a stack, innermost first; empty for stack 0, which means that none is known."""
-        return self.stacks.frames(int(stack_id))
+    @functools.cached_property
+    def _locations(self) -> pd.DataFrame:
+        """Device, stream and pool by location id; 0 is none."""
+        rows: list[dict[str, Any]] = [
+            {
+                "device": device_name(location.device_type, location.device_index),
+                "stream": location.stream,
+                "pool": location.pool,
+            }
+            for location in self._reader.locations()
+        ]
+        return pd.DataFrame([{"device": "", "stream": 0, "pool": (0, 0)}, *rows[1:]])
+
+    @property
+    def kind_counts(self) -> dict[str, int]:
+        """How many events of each kind there are, by kind."""
+        return {kind_name(number): count for number, count in enumerate(self.replay.kind_counts) if count}
+
+    @functools.cached_property
+    def refused_requests(self) -> dict[int, int]:
+        """The out-of-memory events: the number of each, and the stack id of the forward that caused the request, where
+        backward has no stack and that is known; else 0."""
+        return {refusal.seq: refusal.forward_stack for refusal in self.replay.refusals}
+
+    @property
+    def unmatched_frees(self) -> int:
+        """Frees of blocks whose alloc is not in the trace: allocated before the recording, or their alloc was lost."""
+        return self.replay.unmatched_frees
+
+    @property
+    def missed_frees(self) -> int:
+        """Allocs at an address that was live: the free in between was not seen. 0 unless events were lost."""
+        return self.replay.missed_frees
 
     def text(self, identifier: int) -> str:
-        """The text that an event names by number (of a mark, of the allocator's settings); "" where it is lost."""
+        """The text that an event names by number (of a mark, of the allocator's settings); "" if it was lost."""
         return self._reader.string(int(identifier))
 
-    def stack_totals(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """One row a stack: stack_id, allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes; up to a
-        moment, on one device or all.
+    # Stacks and sites
 
-        What autograd's threads allocate in backward has no Python stack: it is counted with the stack of forward that
-        caused it, where that is known (live_backward_bytes: that part of live_bytes). Blocks that are older than the
-        recording are live, but no allocations of it.
+    @functools.cached_property
+    def stacks(self) -> StackIndex:
+        """The stacks, and the site of each."""
+        return StackIndex(self._reader, self.header.get("library_prefixes", []), self._user_paths)
+
+    def frames(self, stack_id: int) -> list[Frame]:
+        """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
+
+        Raises IndexError for a stack that the trace does not have.
         """
-        tables = self.replay.stacks(self.first_event_after(at, device), device)
-        columns = ["stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"]
-        if not tables:
-            return pd.DataFrame({name: np.array([], dtype=np.int64) for name in columns})
-        if len(tables) == 1:
-            return tables[0][columns]
-        sums = (
-            pd.concat(tables)
-            .groupby("stack_id", as_index=False)
-            .agg(dict.fromkeys(columns[1:], "sum") | {"largest": "max"})
-        )
-        return sums[columns]
+        return self.stacks.frames(int(stack_id))
 
     def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
-        """What each place in the code has allocated; bytes are requested bytes.
+        """What each site had allocated up to a position, the most live bytes first. Bytes are requested bytes.
 
-        by: "line", "stack", "function" or "file" of the innermost frame of user code. Columns: site, filename, line,
-        function, source,
-        user (False: no frame of user code, the innermost frame stands in), allocations, bytes, live_bytes, live_blocks,
-        largest, live_backward_bytes (see `stack_totals`), stack_id (the one with most live bytes). at: as in `live`.
+        at, device: as in `live`. by: "line", "function", "file" of the site, or "stack".
+
+        Columns: site, filename, line, function, source, user (False: the stack has no frame of user code, and its
+        innermost frame stands in), allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes (see
+        `stack_totals`), stack_id (the stack with the most live bytes).
         """
         return group_stacks(self.stacks, self.stack_totals(at, device=device), by)
 
-    def live(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
-        """The blocks that are live at a moment, oldest first.
+    def stack_totals(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """What each stack had allocated up to a position, one row per stack. Bytes are requested bytes.
 
-        at: "end", "peak" (of `device`, default the one with the highest), an event number (after it), "step:N" (at
-        its end), "mark:NAME".
-        Columns: address, nbytes, device, stack_id (where `backward` is true: of the forward that caused it), backward,
-        node_type (of the autograd node whose backward made it, in full; "": none), thread, birth_seq, birth_ns, step
-        (of birth).
+        at, device: as in `live`; default all devices. Columns: stack_id, allocations, bytes, live_bytes, live_blocks,
+        largest, live_backward_bytes.
+
+        What autograd's threads allocate has no Python stack: where the stack of the forward that caused it is known, it
+        is counted with that one (live_backward_bytes: that part of live_bytes). Blocks older than the recording are
+        live, but not among its allocations.
+        """
+        tables = self.replay.stacks(self.first_event_after(at, device), device)
+        if not tables:
+            return pd.DataFrame({name: np.zeros(0, np.int64) for name in STACK_COLUMNS})
+        if len(tables) == 1:
+            return tables[0][[*STACK_COLUMNS]]
+        how = dict.fromkeys(STACK_COLUMNS[1:], "sum") | {"largest": "max"}
+        return pd.concat(tables).groupby("stack_id", as_index=False).agg(how)[[*STACK_COLUMNS]]
+
+    # The state at a position
+
+    def live(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks that were live at a position, oldest first.
+
+        at: "end", "peak" (of `device`, default the one with the highest), "peak:reserved", an event number (after it),
+        "step:N" (the end of step N), "mark:NAME", "12.5s" (after the recording began) or a datetime. device: default
+        all.
+
+        Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
+        it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
+        birth_ns, step (of birth); site, filename, line, function (as in `sites`).
+
+        Raises PositionError for a position that the trace does not have.
         """
         blocks = self.replay.live(self.first_event_after(at, device), device)
-        blocks["node_type"] = self.names_of_node_types(blocks["node_type"].to_numpy())
+        blocks["node_type"] = self._node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
 
-    def time_ns(self, at: Position) -> int:
-        """When a moment was: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
-        if at == "end":
-            return self.end_ns
-        return self.replay.time_before(self.first_event_after(at)) or self.begin_ns
+    def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The blocks of the allocator at a position, including the free ones, by address.
+
+        at, device: as in `live`. Columns: device, segment (its address; 0 if the allocator reports none), address,
+        nbytes (after rounding), requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch
+        has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
+        step, site, filename, line, function, as in `live`. (A block older than the recording was born when it began.)
+        """
+        table = self.replay.blocks(self.first_event_after(at, device), device)
+        table["node_type"] = self._node_types(table["node_type"].to_numpy())
+        is_free = (table["state"] == "inactive").to_numpy(bool)
+        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
+        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
+
+    def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+        """The segments of torch's CUDA allocator at a position, as `torch.cuda.memory_snapshot()` lists them.
+
+        at, device: as in `live`. Columns: device, address, total_size, allocated_size, active_size, requested_size,
+        stream, segment_type ("small" or "large"), segment_pool_id, is_expandable; sizes in bytes. Allocators that
+        report no segments (the CPU's, cudaMallocAsync, pluggable ones) have none.
+        """
+        return self.replay.segments(self.first_event_after(at, device), device)
+
+    # Over time
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that have events, the one with the highest peak first."""
+        return sorted(self.replay.used_devices, key=lambda name: -self._most_allocated(name))
+
+    def _most_allocated(self, device: str) -> int:
+        peak = self.replay.peak("allocated", device)
+        return peak.bytes if peak else 0
+
+    def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
+        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
+
+        Columns: device, time_ns (when the interval begins); requested, allocated, active, reserved, releasable,
+        stranded, largest_free (at its end; see docs/reading.md), each with _min and _max (within it, so that no peak is
+        lost); external_fragmentation (0 to 1, at its end), outside (used outside PyTorch, as the driver reports it, at
+        its end), blocks (allocated at its end), seq (the event that reached the most allocated bytes in it). What an
+        allocator does not report is <NA>. `Trace.plot_timeline` draws it.
+        """
+        if points < 1:
+            raise ValueError(f"points={points}: a timeline has at least one")
+        # The replay has measured POINTS intervals, which are put together where the number divides.
+        replay = self.replay
+        if POINTS % points:
+            replay = Replay(self._reader, self._locations, points, self._progress)
+        borders = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
+        return make_timeline(replay.timeline(points, device), borders, self.driver_memory())
+
+    def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
+        """What the driver reported of each device's memory, and the system of this process's: a row for each change,
+        sampled ten times a second.
+
+        Columns, in bytes: seq, time_ns, device, used (by everyone; for "cpu" the resident memory of this process),
+        total (of the device, of the machine), by_this_process and by_others (in most containers the driver does not
+        report them), reserved (torch's segments then), outside (used - reserved: the CUDA context, libraries, other
+        processes). What is not known is <NA>.
+        """
+        table = driver_memory(self.replay.samples())
+        return table if device is None else table[table["device"] == device].reset_index(drop=True)
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:
@@ -407,26 +356,90 @@ class RecordedTrace:
         ]
         return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
 
-    def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
-        """What the driver said of each device's memory, and the system of this process's: sampled ten times a second, a
-        row for each change.
+    @functools.cached_property
+    def threads(self) -> pd.DataFrame:
+        """The threads that had events: thread (as in events), native_id, name (Python's if it has one), autograd_id."""
+        rows = [
+            {
+                "thread": number,
+                "native_id": thread.native_id,
+                "name": thread.python_name or thread.name,
+                "autograd_id": thread.autograd_id,
+            }
+            for number, thread in enumerate(self._reader.threads())
+            if number
+        ]
+        return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
 
-        Columns, in bytes: seq, time_ns, device, used (by everyone; of "cpu": resident memory of this process), total
-        (of the device, of the machine), by_this_process and by_others (where the driver tells: not in most containers),
-        reserved (torch's segments at that moment; where its allocator tells them), outside (used - reserved: the CUDA
-        context, libraries, other processes). What is not told is <NA>.
-        """
-        table = driver_memory(self.replay.samples())
-        return table if device is None else table[table["device"] == device].reset_index(drop=True)
+    # Positions
 
     def steps(self, *, device: str | None = None) -> pd.DataFrame:
-        """One row a step that ended: step, seq and time_ns of its end, live_bytes then (on `device`, default all)."""
+        """The steps that ended: step, seq and time_ns of the end, live_bytes then (requested, on `device`, default all
+        together)."""
         wanted = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
         return self.positions.steps(wanted)
 
     def marks(self) -> pd.DataFrame:
-        """The named positions: name, kind (mark, region_begin, region_end), seq, time_ns."""
+        """The marks and regions: name, kind (mark, region_begin, region_end), seq, time_ns."""
         return self.positions.marks()
+
+    @functools.cached_property
+    def positions(self) -> PositionTable:
+        """The steps, marks and regions, and which step an event belongs to."""
+
+        def value(event: _replay.PositionEvent) -> int | str:
+            return event.value if event.kind == STEP else self._reader.string(event.value)
+
+        found = self.replay.positions
+        return PositionTable([(one.kind, one.seq, one.time_ns, value(one), one.live_bytes) for one in found])
+
+    def first_event_after(self, at: Position, device: str | None = None) -> int:
+        """The number of the first event after a position: the state at the position is the one before this event.
+
+        at, device: as in `live`. Raises PositionError for a position that the trace does not have.
+        """
+        if isinstance(at, (int, np.integer)):
+            return min(max(int(at) + 1, 0), self.end_seq)
+        if at == "end":
+            return self.end_seq
+        time_ns = time_of(at, self.begin_ns)
+        if time_ns is not None:
+            return self.first_event_after_time(time_ns)
+        if at in PEAKS:
+            peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)
+            if peak is None:
+                raise PositionError("the trace has no peak: nothing was allocated in it")
+            return peak.seq + 1
+        first = self.positions.first_event_after(str(at))
+        return self.end_seq if first is None else first
+
+    def first_event_after_time(self, time_ns: int) -> int:
+        """The number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
+        return min(self.replay.sequence_after(time_ns), self.end_seq)
+
+    def time_ns(self, at: Position) -> int:
+        """The time of a position: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
+        if at == "end":
+            return self.end_ns
+        return self.replay.time_before(self.first_event_after(at)) or self.begin_ns
+
+    def range(
+        self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
+    ) -> Range:
+        """The event numbers of a range: after `since` (default: from the beginning), up to and including `until`
+        (default: to the end).
+
+        since, until, device: as `at` and `device` of `live`. Raises PositionError if nothing happened in between.
+        """
+        within = self._range(since, until, device)
+        if next(self.iter_events(1, since=within.since, until=within.until, columns=("seq",)), None) is None:
+            begin, end = "the beginning" if since is None else since, "the end" if until is None else until
+            raise PositionError(f"nothing happened between {begin} and {end}: the one must be before the other")
+        return within
+
+    def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
+        first = 0 if since is None else self.first_event_after(since, device)
+        return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
 
 
 def _json_object(text: str) -> dict[str, Any]:

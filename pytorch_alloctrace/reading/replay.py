@@ -61,8 +61,11 @@ class Contradiction:
     """An event that does not fit what came before it."""
 
     seq: int
+    """Number of the event."""
     device: str
+    """Torch's spelling."""
     sentence: str
+    """What does not fit."""
 
 
 @dataclass(frozen=True)

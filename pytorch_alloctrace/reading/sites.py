@@ -36,7 +36,9 @@ class Frame:
     function: str
     """The name that traceback prints."""
     filename: str
+    """As the code object has it."""
     line: int
+    """From 1."""
     source: str | None = None
     """Text of the line; None where the trace does not have it."""
 
@@ -51,7 +53,9 @@ class Site:
     filename: str
     """Empty where no stack is known."""
     line: int
+    """From 1; 0 where no stack is known."""
     function: str
+    """The name that traceback prints."""
     source: str | None
     """Text of the line; None where the trace does not have it."""
     user: bool

@@ -27,4 +27,6 @@ class Finding:
     stack_id: int
     """The stack with the most bytes; 0: none."""
     sentences: tuple[str, ...]
+    """What it rests on, and what to do."""
     leak: Leak | None = None
+    """The leak that it words."""

@@ -110,7 +110,7 @@ def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> 
 def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     words = ("run.alloctrace", "--since", "step:3", "--until", "step:7", "--device", "cuda:0")
     shown = " ".join(run_analyze(folder, "sites", *words).split())
-    assert "on average of the last 4 steps" in shown and "ALLOCATED from step:3 to step:7" in shown
+    assert "the average of the last 4 steps" in shown and "ALLOCATED from step:3 to step:7" in shown
     assert "(32 allocations" in shown and "LIVE" not in shown
     assert "SHRANK from step:3 to step:7: what holds less -86.0 MiB" in shown and "GREW" not in shown
     peak = json.loads(run_analyze(folder, "peak", *words, "--json"))

@@ -85,7 +85,7 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
     ("arguments", "part"),
     [
         (("segments", "run.alloctrace", "--at", "mark:none"), "no mark named 'none'"),
-        (("blocks", "run.alloctrace", "--at", "lunch"), "is no moment"),
+        (("blocks", "run.alloctrace", "--at", "lunch"), "is not a valid position"),
         (("blocks", "missing.alloctrace"), "missing.alloctrace"),
         (("run.alloctrace", "--csv"), "diagnose does not take --csv"),
         (("timeline", "run.alloctrace", "--points", "0"), "at least 1"),

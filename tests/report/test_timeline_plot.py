@@ -53,7 +53,7 @@ def test_one_device_into_given_axes(run_cuda_program, tmp_path: Path) -> None:
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     figure = Figure()
     assert trace.plot_timeline(50, device="cuda:0", axes=figure.add_subplot()) is figure
-    with pytest.raises(ValueError, match="give device="):
+    with pytest.raises(ValueError, match="pass device="):
         trace.plot_timeline(50, axes=figure.add_subplot())
     with pytest.raises(ValueError, match="nothing was allocated"):
         trace.plot_timeline(50, device="cuda:7")

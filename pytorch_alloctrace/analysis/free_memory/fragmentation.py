@@ -36,13 +36,19 @@ class Fragmentation:
     device: str
     """Torch's spelling."""
     at: Position
+    """The position that was asked for."""
     reserved: int
+    """All segments."""
     active: int
+    """Blocks in use, or freed and still awaited by another stream."""
     free: int
     """reserved - active: all free pieces."""
     releasable: int
+    """In segments and mapping units that are wholly free."""
     stranded: int
+    """In those where something is live."""
     largest_free: int
+    """The largest free piece."""
     external_fragmentation: float
     """1 - largest free piece / all free bytes; 0 if nothing is free."""
     segments: pd.DataFrame = field(repr=False)
@@ -60,6 +66,7 @@ class Fragmentation:
     sizes: npt.NDArray[np.int64] = field(repr=False)
     """Of the free pieces, in bytes, ascending."""
     settings: AllocatorSettings = field(repr=False)
+    """Of the allocator, then."""
 
     def index(self, size: int) -> float:
         """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 if

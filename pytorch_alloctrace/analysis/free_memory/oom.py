@@ -61,6 +61,7 @@ class OutOfMemory:
     request: RefusedRequest
     """The event: seq, time_ns, device, requested, stream, pool, stack_id, outcome, ..."""
     step: int | None
+    """The step that it belongs to; None in a trace without steps."""
     site: Site
     """The line that made the request (in backward: the line of forward that caused it, if known)."""
     segment_size: int
@@ -69,9 +70,11 @@ class OutOfMemory:
     segment_type: str
     """"small" or "large": which of its two pools serves such a size."""
     settings: AllocatorSettings
+    """Of the allocator, then."""
     reserved: int
     """All segments; if the allocator reports none (cudaMallocAsync, pluggable ones), the live blocks."""
     allocated: int
+    """Live blocks."""
     total: int | None
     """The size of the device; None if unknown."""
     by_others: int | None

@@ -26,14 +26,21 @@ class RefusedRequest:
     """A request that the allocator refused. Bytes."""
 
     seq: int
+    """Number of the event."""
     time_ns: int
+    """Since 1970-01-01 UTC."""
     device: str
+    """Torch's spelling."""
     requested: int
+    """As torch rounded it up."""
     device_free: int
     """What the driver reported as free on the device at that time."""
     stream: int
+    """That it was for."""
     pool: tuple[int, int]
+    """That it was for; (0, 0): not a private one."""
     thread: int
+    """As in `Trace.threads`."""
     stack_id: int
     """0: unknown."""
     node_type: str
@@ -46,6 +53,7 @@ class RefusedRequest:
     outcome_seq: int | None = None
     """The event of that allocation, the first one."""
     outcome_ns: int | None = None
+    """Its time, since 1970-01-01 UTC."""
 
 
 def find_refused_requests(
@@ -53,7 +61,7 @@ def find_refused_requests(
 ) -> list[RefusedRequest]:
     """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on."""
     within = within or Range(0, trace.end_seq)
-    numbers = np.array([*trace.refusals], dtype=np.int64)
+    numbers = np.array([*trace.refused_requests], dtype=np.int64)
     wanted = numbers[within.has(numbers)]
     if not len(wanted):
         return []
@@ -72,7 +80,7 @@ def find_refused_requests(
 
 
 def _requests(trace: RecordedTrace, rows: pd.DataFrame) -> list[RefusedRequest]:
-    caused_by = trace.refusals
+    caused_by = trace.refused_requests
     return [
         RefusedRequest(
             seq=int(row["seq"]),

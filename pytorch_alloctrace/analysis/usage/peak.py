@@ -25,6 +25,7 @@ class PeakMemory:
     """The most that a device had at once. What it consisted of is worked out when it is first asked for."""
 
     device: str
+    """Torch's spelling."""
     measure: str
     """"allocated" or "reserved": what was at its highest."""
     bytes: int

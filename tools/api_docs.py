@@ -1,0 +1,162 @@
+"""Writes docs/api.md: every public name with its signature and what its docstring says first.
+
+tests/project/test_api_docs.py fails where the page is out of date; then run tools/api_docs.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
+from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
+from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
+from pytorch_alloctrace.analysis.usage.peak import PeakMemory
+from pytorch_alloctrace.reading.positions import Range
+from pytorch_alloctrace.reading.replay import Contradiction, Verification
+from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.report.finding import Finding
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/api.md"
+INTRODUCTION = """\
+# Every public name
+
+This page is made from the signatures and docstrings: `tools/api_docs` writes it, and a test fails when it is out of
+date. `help(alloctrace.Trace.live)` says more of each name: columns, units, errors.
+
+    import pytorch_alloctrace as alloctrace
+
+Sizes are integers of bytes and times integers of nanoseconds, both int64. A **position** is `"end"`, `"peak"`,
+`"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`, `"12.5s"`
+(after the recording began) or a datetime. A **range** is everything after `since`, up to and including `until`. A
+**device** is spelled as in torch: `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`,
+`"file"` or `"stack"`.
+"""
+RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "pluggable_library")
+READING = ("load", "compare")
+ERRORS = (
+    *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError"),
+    "MissingPackageError",
+)
+VALUES: tuple[tuple[type, str], ...] = (
+    (PeakMemory, "`trace.peak()`"),
+    (Fragmentation, "`trace.fragmentation()`"),
+    (OutOfMemory, "each of `trace.ooms()`"),
+    (RefusedRequest, "`OutOfMemory.request`"),
+    (Finding, "each of `trace.diagnose()`"),
+    (Verification, "`trace.verify()`"),
+    (Contradiction, "in `Verification`"),
+    (alloctrace.Integrity, "`trace.integrity`"),
+    (alloctrace.Frame, "each of `trace.frames()`"),
+    (Site, "a `site` of the values above"),
+    (Range, "`trace.range()`"),
+)
+"""Classes whose instances the interface hands out, and where."""
+
+
+def first_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
+
+
+def signature(function: Callable[..., Any], name: str) -> str:
+    """As it is written, without `self`."""
+    shown, has_star = [], False
+    found = inspect.signature(function)
+    for parameter in found.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not has_star:
+            shown.append("*")
+            has_star = True
+        text = f"{parameter.name}: {parameter.annotation}"
+        if parameter.default is not inspect.Parameter.empty:
+            default = parameter.default
+            text += f" = {default!r}".replace("'", '"')
+        shown.append(text)
+    return f"{name}({', '.join(shown)}) -> {found.return_annotation}".replace("pd.DataFrame", "DataFrame")
+
+
+def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Name, type and docstring of the fields of a class and of what its __init__ sets, in order."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    bodies = [tree.body, *(node.body for node in tree.body if getattr(node, "name", "") == "__init__")]
+    for body in bodies:
+        for index, node in enumerate(body):
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "_")
+            if name.startswith("_"):
+                continue
+            annotation = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+            following = body[index + 1] if index + 1 < len(body) else None
+            text = ""
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                text = str(following.value.value)
+            yield name, annotation, first_paragraph(text)
+
+
+def members(kind: type) -> Iterator[tuple[str, str]]:
+    """What an instance has, as code and in words; what a base class of ours has comes last."""
+    for base in [base for base in kind.__mro__ if base.__module__.startswith("pytorch_alloctrace")]:
+        for name, annotation, text in attributes(base):
+            yield f"{name}: {annotation}".rstrip(": "), text
+        for name, member in vars(base).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(member, (property, functools.cached_property)):
+                getter = member.fget if isinstance(member, property) else member.func
+                annotation = inspect.signature(getter).return_annotation  # type: ignore[arg-type]
+                yield f"{name}: {annotation}".replace("pd.DataFrame", "DataFrame"), first_paragraph(member.__doc__)
+            elif inspect.isfunction(member):
+                yield signature(member, name), first_paragraph(member.__doc__)
+
+
+def page() -> str:
+    lines = [INTRODUCTION]
+
+    def section(title: str, text: str = "") -> None:
+        lines.append(f"\n## {title}\n" + (f"\n{text}\n" if text else ""))
+
+    def entry(code: str, text: str) -> None:
+        lines.append(f"- `{code}`\n" + (textwrap.indent(textwrap.fill(text, 118), "  ") + "\n" if text else ""))
+
+    def functions(names: tuple[str, ...]) -> None:
+        for name in names:
+            found = getattr(alloctrace, name)
+            entry(signature(found, f"alloctrace.{name}"), first_paragraph(found.__doc__))
+
+    section("Recording")
+    functions(RECORDING)
+    section("Session", first_paragraph(alloctrace.Session.__doc__))
+    for code, text in members(alloctrace.Session):
+        entry(code, text)
+    section("Reading")
+    functions(READING)
+    section("Trace", first_paragraph(alloctrace.Trace.__doc__))
+    for code, text in members(alloctrace.Trace):
+        entry(code, text)
+    for kind, origin in VALUES:
+        section(kind.__name__, f"{first_paragraph(kind.__doc__)} From {origin}.")
+        for code, text in members(kind):
+            entry(code, text)
+    section("Errors")
+    for name in ERRORS:
+        found = getattr(alloctrace, name)
+        entry(f"alloctrace.{name}({found.__base__.__name__})", first_paragraph(found.__doc__))
+    return "\n".join(lines)
+
+
+def undocumented() -> set[str]:
+    """Public names of the package that the page leaves out."""
+    shown = {*RECORDING, *READING, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
+    return {*alloctrace.__all__} - shown
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
