@@ -30,15 +30,15 @@ def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
     return table[list(COLUMNS)]
 
 
-def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, moments: npt.NDArray[np.int64]) -> pd.Series[Any]:
-    """For each row of a timeline: `outside` of the driver's last sample before `moments` (ns, one a row); else <NA>."""
+def outside_at(samples: pd.DataFrame, timeline: pd.DataFrame, times: npt.NDArray[np.int64]) -> pd.Series[Any]:
+    """For each row of a timeline: `outside` of the driver's last sample before `times` (ns, one per row); else <NA>."""
     outside = pd.Series(pd.NA, index=timeline.index, dtype="Int64")
     for device, rows in timeline.groupby("device", sort=False).groups.items():
         of_device = samples[samples["device"] == device]
         if of_device.empty:
             continue
         # Not the sample's used bytes without what is reserved now: segments come and go between two samples.
-        last = np.searchsorted(of_device["time_ns"].to_numpy(), moments[rows], side="right") - 1
+        last = np.searchsorted(of_device["time_ns"].to_numpy(), times[rows], side="right") - 1
         values = of_device["outside"].take(np.maximum(last, 0)).set_axis(rows)
         outside.loc[rows] = values.where(last >= 0)
     return outside

@@ -11,14 +11,14 @@ from .driver import outside_at
 from .replay import external_fragmentation
 
 
-def make_timeline(table: pd.DataFrame, moments: Any, driver: pd.DataFrame) -> pd.DataFrame:
-    """See `Trace.timeline`. table: the measures, for each device len(moments) - 1 rows; moments: ns, the borders of
-    the intervals; driver: as `Trace.driver_memory` gives it."""
+def make_timeline(table: pd.DataFrame, borders: Any, driver: pd.DataFrame) -> pd.DataFrame:
+    """See `Trace.timeline`. table: the measures, for each device len(borders) - 1 rows; borders: of the
+    intervals, in ns; driver: as `Trace.driver_memory` gives it."""
     table = table.copy()
-    repeats = len(table) // (len(moments) - 1)
-    table.insert(1, "time_ns", np.tile(moments[:-1], repeats))
+    repeats = len(table) // (len(borders) - 1)
+    table.insert(1, "time_ns", np.tile(borders[:-1], repeats))
     cached = table["reserved"] - table["active"]
     pieces = external_fragmentation(table["largest_free"], cached)
     table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
-    table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(moments[1:], repeats)))
+    table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(borders[1:], repeats)))
     return table

@@ -1,4 +1,4 @@
-"""From one moment to another: the peak within, what each line allocated, which requests were refused."""
+"""Ranges of a run: the peak in them, what each line allocated, which requests were refused, what leaked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("stretch")
+    made = tmp_path_factory.mktemp("range")
     (made / "program.py").write_text(PROGRAM)
     run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
     return made
@@ -71,7 +71,7 @@ def reserved_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
 
 @needs_cuda_build
 @pytest.mark.parametrize(("device", "measure"), [("cuda:0", "allocated"), ("cpu", "allocated"), ("cuda:0", "reserved")])
-def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
+def test_the_peak_is_the_highest_of_all_positions_in_the_range(
     trace: alloctrace.Trace, device: str, measure: str
 ) -> None:
     held = allocated_after if measure == "allocated" else reserved_after
@@ -93,13 +93,13 @@ def test_the_peak_is_the_highest_of_all_moments_of_the_stretch(
 
 
 @needs_cuda_build
-def test_sites_of_a_stretch_are_those_of_its_events(trace: alloctrace.Trace) -> None:
+def test_sites_of_a_range_are_those_of_its_events(trace: alloctrace.Trace) -> None:
     events = trace.events(since="step:3", until="step:7", kinds=("alloc",))
     made = events[events["device"] == "cuda:0"]
     table = trace.lifetimes(device="cuda:0", since="step:3", until="step:7")
     row = table.iloc[0]
     assert (row["function"], row["allocations"], row["bytes"]) == ("step", 32, made["nbytes"].sum()) and len(made) == 32
-    live = [int(trace.live(moment, device="cuda:0")["nbytes"].sum()) for moment in ("step:3", "step:7")]
+    live = [int(trace.live(at, device="cuda:0")["nbytes"].sum()) for at in ("step:3", "step:7")]
     assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
     one = trace.lifetimes(device="cuda:0", since="step:3", until="step:4")
@@ -148,8 +148,8 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 """
 
 
-def test_leaks_of_a_stretch(tmp_path: Path) -> None:
-    """A leak that is over is none of the whole run, but it is one of the steps in which it was."""
+def test_leaks_of_a_range(tmp_path: Path) -> None:
+    """A leak that is over is not one of the whole run, but it is one of the steps in which it happened."""
     (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
     run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=120, environment={})
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
@@ -160,12 +160,12 @@ def test_leaks_of_a_stretch(tmp_path: Path) -> None:
     shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
     assert "LEAK  program.py:" in shown and "steps judged" in " ".join(shown.split())
     assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
-    for name, moment, part in (
+    for name, since, part in (
         ("no_steps", "0.0s", "and the trace has none"),
         ("for_a_while", "step:99", "no step ends"),
     ):
-        told = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", moment, status=2)
-        assert part in told.splitlines()[-1]
+        shown = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", since, status=2)
+        assert part in shown.splitlines()[-1]
 
 
 @needs_cuda_build

@@ -128,7 +128,7 @@ def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> 
         trace.timeline(0)
 
 
-def test_steps_tell_what_was_live(trace: alloctrace.Trace) -> None:
+def test_steps_have_what_was_live(trace: alloctrace.Trace) -> None:
     assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
     assert list(trace.marks()["name"]) == ["after the layer"]
 
