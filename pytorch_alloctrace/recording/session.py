@@ -216,6 +216,7 @@ def enable(
                 cuda_is_initialised=program.cuda_is_initialised(),
             )
             session._optimizer_steps.start()
+            recorder.publish()
             _current = session
         except BaseException as error:
             _current = None

@@ -97,7 +97,7 @@ assert state() == before | {{"files": ["program.py", "t.alloctrace"]}}, state()
         LD_PRELOAD=str(thread_limit),
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert list(trace.live()["size"]) == [777] and trace.integrity.state == "complete"
+    assert list(trace.live()["nbytes"]) == [777] and trace.integrity.state == "complete"
 
 
 def test_a_folder_that_takes_no_file(run_program: Callable[..., Any]) -> None:
@@ -166,3 +166,21 @@ def test_warnings_that_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         warnings.simplefilter("error")
         with pytest.raises(alloctrace.SessionError, match="frames of this Python"):
             alloctrace.enable(tmp_path / "t.alloctrace")
+
+
+def test_the_file_that_was_to_be_overwritten_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: OptimizerSteps) -> None:
+        raise RuntimeError("too late")
+
+    path = tmp_path / "t.alloctrace"
+    with alloctrace.enable(path):
+        torch.empty(10)
+    good = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(OptimizerSteps, "start", start)
+        with pytest.raises(alloctrace.SessionError, match="too late"):
+            alloctrace.enable(path, overwrite=True)
+    assert path.read_bytes() == good and os.listdir(tmp_path) == [path.name]
+    with alloctrace.enable(path, overwrite=True):
+        torch.empty(20)
+    assert path.read_bytes() != good and os.listdir(tmp_path) == [path.name]

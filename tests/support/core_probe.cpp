@@ -186,6 +186,7 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
     std::memcpy(session, session_id, sizeof session);
     Spool spool(spool_options(spool_path, ring_events, definitions_bytes, 0), session, [] {});
     TraceFile file(path, true, session);
+    file.publish();
     const auto header = [&](BlockType type) {
       BlockHeader block{};
       block.type = type;

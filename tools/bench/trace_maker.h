@@ -58,6 +58,7 @@ class TraceMaker {
     write_events();
     repeat_names();
     append(BlockType::kEnd, end_json);
+    file_.publish();
   }
 
   std::uint64_t bytes() const { return file_.bytes(); }

@@ -1,12 +1,9 @@
 #include "recorder.h"
 
-#include <unistd.h>
-
 namespace alloctrace {
 
 Recorder::Recorder(const RecorderOptions& options) {
-  // A file that may not be replaced is refused before anything is made; one that may is replaced only once the spool,
-  // which can fail for want of room, is there: a good trace is never given up for one that cannot begin.
+  // A file that may not be replaced is refused before anything is made.
   if (!options.overwrite) TraceFile::refuse_existing(options.path);
   spool_ = std::make_unique<Spool>(options.spool, options.session_id, [this] { wake_.post(); });
   try {
@@ -16,7 +13,7 @@ Recorder::Recorder(const RecorderOptions& options) {
     writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *sources_, options.header_json);
   } catch (...) {
     spool_->remove_file();
-    if (file_) unlink(options.path.c_str());
+    if (file_) file_->remove();
     throw;
   }
 }
@@ -80,6 +77,12 @@ bool Recorder::stop(const std::string& end_json) {
   const bool written = writer_->stop(end_json);
   if (written) spool_->remove_file();
   return written;
+}
+
+void Recorder::discard() {
+  stop("{}");
+  spool_->remove_file();
+  file_->remove();
 }
 
 void Recorder::lock_for_fork() {

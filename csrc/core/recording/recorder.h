@@ -57,6 +57,10 @@ class Recorder {
   // could not be written to its end; the spool stays and the reader reads both.
   bool stop(const std::string& end_json);
 
+  // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
+  void publish() { file_->publish(); }
+  void discard();
+
   const std::string& path() const { return file_->path(); }
 
   // Around fork(): no lock of ours may be inherited in a locked state.

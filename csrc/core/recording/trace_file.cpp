@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "../base/crc32.h"
@@ -19,17 +20,20 @@ void TraceFile::refuse_existing(const std::string& path) {
 }
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16])
-    : path_(path), previous_end_(ClockAnchor::now()) {
-  // Removed and made anew rather than emptied: another process may still be reading or writing the old one. Only what
-  // is a file: a user who names /dev/null by mistake must keep it.
+    : path_(path), written_path_(path), previous_end_(ClockAnchor::now()) {
+  // Replaced rather than emptied: another process may still be reading or writing the old one. Only a file is: a user
+  // who names /dev/null by mistake must keep it.
   struct stat status{};
   const bool exists = lstat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
     throw TraceFileError(path + " is not a file that could be replaced: give another path");
   }
   if (exists && !overwrite) refuse_existing(path);
-  if (exists) unlink(path.c_str());
-  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (exists) {
+    written_path_ += ".unfinished";
+    unlink(written_path_.c_str());  // of a process that was killed while it started
+  }
+  file_ = open(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
@@ -39,13 +43,23 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
   if (!write_at(&header, sizeof header, 0)) {
     const int error = errno;
     close(file_);
-    unlink(path.c_str());
+    remove();
     throw TraceFileError("cannot write the trace " + path + ": " + std::strerror(error));
   }
   size_ = sizeof header;
 }
 
 TraceFile::~TraceFile() { close(file_); }
+
+void TraceFile::publish() {
+  if (written_path_ == path_) return;
+  if (rename(written_path_.c_str(), path_.c_str()) != 0) {
+    throw TraceFileError("cannot replace the trace " + path_ + ": " + std::strerror(errno));
+  }
+  written_path_ = path_;
+}
+
+void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
 
 void TraceFile::close_in_child() { close(file_); }
 

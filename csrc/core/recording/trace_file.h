@@ -18,10 +18,15 @@ class TraceFileError : public std::runtime_error {
 
 class TraceFile {
  public:
-  // Creates the file (an existing one is replaced only with `overwrite`) and writes its header.
+  // Creates the file and writes its header. With `overwrite` an existing file stays as it is until publish().
   // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16]);
   ~TraceFile();
+  // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
+  // recording that cannot begin. Throws TraceFileError.
+  void publish();
+  // Deletes the file; an existing one that it was to replace stays.
+  void remove() noexcept;
   // Throws TraceFileError when the file exists.
   static void refuse_existing(const std::string& path);
   TraceFile(const TraceFile&) = delete;
@@ -44,6 +49,7 @@ class TraceFile {
  private:
   bool write_at(const void* data, std::size_t size, std::uint64_t offset);
   std::string path_;
+  std::string written_path_;  // another than path_ until publish()
   int file_ = -1;
   std::uint64_t size_ = 0;
   ClockAnchor previous_end_;

@@ -90,6 +90,12 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   }
 }
 
+// The last step: the trace takes the place of the file that it overwrites.
+void publish() {
+  python::HookScope scope;
+  if (scope) scope.session().recorder.publish();
+}
+
 bool flush() {
   python::find_thread_names();
   const py::gil_scoped_release unlocked;
@@ -122,6 +128,7 @@ PYBIND11_MODULE(_record, module) {
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
              py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
   module.def("stop", &stop, py::arg("end_json"));
+  module.def("publish", &publish);
   module.def("discard", &discard);
   module.def("flush", &flush);
   module.attr("has_cuda") = torch_side::cuda_allocator_is_built();

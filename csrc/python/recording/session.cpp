@@ -3,7 +3,6 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <mutex>
 #include <new>
@@ -204,10 +203,7 @@ bool stop_session(const std::string& end_json) {
 
 void discard_session() {
   const std::unique_ptr<Session> session = take_session();
-  if (!session) return;
-  session->recorder.stop("{}");
-  session->recorder.spool().remove_file();
-  unlink(session->recorder.path().c_str());
+  if (session) session->recorder.discard();
 }
 
 bool session_is_active() noexcept { return active_session.load(std::memory_order_acquire) != nullptr; }
