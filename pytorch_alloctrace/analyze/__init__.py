@@ -1,1 +1,1 @@
-"""The command line: one class a verb, listed in `verbs`."""
+"""The command line: one class a verb, listed in `verbs`. It parses, calls and prints; `analysis` computes."""

@@ -1,4 +1,7 @@
-"""All verbs, in the order of the help. A new verb is a file of its own and a line here."""
+"""All verbs that read a trace, in the order of the help. A new verb is a file of its own and a line here.
+
+`run`, which records, has its own command line in recording/run.py.
+"""
 
 from __future__ import annotations
 

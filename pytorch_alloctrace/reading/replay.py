@@ -1,4 +1,7 @@
-"""What was in memory, exactly, at any position: segments, blocks and their sums over time, from the events alone."""
+"""Tables of what was in memory at any position: segments, blocks and their sums over time.
+
+csrc/core/replay computes it, from the events alone; what is here names devices and columns.
+"""
 
 from __future__ import annotations
 

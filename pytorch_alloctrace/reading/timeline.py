@@ -1,4 +1,4 @@
-"""The sums of each device's memory over time, as a table."""
+"""The table of `Trace.timeline`: the sums of each device's memory over time, which csrc/core/replay computes."""
 
 from __future__ import annotations
 
