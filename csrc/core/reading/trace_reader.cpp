@@ -1,7 +1,6 @@
 #include "trace_reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -14,61 +13,6 @@ namespace {
 
 constexpr std::size_t kScanWindow = std::size_t{1} << 20;
 constexpr std::uint64_t kBeginningBytes = std::uint64_t{16} << 20;
-
-// The four hexadecimal digits at `at`, or 0.
-std::uint32_t hex_unit(const std::string& json, std::size_t at) {
-  std::uint32_t value = 0;
-  if (at + 4 > json.size() || std::from_chars(&json[at], &json[at] + 4, value, 16).ptr != &json[at] + 4) return 0;
-  return value;
-}
-
-void append_utf8(std::string& out, std::uint32_t code_point) {
-  const auto continuation = [&](int shift) { out.push_back(static_cast<char>(0x80 | (code_point >> shift & 0x3f))); };
-  if (code_point < 0x80) {
-    out.push_back(static_cast<char>(code_point));
-  } else if (code_point < 0x800) {
-    out.push_back(static_cast<char>(0xc0 | code_point >> 6));
-    continuation(0);
-  } else if (code_point >= 0xdc80 && code_point <= 0xdcff) {
-    out.push_back(static_cast<char>(code_point));  // a byte of a file name that is not UTF-8, as Python escapes it
-  } else if (code_point < 0x10000) {
-    out.push_back(static_cast<char>(0xe0 | code_point >> 12));
-    continuation(6);
-    continuation(0);
-  } else {
-    out.push_back(static_cast<char>(0xf0 | code_point >> 18));
-    continuation(12);
-    continuation(6);
-    continuation(0);
-  }
-}
-
-// The value of a top-level string of a JSON object that our own recorder wrote (json.dumps), of which the escapes that
-// a path can have are undone. A full JSON reader in C++ for one path is not worth its lines; anything unexpected gives
-// "".
-std::string json_string(const std::string& json, const std::string& key) {
-  const std::string start = "\"" + key + "\": \"";
-  std::size_t at = json.find(start);
-  if (at == std::string::npos) return {};
-  std::string value;
-  for (at += start.size(); at < json.size() && json[at] != '"'; ++at) {
-    const bool is_escape = json[at] == '\\';
-    if (is_escape && ++at >= json.size()) break;
-    if (!is_escape || json[at] != 'u') {
-      value.push_back(json[at]);
-      continue;
-    }
-    std::uint32_t code_point = hex_unit(json, at + 1);
-    at += 4;
-    const std::uint32_t second = code_point >> 10 == 0xd800 >> 10 ? hex_unit(json, at + 3) : 0;
-    if (second >> 10 == 0xdc00 >> 10) {
-      code_point = 0x10000 + ((code_point & 0x3ff) << 10 | (second & 0x3ff));
-      at += 6;
-    }
-    append_utf8(value, code_point);
-  }
-  return value;
-}
 
 }  // namespace
 
@@ -84,7 +28,7 @@ const char* Integrity::state() const {
 }
 
 TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
-                         const std::function<void(double)>& progress)
+                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header)
     : path_(path), file_(path) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
   std::uint8_t session_id[16];
@@ -94,13 +38,13 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
   // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
   // never in neither.
   spool_ = read_spool(spool_path.empty() ? path + ".spool" : spool_path, session_id);
-  if (!spool_ && spool_path.empty()) {
+  if (!spool_ && spool_path.empty() && spool_of_header) {
     BlockHeader header;
     if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
         header.payload_bytes <= file_.size()) {
       std::string json(header.payload_bytes, '\0');
       if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
-        spool_ = read_spool(json_string(json, "spool"), session_id);
+        spool_ = read_spool(spool_of_header(json), session_id);
       }
     }
   }

@@ -66,9 +66,13 @@ struct ChunkClock {
 
 class TraceReader {
  public:
+  // From the header's JSON to the path of the spool, "" where it names none: whoever has a JSON reader knows.
+  using SpoolOfHeader = std::function<std::string(const std::string&)>;
+
   // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` gets a share from 0
   // to 1. Throws OpenError or FormatError; damage never throws.
-  TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {});
+  TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {},
+              const SpoolOfHeader& spool_of_header = {});
 
   const std::string& path() const { return path_; }
   const std::string& header_json() const { return header_json_; }  // "{}" when it was lost

@@ -121,6 +121,18 @@ void define_records(py::module_& module) {
       .def_property_readonly("pci_address", text_of(&DeviceRecord::pci_address));
 }
 
+// The header names the spool as Python's json and os.fsencode write it; where damage made it something else, there is
+// none.
+std::string spool_of_header(const std::string& json) {
+  const py::gil_scoped_acquire locked;
+  try {
+    const py::object header = py::module_::import("json").attr("loads")(py::bytes(json));
+    return py::module_::import("os").attr("fsencode")(header["spool"]).cast<std::string>();
+  } catch (const py::error_already_set&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_replay, module) {
@@ -144,7 +156,7 @@ PYBIND11_MODULE(_replay, module) {
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
              const Progress progress = with_gil(callback);
              const py::gil_scoped_release unlocked;
-             return std::make_shared<TraceReader>(path, spool_path, progress);
+             return std::make_shared<TraceReader>(path, spool_path, progress, spool_of_header);
            }),
            py::arg("path"), py::arg("spool_path") = "", py::arg("progress") = py::none())
       .def_property_readonly("header_json", [](const TraceReader& trace) { return text(trace.header_json()); })
