@@ -25,7 +25,7 @@ class AddressMap {
   }
   Value* find(std::uint64_t address) { return const_cast<Value*>(std::as_const(*this).find(address)); }
 
-  // The value of `address`, made if it was not there; `second` is true when it was made.
+  // The value of `address`, inserted if it is missing; `second` is true when it was inserted.
   std::pair<Value*, bool> insert(std::uint64_t address) {
     if ((size_ + 1) * 4 > slots_.size() * 3) grow();
     for (std::size_t at = home(address);; at = next(at)) {
@@ -44,14 +44,15 @@ class AddressMap {
     size_ = 0;
   }
 
-  // Removes an entry that find() or insert() gave; pointers to other entries are no longer good.
+  // Removes an entry that find() or insert() gave; pointers to other entries are then invalid.
   void erase(std::uint64_t address) {
     std::size_t hole = home(address);
     while (slots_[hole].address != address || !slots_[hole].used) {
       if (!slots_[hole].used) return;
       hole = next(hole);
     }
-    // Moves back every entry of the run behind the hole that may stand in it, so that no search stops too early.
+    // Moves every following entry of the run that may stand in the hole back into it, so that no search stops too
+    // early.
     for (std::size_t at = next(hole); slots_[at].used; at = next(at)) {
       const std::size_t wanted = home(slots_[at].address);
       if (((at - wanted) & mask()) >= ((at - hole) & mask())) {
@@ -63,8 +64,8 @@ class AddressMap {
     --size_;
   }
 
-  // Asks for the memory in which an address would be found. Maps of many blocks are larger than the processor's caches,
-  // and whoever knows the next addresses can have them come meanwhile.
+  // Starts loading the memory in which an address would be found. Maps of many blocks are larger than the processor's
+  // caches, and a caller that knows the next addresses can load them ahead.
   [[gnu::always_inline]] void prefetch(std::uint64_t address) const { __builtin_prefetch(&slots_[home(address)]); }
 
   void reserve(std::size_t size) {

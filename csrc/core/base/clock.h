@@ -1,4 +1,4 @@
-// The time stamp of an event and what ties it to the clocks that people know.
+// The time stamp of an event, and what ties it to the clocks that people know.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline std::uint64_t read_counter() {
 #endif
 }
 
-// Nanoseconds of one count, measured over the time since the process loaded this.
+// Nanoseconds per count, measured over the time since the process loaded this.
 double counter_nanoseconds();
 
 // The same moment on three clocks. Between two anchors the counter is converted by linear interpolation.

@@ -9,7 +9,7 @@
 namespace alloctrace {
 
 InputFile::InputFile(const std::string& path) {
-  // O_NONBLOCK: the opening of a named pipe would wait for somebody to write into it.
+  // O_NONBLOCK: opening a named pipe would wait for somebody to write into it.
   file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status{};
   if (file_ < 0 || fstat(file_, &status) != 0) {

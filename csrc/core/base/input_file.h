@@ -1,4 +1,4 @@
-// A file that is read at given places. Not mapped: a file that another program cuts short must give an error, not
+// A file that is read at given offsets. Not mapped: if another program cuts the file short, that must be an error, not
 // SIGBUS.
 #pragma once
 
@@ -18,10 +18,10 @@ class InputFile {
 
   bool is_open() const { return file_ >= 0; }
   int error() const { return error_; }
-  // As it was at opening, or at the last refresh_size().
+  // As of opening, or of the last refresh_size().
   std::uint64_t size() const { return size_; }
   void refresh_size();
-  // All of `size` bytes, or false.
+  // Reads all `size` bytes, or returns false.
   bool read(void* out, std::size_t size, std::uint64_t offset) const;
 
  private:

@@ -1,4 +1,4 @@
-// Memory for tables of many megabytes, in pages as their use wants them.
+// Memory for tables of many megabytes, in pages that suit their use.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@ namespace alloctrace {
 constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
 enum class Pages {
-  // For a table that is read at random: with small pages nearly every access misses the processor's cache of page
-  // addresses too, with pages of 2 MiB it does not.
+  // For a table that is read at random: with small pages nearly every access also misses the processor's cache of page
+  // addresses, with pages of 2 MiB few do.
   kLarge,
-  // For memory that is about to be filled whole: it is asked for at once, since a fault for each of its pages takes
-  // longer than what is copied into it.
+  // For memory that is about to be filled completely: all its pages are requested at once, since a fault for each takes
+  // longer than copying the contents.
   kFilled,
 };
 
-// For containers of the standard library. Small ones are allocated as ever.
+// For containers of the standard library. Small ones are allocated as usual.
 template <typename T, Pages pages>
 struct PageAllocator {
   using value_type = T;
@@ -37,7 +37,7 @@ struct PageAllocator {
     const std::size_t bytes = count * sizeof(T);
     void* const memory = ::operator new(bytes, alignment(bytes));
 #if defined(MADV_HUGEPAGE) && defined(MADV_POPULATE_WRITE)
-    // A wish: where the system does not grant it, the pages come as ever.
+    // Only advice: where the system does not follow it, the pages are ordinary ones.
     if (bytes >= kLargePage) {
       madvise(memory, bytes / kLargePage * kLargePage, pages == Pages::kLarge ? MADV_HUGEPAGE : MADV_POPULATE_WRITE);
     }

@@ -26,8 +26,8 @@ class BlockedSignals {
 };
 
 // Runs `body` on a new thread, named "alloctrace" in debuggers, with all signals blocked: the program's handlers must
-// not run on a thread that it does not know, and a signal that it blocks must not kill it by way of ours. Throws
-// std::system_error when the system gives no thread.
+// not run on a thread that it does not know, and a signal that it blocks must not kill it through our thread. Throws
+// std::system_error when the system cannot start a thread.
 template <typename Body>
 std::thread start_thread(Body body) {
   const BlockedSignals inherited;  // from its first instruction on

@@ -1,4 +1,4 @@
-// Variable-length integers, the alphabet of the trace file: seven bits a byte, least significant first, the high bit
+// Variable-length integers, of which the trace file consists: seven bits a byte, least significant first, the high bit
 // set on all bytes but the last (LEB128). Signed values are folded first (zigzag) so that small negatives stay short.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace alloctrace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Bytes that cannot be what the writer wrote, although their checksum held or they carry none.
+// Bytes that cannot be what the writer wrote, although their checksum is right, or they have none.
 class DecodeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -31,7 +31,7 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
   std::memcpy(bytes_ + start, records.data(), until_end);
   std::memcpy(bytes_, records.data() + until_end, records.size() - until_end);
   state_.head.store(head + records.size(), std::memory_order_release);
-  // Half full: without this a program that makes new stacks faster than the writer wakes by itself would wait.
+  // Half full: without this a program that makes new stacks faster than the writer wakes by itself would have to wait.
   if (head + records.size() - state_.tail.load(std::memory_order_relaxed) > capacity_ / 2) wake_();
   return true;
 }

@@ -32,12 +32,12 @@ class DefinitionLog {
   std::mutex& lock() { return mutex_; }
 
  private:
-  std::mutex mutex_;  // a leaf: nothing else is locked or called under it but `wake`
+  std::mutex mutex_;  // a leaf: while it is held, nothing is locked or called but `wake`
   std::uint8_t* bytes_;
   std::size_t capacity_;
   DefinitionLogState& state_;
   std::uint64_t wait_ns_;
-  bool dropping_ = false;  // as in Spool: after one wait in vain none until a quarter is free
+  bool dropping_ = false;  // as in Spool: after one wait in vain, no other until a quarter is free
   std::function<void()> wake_;
 };
 

@@ -67,7 +67,7 @@ void Recorder::add_source_line(const std::string& filename, std::int32_t line, c
 
 bool Recorder::flush() {
   if (!writer_->flush()) return false;
-  sources_->wait();  // here, not in the writer, which must go on draining
+  sources_->wait();  // here, not in the writer, which must keep draining
   return writer_->flush();
 }
 

@@ -78,7 +78,7 @@ class Recorder {
   std::unique_ptr<Writer> writer_;
   bool stopped_ = false;
 
-  std::mutex mutex_;  // of the tables below; a leaf but for the definition log's
+  std::mutex mutex_;  // of the tables below; a leaf except for the definition log's
   IdTable<Location, LocationHash> locations_;
   IdTable<std::string, TextHash> node_types_;
   std::uint32_t threads_ = 0;

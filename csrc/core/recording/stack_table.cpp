@@ -49,7 +49,7 @@ std::uint32_t StackTable::string(std::string_view text) {
 std::uint32_t StackTable::add_code(const CodeDescription& description) {
   const std::lock_guard<std::mutex> guard(mutex_);
   Code code;
-  // One after the other, and no further once one could not be stored: each may wait for the writer.
+  // One after the other, up to the first that cannot be stored: each may wait for the writer.
   code.name = string_locked(description.name);
   if (code.name == 0) return 0;
   code.qualified_name = description.qualified_name.empty() ? 0 : string_locked(description.qualified_name);

@@ -17,7 +17,7 @@ namespace alloctrace {
 
 class DefinitionLog;
 
-// Everything of a code object that a reader needs. The views are copied before the call returns.
+// Everything about a code object that a reader needs. The views are copied before the call returns.
 struct CodeDescription {
   std::string_view name;            // UTF-8: co_name, which is what traceback prints
   std::string_view qualified_name;  // UTF-8: co_qualname (3.11 and later); empty where the interpreter has none
@@ -27,7 +27,7 @@ struct CodeDescription {
   std::string_view line_table;  // bytes
 };
 
-// Thread-safe. The lock inside is a leaf: nothing is called while it is held but the definition log, which waits for
+// Thread-safe. The lock inside is a leaf: while it is held, nothing is called but the definition log, which waits for
 // the writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
 class StackTable {
  public:

@@ -21,8 +21,8 @@ void TraceFile::refuse_existing(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16])
     : path_(path), written_path_(path), previous_end_(ClockAnchor::now()) {
-  // Replaced rather than emptied: another process may still be reading or writing the old one. Only a file is: a user
-  // who names /dev/null by mistake must keep it.
+  // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
+  // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
   struct stat status{};
   const bool exists = lstat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
@@ -75,7 +75,7 @@ bool TraceFile::append(BlockHeader header, std::string_view payload) {
   const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
   header.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked);
   if (!write_at(&header, sizeof header, size_) || !write_at(payload.data(), payload.size(), size_ + sizeof header)) {
-    // What was written of it is cut off: a torn block in the middle would read as damage.
+    // The part that was written is cut off: a torn block in the middle would read as damage.
     const int error = errno;
     if (ftruncate(file_, static_cast<off_t>(size_)) != 0) errno = error;
     return false;

@@ -32,8 +32,8 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Appends one block; header fields but type, first_sequence, event_count, end and counters are filled in here. False
-  // when it could not be written whole: the file then still ends where it did (the next block overwrites the torn
+  // Appends one block; all header fields except type, first_sequence, event_count, end and counters are filled in here.
+  // False when it could not be written whole: the file then still ends where it did (the next block overwrites the torn
   // part).
   bool append(BlockHeader header, const Bytes& payload);
   bool append(BlockHeader header, std::string_view payload);

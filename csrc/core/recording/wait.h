@@ -10,9 +10,9 @@
 
 namespace alloctrace {
 
-// True as soon as `condition()` holds, false when it did not until deadline_ns of the monotonic clock. Sleeps in short
+// True as soon as `condition()` holds, false if it does not by deadline_ns of the monotonic clock. Sleeps in short
 // naps: the thread that is waited for may need this core (the hook must never spin against the writer on a machine with
-// one).
+// a single core).
 template <typename Condition>
 bool wait_until(Condition condition, std::uint64_t deadline_ns) noexcept {
   if (condition()) return true;

@@ -10,19 +10,18 @@
 namespace alloctrace {
 namespace {
 
-// A block holds as many events as keep both sides cheap: enough for the predictions to learn, few enough to lose or to
-// decode at a time.
+// Events in a block: enough for the predictions to learn, few enough to lose or to decode at a time.
 constexpr std::uint64_t kBlockEvents = 65'536;
 // A reader of a running program's trace is at most this far behind.
 constexpr std::uint64_t kMaxBlockAgeNs = 1'000'000'000;
 constexpr std::uint64_t kSleepMs = 250;
-// The dictionary is repeated so often, so that a trace of days that is damaged anywhere keeps its names.
+// How often the dictionary is repeated, so that a trace of days that is damaged anywhere keeps its names.
 constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
 
 }  // namespace
 
 void WakeSignal::wait_ms(std::uint64_t milliseconds) {
-  // By the monotonic clock: by the other one, an hour that is set back is an hour of sleep.
+  // On the monotonic clock: on the wall clock, setting it back by an hour would mean an hour of sleep.
   const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
   timespec until{};
   until.tv_sec = static_cast<time_t>(until_ns / 1'000'000'000);
@@ -83,7 +82,7 @@ void Writer::run() {
     try {
       written = note_outcome(drain(everything));
       if (stopping && written) {
-        // What was lost while the ring was full, if no event has come since to tell it: now there is room.
+        // Losses from a full ring that no later event has reported: now there is room.
         spool_.report_losses();
         written = drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json_);
       }
@@ -102,9 +101,9 @@ void Writer::run() {
   }
 }
 
-// `everything`: up to the events that are claimed now, else only blocks that are full or old.
+// `everything`: all events claimed so far, else only blocks that are full or old.
 bool Writer::drain(bool everything) {
-  // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never come together.
+  // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never accumulate.
   const std::uint64_t block_events = std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
@@ -112,7 +111,7 @@ bool Writer::drain(bool everything) {
     const std::uint64_t end = spool_.committed_end(kBlockEvents);
     const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
     if (end == tail && everything && tail < target) {
-      // A hook is between claiming its place and filling it: nanoseconds, unless its thread lost the processor.
+      // A hook is between claiming its slot and filling it: nanoseconds, unless its thread lost the processor.
       timespec nap{0, 20'000};
       nanosleep(&nap, nullptr);
       continue;
@@ -124,8 +123,8 @@ bool Writer::drain(bool everything) {
     if (!write_definitions()) return false;
     if (!enough) break;
     if (!write_events(end)) return false;
-    // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning, or a request to flush
-    // or to stop would never be seen.
+    // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning is drained, or a request
+    // to flush or to stop would never be seen.
     if (end >= target) break;
   }
   return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
@@ -159,7 +158,7 @@ bool Writer::write_events(std::uint64_t end) {
   return true;
 }
 
-// The header and every definition once more: no damage to another part of the file can then cost a name.
+// The header and every definition once more: then no damage to another part of the file can cost a name.
 bool Writer::repeat_names() {
   if (!file_.append(block(BlockType::kHeader), header_json_)) return false;
   if (!file_.append(block(BlockType::kDictionary), dictionary_)) return false;
@@ -180,7 +179,7 @@ BlockHeader Writer::block(BlockType type) const {
 bool Writer::note_outcome(bool written) {
   spool_.set_write_failed(!written);
   if (!written) {
-    // Not at once again: the disk will not have emptied in a microsecond, and hooks no longer wait for us.
+    // No retry at once: the disk will not have emptied in a microsecond, and hooks no longer wait for us.
     timespec nap{0, 100'000'000};
     nanosleep(&nap, nullptr);
   }

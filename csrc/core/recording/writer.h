@@ -63,7 +63,7 @@ class Writer {
   WakeSignal& wake_;
   SourceLines& sources_;
   EventEncoder encoder_;
-  Bytes pending_, source_lines_;  // definitions on their way to the file; of them, those that are not in the spool
+  Bytes pending_, source_lines_;  // definitions on their way to the file; those among them that are not in the spool
   std::string header_json_;
   Bytes dictionary_;  // all definitions so far
   std::uint64_t dictionary_written_at_ = 0;

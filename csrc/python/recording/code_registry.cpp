@@ -14,8 +14,9 @@ namespace {
 
 std::atomic<std::uint64_t> current_generation{1};
 
-// The interpreter's reports come on any thread that holds the GIL, and registries come and go without it. A report
-// counts itself in before it looks for the registry; a registry takes itself away before it looks who is in.
+// The interpreter reports deaths on any thread that holds the GIL, while registries are made and destroyed without it.
+// A report counts itself in before it looks for the registry; a registry takes itself away before it looks whether a
+// report is under way.
 std::atomic<CodeRegistry*> watching_registry{nullptr};
 std::atomic<int> reports_running{0};
 
@@ -32,9 +33,9 @@ int report_code_event(PyCodeEvent event, PyCodeObject* code) {
 }
 #endif
 
-// Where the interpreter has no watchers for code objects (3.10, 3.11) or none to spare. Telling code objects apart by
-// what they consist of is not enough: where a program makes one function after another, their names, constants and line
-// tables come back at the same addresses too, and now and then one stack was taken for another that way.
+// Where the interpreter has no watchers for code objects (3.10, 3.11) or none to spare. Comparing the objects that code
+// objects consist of is not enough: where a program makes one function after another, their names, constants and line
+// tables come back at the same addresses too, and now and then one stack was taken for another.
 destructor dealloc_of_code = nullptr;
 
 void report_and_dealloc(PyObject* code) {
@@ -80,7 +81,7 @@ std::string read_text(PyObject* text) {
   std::string out;
   if (text == nullptr) return out;
 #if PY_VERSION_HEX < 0x030C0000
-  if (!PyUnicode_IS_READY(text)) return "?";  // made by an API that died with 3.12
+  if (!PyUnicode_IS_READY(text)) return "?";  // made by an API that 3.12 removed
 #endif
   const auto length = static_cast<std::size_t>(PyUnicode_GET_LENGTH(text));
   const auto kind = PyUnicode_KIND(text);

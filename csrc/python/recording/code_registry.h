@@ -1,4 +1,4 @@
-// From live code objects to the code ids of a trace, although code objects die and others are born at their addresses.
+// Maps live code objects to the code ids of a trace, although code objects die and others are born at their addresses.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace alloctrace::python {
 // nothing.
 void watch_code_deaths();
 
-// What was remembered of stacks under an older generation is void. It changes when a session starts and when a code
-// object that a session knows has died.
+// What was remembered about stacks under an older generation is void. It changes when a session starts, and when a code
+// object that a session knows dies.
 std::uint64_t generation() noexcept;
 std::uint64_t next_generation() noexcept;
 
@@ -30,14 +30,14 @@ class CodeRegistry {
   CodeRegistry(const CodeRegistry&) = delete;
   CodeRegistry& operator=(const CodeRegistry&) = delete;
 
-  // Id of a code object that is alive, as those on the calling thread's stack are; the GIL is not needed. 0 when its
-  // definition could not be stored. Throws std::bad_alloc.
+  // Id of a live code object, such as those on the calling thread's stack; the GIL is not needed. 0 when its definition
+  // could not be stored. Throws std::bad_alloc.
   std::uint32_t code_id(PyCodeObject* code);
 
   // The same for one that is known by its contents only. A session uses this or the other, never both.
   std::uint32_t code_id(const CodeDescription& description);
 
-  // The code object dies: what comes to live at its address is another one.
+  // The code object dies: whatever is at its address later is another one.
   void forget(const PyCodeObject* code) noexcept;
 
   StackTable& table() { return table_; }
@@ -45,7 +45,7 @@ class CodeRegistry {
  private:
   StackTable& table_;
   std::mutex mutex_;
-  std::unordered_map<const PyCodeObject*, std::uint32_t> ids_;      // of code objects that are alive
+  std::unordered_map<const PyCodeObject*, std::uint32_t> ids_;      // of live code objects
   std::unordered_map<std::string, std::uint32_t> ids_by_contents_;  // of those known by their contents
 };
 

@@ -1,11 +1,11 @@
 // Where CPython keeps a thread's frames, for each version that this module reads without the public API.
 //
-// The only place with differences between versions. The frame structs are declared here and not taken from CPython's
-// internal headers, which are C and do not always compile as C++; layout_check.cpp compares all of it with the running
-// interpreter before any of it is trusted.
+// The only file that knows how versions differ. The frame structs are declared here and not taken from CPython's
+// internal headers, which are C and do not always compile as C++; layout_check.cpp compares everything here with the
+// running interpreter before any of it is trusted.
 //
-// 3.10 to 3.13 are run by the tests. 3.14 has only been read (its Include/internal/pycore_interpframe_structs.h and
-// pycore_debug_offsets.h), never run.
+// The tests run 3.10 to 3.13. The layout of 3.14 is from its sources (Include/internal/pycore_interpframe_structs.h
+// and pycore_debug_offsets.h) and has never been run.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -118,8 +118,8 @@ inline const Frame* caller(const Frame* frame) noexcept {
 #endif
 }
 
-// A number that no two (live code object, instruction) share. From 3.11 on the bytecode lies inside the code object, so
-// the instruction's address says both.
+// A number that no two pairs of a live code object and an instruction share. From 3.11 on the bytecode lies inside the
+// code object, so the instruction's address says both.
 inline std::uint64_t position(const Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return reinterpret_cast<std::uint64_t>(frame->instruction);
@@ -154,7 +154,7 @@ inline PyCodeObject* visible_code(const Frame* frame) noexcept {
 #endif
 }
 
-// Byte offset of the instruction that `frame` executes in `code`, its visible_code: what its f_lasti says in Python.
+// Byte offset of the instruction that `frame` executes in `code`, its visible_code: its f_lasti in Python.
 inline std::uint32_t instruction_offset(const Frame* frame, const PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return static_cast<std::uint32_t>(frame->instruction - code->co_code_adaptive);

@@ -20,7 +20,7 @@ void use_public_api() noexcept { set_walk_mode(WalkMode::kPublicApi); }
 #if ALLOCTRACE_KNOWN_LAYOUT
 namespace {
 
-// Frames that are looked at, with those that no traceback shows: at most one of them to each that it does.
+// How many frames are looked at, including those that no traceback shows: at most one for each that it does show.
 constexpr std::uint32_t kMaxFrames = 2 * kMaxDepth;
 
 // Both halves of the product, so that every bit of either factor reaches every bit of the result.
@@ -47,8 +47,8 @@ StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
 }
 
 // The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
-// taken in parts from the outer end: a buffer for all of it would not fit on the stack of a small thread, and a hook
-// must not fail for lack of memory.
+// read in parts, starting at the outer end: a buffer for the whole chain would not fit on a small thread's stack, and a
+// hook must not fail for lack of memory.
 std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
   struct Call {
     PyCodeObject* code;
@@ -91,7 +91,7 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
   return stack;
 }
 
-// What innermost_position() is without Python code.
+// What innermost_position() returns when no Python code runs.
 constexpr std::uint64_t kNoFrame = 1;
 
 std::uint64_t position_of(const Frame* innermost) noexcept {
@@ -112,8 +112,8 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
   for (const StackCache::Entry& entry : set) {
     if (entry.hash == seen.hash && entry.frames == seen.frames) return entry.stack;
   }
-  // Code of subinterpreters dies unwatched; since their stacks never enter the cache, the check costs the others
-  // nothing.
+  // The death of code objects in subinterpreters is not watched; since their stacks never enter the cache, the check
+  // costs the others nothing.
   if (thread->interp != PyInterpreterState_Main()) return 0;
   try {
     const std::uint32_t stack = define_stack(innermost, registry);

@@ -26,19 +26,19 @@ struct alignas(64) StackCache {
   std::uint64_t innermost = 0;  // innermost_position() at the last walk
 };
 
-// Not a stack: there is one, but the table had no room for it, or there was no memory.
+// Not a stack id: the stack could not be stored, because the table had no room for it or memory ran out.
 inline constexpr std::uint32_t kStackNotStored = UINT32_MAX;
 
-// Frames deeper than this are cut off at the outer end: the innermost ones stand under the root.
+// Deeper stacks are cut off at the outer end: their innermost frames stand under the root.
 inline constexpr std::uint32_t kMaxDepth = 4096;
 
 // Called at import, with the GIL: compares the compiled-in layout of frames with the public API (from 3.13 on also with
-// what the interpreter says of itself), and begins to watch code objects. Returns an empty string when all fits, else a
-// sentence that says what does not and what follows. Until it has been called, and where the layout does not fit, only
-// the public API is used, on threads that hold the GIL. Raises nothing.
+// what the interpreter reports about itself), and begins to watch code objects. Returns an empty string when everything
+// fits, else a sentence that says what does not, and what follows from it. Until it has been called, and where the
+// layout does not fit, only the public API is used, on threads that hold the GIL. Raises nothing.
 std::string check_layout();
 
-// As if the layout had not fitted.
+// As if the layout did not fit.
 void use_public_api() noexcept;
 
 // Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
@@ -49,8 +49,7 @@ void use_public_api() noexcept;
 // stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
 
-// The innermost frame and its instruction, as one number: another one when the thread has gone on. 0 when it is not
-// known.
+// The innermost frame and its instruction, as one number, which changes as the thread runs on. 0 when it is unknown.
 std::uint64_t innermost_position() noexcept;
 
 }  // namespace alloctrace::python

@@ -77,7 +77,7 @@ std::string compare_code(PyCodeObject* code) {
   return same ? "" : "the fields of code objects";
 }
 
-// The chain of frames of this thread, as the public API has it and as this module reads it.
+// Compares this thread's chain of frames: as the public API gives it, and as this module reads it.
 std::string compare_stacks() {
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread != PyThreadState_Get()) return "the thread's state";

@@ -12,7 +12,7 @@
 namespace alloctrace::python {
 namespace {
 
-// The hook may run while an exception is on its way, and must neither lose it nor add one.
+// The hook may run while an exception is pending, and must neither lose it nor add one.
 class KeptException {
  public:
 #if PY_VERSION_HEX >= 0x030C0000

@@ -1,4 +1,5 @@
-// pytorch_alloctrace._record: starting and stopping a recording, and the positions that a program sets in it.
+// pytorch_alloctrace._record: starting and stopping a recording, and the steps, marks and regions that a program sets
+// in it.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -38,7 +39,7 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
   return options;
 }
 
-// Takes down all that observes, in any state that start() may have left it in.
+// Takes down everything that observes, whatever state start() left it in.
 void stop_observing() {
   torch_side::remove_cpu_allocator();
   python::stop_thread_names();
@@ -53,7 +54,7 @@ bool stop(const std::string& end_json) {
   return python::stop_session(end_json);
 }
 
-// Ends a recording that could not start whole, and removes its files.
+// Ends a recording that started only in part, and removes its files.
 void discard() {
   stop_observing();
   const py::gil_scoped_release unlocked;

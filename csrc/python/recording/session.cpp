@@ -73,9 +73,9 @@ ThreadContext* enter_thread() noexcept {
   }
 }
 
-// The hook says "I am in" and then looks whether a session is on; who ends the session takes it away and then looks who
-// is in. Each needs its store to be seen before its load. The kernel's barrier, called by the one who ends, spares all
-// the hooks theirs; without it each hook pays for a fence.
+// A hook marks itself as running and then looks whether a session is on; whoever ends the session takes it away and
+// then looks for running hooks. Each needs its store to be seen before its load. The kernel's barrier, called by
+// whoever ends the session, spares the hooks theirs; without it each hook pays for a fence.
 bool register_barrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
 const bool kernel_barrier = register_barrier();
 
@@ -166,7 +166,7 @@ HookScope::HookScope() noexcept {
   thread_ = this_thread ? this_thread : enter_thread();
   if (!thread_) return;
   if (thread_->in_hook.load(std::memory_order_relaxed)) {
-    // Null while the session ends; what is seen stays valid, since the outer hook keeps it alive.
+    // Null while the session ends; a session that is seen stays valid, since the outer hook keeps it alive.
     Session* const active = active_session.load(std::memory_order_acquire);
     if (active) active->recorder.spool().header().reentered.fetch_add(1, std::memory_order_relaxed);
     return;

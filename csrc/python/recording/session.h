@@ -28,7 +28,7 @@ struct ThreadContext {
   std::atomic<bool> in_hook{false};
   std::uint64_t session = 0;  // number of the session that the ids below belong to
   std::uint32_t thread = 0;
-  // Where the last events were, by a hash of the place: most events are where one of them was.
+  // The locations of recent events, by hash: most events repeat one of them.
   struct LocationEntry {
     Location location{};
     std::uint32_t id = 0;
@@ -73,12 +73,12 @@ class HookScope {
   ThreadContext* thread_ = nullptr;
 };
 
-// Starts and ends the one session of this process; the callers hold a lock against each other. Returns the session's
-// number; throws what Recorder throws.
+// Starts the one session of this process; callers exclude each other with a lock. Returns the session's number; throws
+// what Recorder throws.
 std::uint64_t start_session(const RecorderOptions& options, bool python_stacks);
 // Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
 bool stop_session(const std::string& end_json);
-// Ends it likewise, and removes its files.
+// Ends it in the same way, and removes its files.
 void discard_session();
 bool session_is_active() noexcept;
 

@@ -106,7 +106,7 @@ void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
     const std::lock_guard<std::mutex> guard(desk().mutex);
     desk().requests.push_back({session, thread, static_cast<unsigned long>(pthread_self())});
   } catch (...) {
-    return;  // a thread without its Python name is no loss worth more
+    return;  // a thread's Python name is not worth more effort
   }
   desk().wake.post();
 }

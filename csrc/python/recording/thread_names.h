@@ -6,15 +6,15 @@
 
 namespace alloctrace::python {
 
-// In a hook, on the thread in question: asks for its name, for that session. Never blocks.
+// In a hook, on the thread in question: requests its name for that session. Never blocks.
 void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept;
 
-// Around a session, with the GIL: starts and ends the thread that asks. Ending releases the GIL meanwhile, and looks
-// up what was asked for and not yet found.
+// Around a session, with the GIL: starts and ends the thread that asks. Ending it releases the GIL while it waits, and
+// looks up the names that were requested and not yet found.
 void start_thread_names();
 void stop_thread_names();
 
-// With the GIL: looks up now what was asked for.
+// With the GIL: looks up the requested names at once.
 void find_thread_names();
 
 // Around fork(): the child must not inherit the list's lock locked, and has no such thread.
