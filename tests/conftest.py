@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     asked = [option.slow] if option.slow else list(slow_tests.GROUPS) if option.all else []
     config.stash[RUNS] = slow_tests.changed_groups() if option.changed and not asked else asked
-    # Of all their tests or none: a part that passed says nothing about the group.
+    # All of their tests or none: a part that passed says nothing about the group.
     whole = config.args_source is config.ArgsSource.TESTPATHS and not (option.keyword or option.markexpr)
     if asked and whole and not option.collectonly:
         config.pluginmanager.register(_PassedGroups(asked))
@@ -100,7 +100,8 @@ def _has_shared_fixture(file: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells a process of pytest-xdist which groups run: it gets the arguments alone, and must not decide for itself."""
+    """Passes the groups that run to a process of pytest-xdist: it gets the arguments alone, and must not decide for
+    itself."""
     node.workerinput["slow_groups"] = node.config.stash[RUNS]
 
 

@@ -55,11 +55,11 @@ class PartFailed(Exception):
 def commit() -> str:
     """The commit's hash, with a plus if files differ from it."""
     git = ["git", "-C", str(ROOT)]
-    told = [
+    printed = [
         subprocess.run([*git, *what], capture_output=True, text=True, check=False).stdout.strip()
         for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     ]
-    return told[0] + "+" * bool(told[1]) if told[0] else "not a git checkout"
+    return printed[0] + "+" * bool(printed[1]) if printed[0] else "not a git checkout"
 
 
 def driver_release() -> str:
@@ -106,9 +106,9 @@ class Check:
             print(self.text())
         return int(bool(self.result["failed"]))
 
-    def failed(self, name: str, told: str) -> None:
-        self.result["failed"][name] = told
-        print(f"gpu_check: {name} FAILED: {told}", file=sys.stderr, flush=True)
+    def failed(self, name: str, reason: str) -> None:
+        self.result["failed"][name] = reason
+        print(f"gpu_check: {name} FAILED: {reason}", file=sys.stderr, flush=True)
 
     def text(self) -> str:
         """The result as JSON, with one event of a sequence a line, so that two files can be compared with diff."""
@@ -220,7 +220,7 @@ class Check:
         if total["failed"]:
             wrong.append(f"{len(total['failed'])} tests failed")
             for failed in total["failed"]:
-                print(f"gpu_check: {failed['test']}: {failed['told'].splitlines()[:1]}", file=sys.stderr)
+                print(f"gpu_check: {failed['test']}: {failed['reason'].splitlines()[:1]}", file=sys.stderr)
         if wrong:
             raise PartFailed("; ".join(wrong))
 
@@ -233,12 +233,12 @@ def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
     """Adds the results of one file, from pytest's XML."""
     for case in ElementTree.parse(report).iter("testcase"):
         test = f"{path.name}::{case.get('name')}"
-        wrong = [told for told in case if told.tag in ("failure", "error")]
+        wrong = [entry for entry in case if entry.tag in ("failure", "error")]
         skipped = case.find("skipped")
         if wrong:
             text = f"{wrong[0].get('message')}\n{wrong[0].text}".replace(str(ROOT), ".")
             short = text if len(text) < 4000 else f"{text[:1500]}\n...\n{text[-2500:]}"
-            total["failed"].append({"test": test, "told": short})
+            total["failed"].append({"test": test, "reason": short})
         elif skipped is not None:
             total["skipped"][test] = skipped.get("message")
         else:

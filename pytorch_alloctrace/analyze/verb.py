@@ -52,7 +52,7 @@ class Query:
     @property
     def names(self) -> SiteNames:
         """What lines of code are called in the text."""
-        # Of two runs, as the later one has them.
+        # Two runs share the names of the later one.
         return SiteNames(str(self.traces[-1].header.get("working_directory", "")), self.frames)
 
     def rows(self, default: int) -> int:

@@ -111,7 +111,7 @@ class PositionTable:
         return pd.DataFrame(rows, columns=["name", "kind", "seq", "time_ns"])
 
     def first_event_after(self, position: str) -> int | None:
-        """Of "step:N" and "mark:NAME"; None: the end of the trace. Raises PositionError."""
+        """For "step:N" and "mark:NAME"; None: the end of the trace. Raises PositionError."""
         kind, _, name = position.partition(":")
         if kind == "step":
             index = self._step_index(name)

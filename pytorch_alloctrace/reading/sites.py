@@ -83,7 +83,7 @@ class SiteBytes:
 
 def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()) -> bool:
     """Whether a file is the user's own code; files and folders in `user_paths` always are."""
-    # A folder means its contents, not other names that begin like it: lib is no prefix of library.
+    # A folder means its contents, not other names that begin like it: lib does not match library.
     if any(filename == path or filename.startswith(path.rstrip(os.sep) + os.sep) for path in user_paths):
         return True
     if not filename or filename.startswith("<frozen "):

@@ -21,7 +21,7 @@ class Finding:
     bytes: int
     """What is at stake; 0 if nothing is wrong."""
     confidence: float | None
-    """Of a leak, from 0 to 1."""
+    """How certain a leak is, from 0 to 1."""
     site: Site | None
     """The line to look at."""
     stack_id: int

@@ -123,7 +123,7 @@ functions = st.lists(texts, min_size=1, max_size=12)
 
 def code_lines(sources: list[str], gaps: list[int], filename: str = "/here/train.py") -> list[CodeLine]:
     """One function, with as many lines before each line as its gap says."""
-    numbers = [sum(gaps[: place + 1]) + place + 1 for place in range(len(sources))]
+    numbers = [sum(gaps[: index + 1]) + index + 1 for index in range(len(sources))]
     return [CodeLine(filename, "f", number, text) for number, text in zip(numbers, sources, strict=True)]
 
 
@@ -134,7 +134,7 @@ def test_lines_of_a_function_that_moved_are_matched_in_order(sources: list[str],
     files = match_files(["/here/train.py"], ["/there/train.py"])
     found = match_lines(before, after, files)
     assert {(match.before, match.after, match.kind) for match in found} == {
-        (place, place, SAME) for place in range(len(sources))
+        (index, index, SAME) for index in range(len(sources))
     }
 
 
@@ -147,8 +147,8 @@ def test_matches_are_one_to_one(one: list[str], other: list[str], data: st.DataO
     found = match_lines(before, after, {"/here/train.py": "/here/train.py"})
     assert len({match.before for match in found}) == len({match.after for match in found}) == len(found)
     # A text that both have is not left unmatched on both sides.
-    left = {before[place].text for place in range(len(before)) if place not in {match.before for match in found}}
-    right = {after[place].text for place in range(len(after)) if place not in {match.after for match in found}}
+    left = {before[index].text for index in range(len(before)) if index not in {match.before for match in found}}
+    right = {after[index].text for index in range(len(after)) if index not in {match.after for match in found}}
     assert not left & right
     for match in found:
         assert (before[match.before].text == after[match.after].text) == (match.kind == SAME)
@@ -156,13 +156,13 @@ def test_matches_are_one_to_one(one: list[str], other: list[str], data: st.DataO
 
 @given(st.lists(texts, min_size=2, max_size=6, unique=True), st.data())
 def test_a_line_that_was_edited_is_matched_with_its_neighbourhood(sources: list[str], data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(sources) - 1))
+    index = data.draw(st.integers(0, len(sources) - 1))
     shift = data.draw(st.integers(0, 40))
-    edited = [*sources[:place], "edited = True", *sources[place + 1 :]]
+    edited = [*sources[:index], "edited = True", *sources[index + 1 :]]
     before = code_lines(sources, [0] * len(sources))
     after = code_lines(edited, [shift, *[0] * (len(sources) - 1)])
     found = {match.before: match for match in match_lines(before, after, {"/here/train.py": "/here/train.py"})}
-    assert (found[place].after, found[place].kind) == (place, NEAR)
+    assert (found[index].after, found[index].kind) == (index, NEAR)
 
 
 def test_what_came_in_elsewhere_is_not_what_was_taken_out() -> None:

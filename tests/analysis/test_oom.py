@@ -31,7 +31,9 @@ from pytorch_alloctrace.report.oom import sentences
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs are made for devices of 8 GiB, one beside a process"),
+    pytest.mark.skipif(
+        has_nvidia_gpu(), reason="the programs are made for devices of 8 GiB, one shared with another process"
+    ),
 ]
 MIB, GIB = 2**20, 2**30
 PROGRAM = "oom_programs.py"

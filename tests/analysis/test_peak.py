@@ -20,7 +20,7 @@ from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
 pytestmark = needs_cuda_build
 MIB = 2**20
 DEVICES = {"cuda": "cuda:0", "cpu": "cpu"}
-MOMENTS = ("end", "peak", "step:3", "mark:stepped", 40, 0)
+POSITIONS = ("end", "peak", "step:3", "mark:stepped", 40, 0)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def of_line(table: pd.DataFrame, line: int) -> pd.Series:
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_composition_sums_to_what_is_live(traces: dict[str, alloctrace.Trace], by: str) -> None:
     for trace in traces.values():
-        for at in MOMENTS:
+        for at in POSITIONS:
             live, table = trace.live(at), trace.composition(at, by=by)
             assert table["bytes"].sum() == live["nbytes"].sum(), at
             assert table["blocks"].sum() == len(live)

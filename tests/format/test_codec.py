@@ -1,5 +1,5 @@
-"""That what was emitted is what is read, whatever the events are, however they come, and when the disk is full: then
-it is told."""
+"""What was emitted is what is read, whatever the events are and however they come; when the disk is full, the loss is
+reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BITS = {name: 8 * core_probe.EVENT[name].itemsize for name in FIELDS}
 
 
 def values(bits: int) -> st.SearchStrategy[int]:
-    """Few enough that events repeat each other, which is what the predictions live on, and every extreme."""
+    """Few enough values that events repeat each other, as the predictions expect, and every extreme."""
     odd = [0, 1, 127, 128, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1]
     return st.one_of(
         st.integers(0, 5), st.sampled_from([value % (1 << bits) for value in odd]), st.integers(0, (1 << bits) - 1)
@@ -135,18 +135,18 @@ def test_threads_share_the_ring_without_loss(tmp_path: Path, threads: int, ring:
         assert (mine["nbytes"].to_numpy() == number * np.arange(1, each + 1)).all()
 
 
-def test_threads_that_do_not_wait_lose_what_they_are_told(tmp_path: Path) -> None:
+def test_threads_that_do_not_wait_lose_what_is_reported(tmp_path: Path) -> None:
     """A ring far too small and no waiting: what push() refused is what the trace says is lost, and nothing else is."""
     path, threads, each = tmp_path / "t.alloctrace", 4, 50_000
     with Recorder(path, ring_events=64, wait_ns=0) as recorder:
         taken = recorder.push_from_threads(threads, each)
     trace = alloctrace.load(path)
     events = trace.events(columns=["kind", "thread", "address", "nbytes"])
-    told = events[events["kind"] == "lost"]
+    losses = events[events["kind"] == "lost"]
     assert 0 < taken < threads * each, "the ring was large enough: nothing was tried"
-    assert len(events) - len(told) == taken
+    assert len(events) - len(losses) == taken
     assert (
-        told["nbytes"].sum()
+        losses["nbytes"].sum()
         == trace.integrity.lost
         == trace.integrity.lost_by_cause["ring_full"]
         == threads * each - taken
@@ -254,8 +254,8 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     assert run["stopped"] == integrity.ended == (ending != "stays full")
     assert integrity.spool_read == (ending == "stays full")
     if ending == "stays full":
-        return  # the ring had no room to tell in its place what is lost; the counters do
-    # In its place: between what came before and what came after, exactly so many are lost as are told.
+        return  # the ring had no room to report the loss where it happened; the counters do
+    # Where it happened: between what came before and what came after, exactly as many are lost as reported.
     expected = 1
     for kind, address, size in rows:
         if kind == "lost":

@@ -44,7 +44,7 @@ def rows_of(reader: _replay.TraceReader) -> list[Row]:
 
 @dataclass
 class Sample:
-    """A small trace, what it holds, and a place to damage it."""
+    """A small trace, what it holds, and a file to damage it in."""
 
     data: bytes
     blocks: list[Block]
@@ -52,7 +52,7 @@ class Sample:
     file: int
     """A file in memory, rewritten for each kind of damage: a disk would take longer than the reading."""
     events_of: dict[int, range] = field(default_factory=dict)
-    """Sequence numbers of each block of events, by its place among the blocks."""
+    """Sequence numbers of each block of events, by its index among the blocks."""
 
     def __post_init__(self) -> None:
         self.events_of = {
@@ -112,13 +112,13 @@ def test_cut_at_every_byte(sample: Sample) -> None:
         kept = sum(len(sample.events_of.get(index, ())) for index in whole)
         assert fields(rows) == fields(sample.rows[:kept]) and integrity.events == kept, size
         end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
-        told = (
+        reported = (
             integrity.state,
             integrity.truncated_bytes,
             integrity.corrupt_blocks,
             integrity.missing_events,
         )
-        assert told == ("truncated", size - end, 0, 0), size
+        assert reported == ("truncated", size - end, 0, 0), size
         assert not integrity.ended
 
 
@@ -163,7 +163,7 @@ def test_blocks_removed(sample: Sample) -> None:
 
 
 def test_blocks_repeated(sample: Sample) -> None:
-    """No event is told twice."""
+    """No event is read twice."""
     for index in range(len(sample.blocks)):
         block = sample.data[sample.blocks[index].offset : sample.end_of(index)]
         at = sample.end_of(index)
@@ -200,7 +200,7 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         assert integrity.state != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
 
 
-def test_garbage_with_a_header_in_it_is_one_stretch(sample: Sample) -> None:
+def test_garbage_with_a_header_in_it_is_one_gap(sample: Sample) -> None:
     header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
     # Not in the last block: there a header whose payload is not whole is what a cut leaves.
     for index, block in enumerate(sample.blocks[:-1]):
@@ -221,7 +221,7 @@ def test_zeroed_pages(sample: Sample) -> None:
 
 
 def test_a_larger_trace_damaged_anywhere(tmp_path: Path) -> None:
-    """Real sizes: many blocks, and damage at random places, through the public interface."""
+    """Real sizes: many blocks, and damage at random offsets, through the public interface."""
     path, count = tmp_path / "t.alloctrace", 40_000
     with Recorder(path, ring_events=4096, wait_ns=60_000_000_000) as recorder:
         assert recorder.push(some_events(count)) == count

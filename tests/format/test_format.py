@@ -193,7 +193,7 @@ def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: P
 
 @pytest.mark.parametrize("folder", [None, "elsewhere", "spööl 日本 😀 \\ \" 'q'"])
 def test_readers_agree_on_a_killed_program(run_program: Callable[..., Any], tmp_path: Path, folder: str | None) -> None:
-    """The trace and its spool, beside it or where the header says, whatever the folder is called."""
+    """The trace and its spool, next to it or where the header says, whatever the folder is called."""
     program = PROGRAM
     if folder is not None:
         (tmp_path / folder).mkdir()
@@ -203,7 +203,7 @@ def test_readers_agree_on_a_killed_program(run_program: Callable[..., Any], tmp_
     _, trace = assert_readers_agree(tmp_path / "t.alloctrace", spool=spool)
     assert trace.integrity.recovered > 0 and trace.integrity.state == "complete" and not trace.integrity.ended
     found = alloctrace.load(tmp_path / "t.alloctrace").integrity
-    assert found == trace.integrity, "the spool is not found without being told where it is"
+    assert found == trace.integrity, "the spool is not found unless its path is given"
 
 
 def any_events(count: int, seed: int) -> core_probe.Events:

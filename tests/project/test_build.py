@@ -78,7 +78,7 @@ def test_the_build_is_stamped_with_what_it_was_made_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "stamp, value, told",
+    "stamp, value, message",
     [
         ("TORCH_VERSION", "2.10.0+cu130", "built for torch 2.10.0+cu130"),
         ("CUDA_VERSION", "12.6", "(CUDA 12.6)"),
@@ -87,12 +87,12 @@ def test_the_build_is_stamped_with_what_it_was_made_for() -> None:
     ],
 )
 def test_a_build_for_another_torch_or_python_is_refused(
-    stamp: str, value: object, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stamp: str, value: object, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"pytorch_alloctrace._build_info.{stamp}", value)
     with pytest.raises(alloctrace.RecorderUnavailableError) as refusal:
         alloctrace.enable(tmp_path / "never.alloctrace")
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert "pip install --no-build-isolation" in str(refusal.value)
     assert list(tmp_path.iterdir()) == [] and not alloctrace.is_enabled()
 

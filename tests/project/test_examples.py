@@ -71,8 +71,8 @@ def held(trace: Trace, at: str, device: str = GPU) -> dict[tuple[str, str], floa
     """MiB live at a position, by function and quoted line."""
     sites = trace.sites(at=at, device=device)
     sites = sites[sites["live_bytes"] > 0]
-    places = zip(sites["function"], sites["source"].str.strip(), strict=True)
-    return dict(zip(places, sites["live_bytes"] / MIB, strict=True))
+    lines = zip(sites["function"], sites["source"].str.strip(), strict=True)
+    return dict(zip(lines, sites["live_bytes"] / MIB, strict=True))
 
 
 def held_at_top_level(trace: Trace, at: str, device: str = GPU) -> dict[str, float]:
@@ -141,8 +141,13 @@ def test_plus_one(folder: Path) -> None:
     assert mib(by_torch, "allocated") == [100, 100, 100, 100]
     assert mib(by_torch, "peak") == mib(by_torch, "reserved") == [100, 200, 200, 200]
     made = 'x = torch.zeros(25 * MIB, device="cuda")'
-    for moment, line in {"made": made, "expression": made, "assignment": "x = x + 1", "in-place": "x = x + 1"}.items():
-        assert held_at_top_level(trace, f"mark:{moment}") == {line: 100}, moment
+    for position, line in {
+        "made": made,
+        "expression": made,
+        "assignment": "x = x + 1",
+        "in-place": "x = x + 1",
+    }.items():
+        assert held_at_top_level(trace, f"mark:{position}") == {line: 100}, position
     lines = trace.sites(device=GPU).set_index("source")["allocations"]
     [expression] = [source for source in lines.index if source.startswith("x + 1")]
     assert lines.to_dict() == {made: 1, expression: 1, "x = x + 1": 1}
@@ -158,8 +163,8 @@ def test_moving_to_the_cpu_copies(folder: Path) -> None:
     assert mib(by_torch, "reserved") == [128, 128, 128]
     line = "on_cpu = [tensor.cpu() for tensor in on_gpu]"
     assert held(trace, "mark:on-gpu", "cpu") == {}
-    for moment in ("mark:copied", "mark:moved"):
-        assert held_at_top_level(trace, moment, "cpu") == {line: 128}
+    for position in ("mark:copied", "mark:moved"):
+        assert held_at_top_level(trace, position, "cpu") == {line: 128}
     assert held(trace, "mark:moved") == {}
     resident = [reported_by_driver(trace, mark, "cpu")["used"] for mark in ("on-gpu", "copied")]
     assert resident[1] - resident[0] > 0.9 * 128 * MIB  # the process may have released something else in between
@@ -186,7 +191,7 @@ def test_function_and_top_level(folder: Path) -> None:
     def without_operands(mark: str) -> dict[tuple[str, str], float]:
         found = held(trace, f"mark:{mark}")
         assert found.pop(("<module>", workspace)) == 32
-        [operands] = [place for place in found if place[1].startswith("q, k, v =")]
+        [operands] = [site for site in found if site[1].startswith("q, k, v =")]
         assert found.pop(operands) == 12
         return found
 
@@ -213,8 +218,8 @@ def test_views_allocate_nothing(folder: Path) -> None:
     copies = {"cloned = x.clone()": 100, "packed = transposed.contiguous()": 100}
     assert held_at_top_level(trace, "mark:viewed") == base
     # Even after x is deleted: the view of one row keeps all of it.
-    for moment in ("mark:contiguous", "mark:base-deleted"):
-        assert held_at_top_level(trace, moment) == {**base, **copies}
+    for position in ("mark:contiguous", "mark:base-deleted"):
+        assert held_at_top_level(trace, position) == {**base, **copies}
 
 
 def test_the_context_is_outside_of_pytorch(folder: Path) -> None:

@@ -63,8 +63,8 @@ def test_a_part_that_fails_is_reported_and_the_others_run(
     assert result["failed"]["two"] == "KeyError: 'no such thing'"
     assert set(result["failed"]) == {"one", "two"} and set(result["seconds"]) == set(parts)
     assert result["worked"] == "fine\n"
-    told = capfd.readouterr().err
-    assert "one FAILED: failing: exit status 5" in told and "two FAILED" in told and "three FAILED" not in told
+    printed = capfd.readouterr().err
+    assert "one FAILED: failing: exit status 5" in printed and "two FAILED" in printed and "three FAILED" not in printed
     assert (tmp_path / "logs" / "failing.log").read_text() == "said before\n"
     assert check_with(gpu_check, out).run(["three"]) == 0
 
@@ -113,7 +113,7 @@ def test_the_report_of_the_tests_is_read(gpu_check: ModuleType, tmp_path: Path) 
     gpu_check.add_report(report, tests, total)
     assert total["passed"] == 2
     assert total["skipped"] == {"test_some.py::test_skipped": "needs two GPUs"}
-    told = {failed["test"]: failed["told"] for failed in total["failed"]}
-    assert set(told) == {"test_some.py::test_each[2]", "test_some.py::test_error"}
-    assert "the number is wrong" in told["test_some.py::test_each[2]"]
-    assert "no fixture" in told["test_some.py::test_error"]
+    reasons = {failed["test"]: failed["reason"] for failed in total["failed"]}
+    assert set(reasons) == {"test_some.py::test_each[2]", "test_some.py::test_error"}
+    assert "the number is wrong" in reasons["test_some.py::test_each[2]"]
+    assert "no fixture" in reasons["test_some.py::test_error"]

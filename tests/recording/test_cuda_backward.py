@@ -179,7 +179,7 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
     nodes = ("Mm", "Mul", "Silu", "Tanh", "Softmax", "NativeLayerNorm", "Gelu", "Relu", "Embedding", "Convolution")
     for name in (*(f"{node}Backward0" for node in nodes), "NllLossBackward0", "CubedBackward"):
         assert found.joined[f"cuda {name}"] >= 11 and found.joined[f"cpu {name}"] >= 4, name  # once a step at least
-    # Of a join that is one off, this must find the errors.
+    # This must find the errors of a join that is one off.
     assert len(judge(trace, noted, str(tmp_path / "program.py"), ahead=2).wrong) > 300
 
 

@@ -31,7 +31,7 @@ def end_record(path: Path) -> dict[str, str]:
 
 
 def build(folder: Path, name: str, source: str, *libraries: str) -> None:
-    """A native library beside the program, built against torch's headers and CUDA's of pip."""
+    """A native library next to the program, built against torch's headers and CUDA's of pip."""
     import torch
 
     torch_folder = Path(torch.__file__).parent

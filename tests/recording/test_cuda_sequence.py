@@ -1,4 +1,4 @@
-"""That the CUDA recorder has every event, once, in its place: against torch's own history, and the driver's log.
+"""That the CUDA recorder has every event, once, in the right order: against torch's own history, and the driver's log.
 
     ALLOCTRACE_TEST_SCALE=full tools/test tests/recording/test_cuda_sequence.py -s
 

@@ -1,4 +1,4 @@
-"""What the driver says of memory, beside what torch reserves: the account of memory outside PyTorch."""
+"""What the driver says of memory, compared with what torch reserves: the account of memory outside PyTorch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
 
     alone, grown, end = (last_before(seq) for seq in (*marks, 1 << 63))
     assert alone["outside"] == 600 * MIB + GIB, "the context, and the other process"
-    assert grown["outside"] == end["outside"] == 900 * MIB + GIB, "whatever torch reserves meanwhile"
+    assert grown["outside"] == end["outside"] == 900 * MIB + GIB, "whatever torch reserves in between"
     assert [row["reserved"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
     assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
     assert alone["by_others"] == GIB

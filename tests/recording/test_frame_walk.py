@@ -27,7 +27,7 @@ RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORE_SOURCES = ("recording/definition_log", "format/definitions", "format/line_table", "recording/stack_table")
 WALKER_SOURCES = ("code_registry", "frame_walk", "layout_check", "public_walk")
 
-# All of them in the mode that programs get; in the others what differs there.
+# All of them in the mode that programs get; in the other modes, those that differ there.
 CASES = [
     *((scenario, "as checked") for scenario in SCENARIOS),
     *((scenario, "no watcher left") for scenario in ("reused_addresses", "threads", "deaths", "fork")),
@@ -38,7 +38,7 @@ Interpreter = tuple[str, str, str]  # executable, folder of Python.h, suffix of 
 
 
 def describe_interpreter(executable: str, version: str) -> Interpreter | None:
-    """None when it does not start (a pyenv shim of a version that is not installed), is another version than its name
+    """None when it does not start (a pyenv shim of a version that is not installed), is not the version that its name
     says, is free-threaded, or has no headers."""
     program = (
         "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2]); print(s.get_path('include')); "
@@ -63,7 +63,7 @@ def find_interpreter(version: str) -> Interpreter | None:
 
 
 def compile_once(name: str, sources: list[Path], headers: list[Path], *flags: str) -> Path:
-    """The file made of these sources, kept in build/ while none of them changes."""
+    """The file built from these sources, kept in build/ while none of them changes."""
     # Not -O0: what the compiler does with the walk is part of what is tested.
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread"]
     command += ["-DNDEBUG", "-Wall", "-Wextra", "-Werror", *flags]
@@ -83,7 +83,7 @@ def compile_once(name: str, sources: list[Path], headers: list[Path], *flags: st
 
 
 def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
-    """Folder with the probe for this interpreter, built of the sources under root."""
+    """Folder with the probe for this interpreter, built from the sources under root."""
     _, include, suffix = interpreter
     headers = sorted((root / "csrc/core").rglob("*.h"))
     core = compile_once("core.o", [root / "csrc/core" / f"{name}.cpp" for name in CORE_SOURCES], headers, "-r")
@@ -165,7 +165,7 @@ def test_any_program(checker: Checker, program: Program) -> None:
 
 
 def test_wrong_layout_is_noticed(built: dict[str, tuple[Interpreter, Path]], tmp_path: Path) -> None:
-    """A walker that reads instructions at the wrong place says so at import, and falls back to the public API."""
+    """A walker that reads instructions at the wrong offset says so at import, and falls back to the public API."""
     interpreter, _ = interpreter_and_probe(built, RUNNING)
     shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
     (tmp_path / "tests/support").mkdir(parents=True)

@@ -73,10 +73,10 @@ def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Pat
         # Each counted call has made and freed one block, and is there with its stack and names.
         found = allocs["thread"].value_counts().tolist()
         found = sorted(found + [0] * (2 - len(found)))
-        told = f"kill {number}: {witnesses} counted, {found} in the trace of {list(trace.threads['name'])}; {integrity}"
-        assert len(found) == 2, told
+        note = f"kill {number}: {witnesses} counted, {found} in the trace of {list(trace.threads['name'])}; {integrity}"
+        assert len(found) == 2, note
         for counted, in_trace in zip(sorted(witnesses), found, strict=True):
-            assert counted <= in_trace <= counted + 1, told
+            assert counted <= in_trace <= counted + 1, note
         assert len(frees) >= sum(witnesses) and trace.missed_frees == 0
         for stack in set(allocs["stack_id"]):
             frames = [(frame.function, os.path.basename(frame.filename), frame.line) for frame in trace.frames(stack)]
@@ -100,7 +100,7 @@ def test_a_crash_is_as_good_as_a_kill(run_program, tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGABRT
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert len(trace.live()) == 1000 and trace.integrity.state == "complete"
-    # Without its spool the same trace tells that it is not whole.
+    # Without its spool the same trace reports that it is not whole.
     (tmp_path / "t.alloctrace.spool").unlink()
     assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "truncated"
 

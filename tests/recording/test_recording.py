@@ -27,7 +27,7 @@ def assert_every_free_matches(events) -> None:
 
 
 def events_of(trace: alloctrace.Trace) -> pd.DataFrame:
-    """What the program did; what the system says of memory is sampled beside it, ten times a second."""
+    """What the program did; what the system says of memory is sampled at the same time, ten times a second."""
     events = trace.events()
     return events[events["kind"] != "memory"]
 
@@ -103,14 +103,14 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
                     fields = event.extra_fields
                     yield event.start_time_ns, fields.ptr, fields.alloc_size
                 yield from memory(event.children)
-        told = sorted(memory(profiler.profiler.kineto_results.experimental_event_tree()))
-        json.dump([(pointer, size) for _, pointer, size in told], open("oracle.json", "w"))
+        rows = sorted(memory(profiler.profiler.kineto_results.experimental_event_tree()))
+        json.dump([(pointer, size) for _, pointer, size in rows], open("oracle.json", "w"))
         """
     )
     import json
 
-    told = json.loads((tmp_path / "oracle.json").read_text())
-    oracle = [(pointer, size) for pointer, size in told if pointer]  # without empty allocations, which are no events
+    rows = json.loads((tmp_path / "oracle.json").read_text())
+    oracle = [(pointer, size) for pointer, size in rows if pointer]  # without empty allocations, which are no events
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(since="mark:begin", until="mark:end")
     events = events[events["kind"].isin(["alloc", "free_completed"])]
@@ -373,7 +373,7 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
 
 
 def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, tmp_path: Path) -> None:
-    """Asked of torch itself: which deleter a new block gets tells whether ours is in front."""
+    """Asked of torch itself: the deleter of a new block shows whether ours is in front."""
     import torch
 
     source = tmp_path / "foreign.cpp"

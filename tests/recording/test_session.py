@@ -29,7 +29,7 @@ def test_records_between_enable_and_disable(tmp_path: Path) -> None:
     assert not alloctrace.is_enabled() and not session.is_recording
     trace = alloctrace.load(session.path)
     events = trace.events()
-    events = events[events["kind"] != "memory"]  # sampled beside what the program does
+    events = events[events["kind"] != "memory"]  # sampled while the program runs
     assert list(events["kind"]) == ["alloc"]
     assert list(events["nbytes"]) == [1234]
     assert list(events["address"]) == [kept.data_ptr()]

@@ -37,7 +37,7 @@ replay_programs.run_program(Path("t"), Path("expected"), json.loads(sys.argv[1])
 
 
 def some_operations(seed: int) -> list[list[Any]]:
-    """A stretch of a program: in its midst and at its end, it checks."""
+    """A part of a program, with checks in its middle and at its end."""
     dice = random.Random(seed)
     made: list[list[Any]] = []
     for number in range(60):
@@ -82,13 +82,13 @@ def read_sample(folder: Path) -> Sample:
     marks = trace.marks()
     states = trace.events(columns=["seq", "kind", "device", "nbytes"])
     states = states[states["kind"] == "allocator_state"]
-    told = zip(states["device"].astype(str), states["seq"], states["nbytes"], strict=True)
+    reported = zip(states["device"].astype(str), states["seq"], states["nbytes"], strict=True)
     return Sample(
         folder / "t.0",
         (folder / "t.0").read_bytes(),
         read_expected(folder / "expected"),
         {f"mark:{name}": int(seq) for name, seq in zip(marks["name"], marks["seq"], strict=True)},
-        [(device, int(seq), int(seq + count)) for device, seq, count in told],
+        [(device, int(seq), int(seq + count)) for device, seq, count in reported],
     )
 
 
@@ -122,7 +122,7 @@ def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first:
             wrong += bool(found)
     verified = trace.verify()
     assert not verified.ok and verified.lost == last + 1 - first
-    # What a loss explains is no contradiction of the trace with itself.
+    # What a loss explains does not make the trace contradict itself.
     assert verified.contradictions == 0 and not verified.contradiction_list and not verified.differences
     return exact, wrong
 
@@ -170,17 +170,17 @@ def test_a_state_that_is_cut_through_is_void(sample: Sample, tmp_path: Path) -> 
 def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_path: Path) -> None:
     """The segment of a block is lost, and later the free of both: the state knows nothing of the block, and all else
     agrees."""
-    stretches: list[list[list[Any]]] = [
+    parts: list[list[list[Any]]] = [
         [["allocate", 700, 0, 0]],
         [["allocate", 3 * MIB, 0, 0]],
         [["allocate", 4 * MIB, 0, 0]],
         [["free", 1], ["free", 1], ["empty_cache"]],
         [["snapshot"]],
     ]
-    operations = [part for stretch in stretches for part in (["check"], ["flush"], *stretch, ["flush"])]
+    operations = [operation for part in parts for operation in (["check"], ["flush"], *part, ["flush"])]
     run_cuda_program(RUN, json.dumps(operations), devices=2, PYTHONPATH=WITH_TESTS)
     sample = read_sample(tmp_path)
-    marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(stretches))]
+    marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(parts))]
     data = sample.data
     for block in reversed(TraceFile(sample.path).blocks):
         is_lost = any(marks[n] < block.first and block.first + block.count <= marks[n + 1] for n in (1, 3))
@@ -241,9 +241,9 @@ recording.end()
 
 
 def states_that_differ(events: pd.DataFrame) -> int:
-    """How many allocator states tell other live blocks than the allocs and frees before them leave."""
+    """How many allocator states list other live blocks than the allocs and frees before them leave."""
     live: set[int] = set()
-    told: set[int] | None = None
+    reported: set[int] | None = None
     found = left = 0
     for kind, address, size, is_live in zip(
         events["kind"], events["address"], events["nbytes"], events["node_seq"] == BLOCK_ALLOCATED, strict=True
@@ -255,14 +255,14 @@ def states_that_differ(events: pd.DataFrame) -> int:
         elif kind == "segment_free":  # it takes along the blocks whose frees were dropped
             live = {block for block in live if not address <= block < address + size}
         elif kind == "allocator_state":
-            told, left = set(), size
-        elif told is not None and kind in ("state_segment", "state_block"):
+            reported, left = set(), size
+        elif reported is not None and kind in ("state_segment", "state_block"):
             left -= 1
             if kind == "state_block" and is_live:
-                told.add(address)
-        if told is not None and left == 0:
-            found += told != live
-            live, told = told, None
+                reported.add(address)
+        if reported is not None and left == 0:
+            found += reported != live
+            live, reported = reported, None
     return found
 
 
@@ -338,15 +338,15 @@ def test_states_hold_while_other_threads_write_events(run_cuda_program, tmp_path
 CPU_ONLY = """
 import json, sys, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable("t.alloctrace", devices=("cpu",))
-held, told = [], []
+held, reported = [], []
 for number in range(60):
     held.append(torch.empty(1000 * number + 1, dtype=torch.uint8))
     if number % 3 == 2:
         del held[number % 5]
     if number % 10 == 9:
         alloctrace.mark(f"check-{number}")
-        told.append([f"mark:check-{number}", [[one.data_ptr(), one.numel()] for one in held]])
-print(json.dumps(told))
+        reported.append([f"mark:check-{number}", [[one.data_ptr(), one.numel()] for one in held]])
+print(json.dumps(reported))
 alloctrace.disable()
 """
 CUDA_ASYNC = CPU_ONLY.replace('"cpu"', '"cuda"').replace("dtype=torch.uint8", 'dtype=torch.uint8, device="cuda"')
@@ -361,9 +361,9 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
         done = run_cuda_program(CUDA_ASYNC, PYTORCH_ALLOC_CONF="backend:cudaMallocAsync")
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     device = "cpu" if allocator == "cpu" else "cuda:0"
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert len(told) == 6
-    for at, tensors in told:
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert len(reported) == 6
+    for at, tensors in reported:
         assert len(trace.segments(at=at)) == 0
         blocks = trace.blocks(at=at)
         assert sorted(zip(blocks["address"].tolist(), blocks["requested_size"].tolist(), strict=True)) == sorted(
@@ -371,7 +371,7 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
         )
         assert set(blocks["device"]) == {device} and set(blocks["state"]) == {"active_allocated"}
         assert (blocks["nbytes"] == blocks["requested_size"]).all() and (blocks["segment"] == 0).all()
-        ends = trace.timeline(points=1, device=device) if at == told[-1][0] else None
+        ends = trace.timeline(points=1, device=device) if at == reported[-1][0] else None
         if ends is not None:
             assert ends["reserved"].isna().all() and ends["largest_free"].isna().all()
             assert ends["allocated_max"].iloc[0] == ends["requested_max"].iloc[0] > 0

@@ -15,7 +15,7 @@ from pytorch_alloctrace.reading.kinds import KINDS
 MIB = 2**20
 BEGIN = 0x7F0000000000
 CUDA = 2
-"""The place of a CUDA device, as the probe defines them."""
+"""The location of a CUDA device, as the probe defines it."""
 
 Row = tuple[str, dict[str, Any]]
 
@@ -63,14 +63,14 @@ def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
 
 
 def test_a_refused_request_is_no_allocation_of_forward(tmp_path: Path) -> None:
-    """The line of a block of backward is the same at every moment that is asked for."""
+    """The line of a block of backward is the same at every position that is asked for."""
     of_node = {"node_type": 1, "node_sequence": 7, "node_thread": 1}
     rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("oom", size=5 * MIB, stack=1, sequence=8)]
     rows += [event("alloc", address=BEGIN, size=MIB, stack=2, sequence=8)]
     rows += [event("alloc", address=BEGIN + MIB, size=MIB, **of_node), event("step", size=1)]
     trace = load(tmp_path, rows)
-    for moment in ("end", 3):
-        assert trace.live(moment)["stack_id"].tolist() == [2, 2]
+    for position in ("end", 3):
+        assert trace.live(position)["stack_id"].tolist() == [2, 2]
     assert trace.events(columns=["forward_stack_id"], kinds=("alloc",))["forward_stack_id"].tolist() == [0, 2]
 
 
@@ -88,7 +88,7 @@ def test_a_free_of_an_unknown_block_counts_once(tmp_path: Path, rows: list[Row])
 
 
 def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
-    """What died between two moments is found by them."""
+    """What died between two positions is found by them."""
     rows = [event("allocator_state", size=3), event("state_segment", address=BEGIN, size=2 * MIB)]
     rows += [
         event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB, node_sequence=1) for part in (0, 1)
@@ -132,15 +132,15 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
         assert recorder.push(events) == count
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events_of_all = trace.events(columns=["seq", "kind", "nbytes", "stack_id", "forward_stack_id"])
-    told = events_of_all[events_of_all["kind"] == "alloc"].set_index("seq")
+    allocs = events_of_all[events_of_all["kind"] == "alloc"].set_index("seq")
     frees = events_of_all.loc[events_of_all["kind"] == "free_completed", "nbytes"]
     assert frees.tolist()[500:] == made["size"][:-500].tolist()
     for since, until in ((1_699_000, None), (760_000, 770_000), (740_000, 800_000), (1_600_001, 1_600_010)):
         part = trace.events(since=since, until=until, columns=list(events_of_all.columns))
         expected = events_of_all[(events_of_all["seq"] >= since) & (events_of_all["seq"] < (until or count))]
         assert part.equals(expected.reset_index(drop=True)), (since, until)
-    for moment in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
-        live = trace.live(at=moment)
-        own, forward = (told.loc[live["birth_seq"], name].to_numpy() for name in ("stack_id", "forward_stack_id"))
+    for position in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
+        live = trace.live(at=position)
+        own, forward = (allocs.loc[live["birth_seq"], name].to_numpy() for name in ("stack_id", "forward_stack_id"))
         assert live["stack_id"].tolist() == np.maximum(own, forward).tolist()
         assert live["backward"].tolist() == (forward != 0).tolist() and live["backward"].any()

@@ -1,5 +1,5 @@
-"""That replay rebuilds torch's allocator exactly: random programs and training loops, with torch's own snapshot beside
-the trace at many moments of each.
+"""That replay rebuilds torch's allocator exactly: random programs and training loops, with torch's own snapshot next to
+the trace at many positions of each.
 
     ALLOCTRACE_TEST_SCALE=full tools/test tests/replay/test_replay_random.py -s
 
@@ -210,7 +210,7 @@ def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
     operations: list[Any] = [[["allocate", size, 0, 0], ["check"]] for size in sizes]
     operations += [[["free", number], ["check"], ["empty_cache"], ["check"]] for number in (2, 0, 1, 3)]
     operations += [[["allocate", size // 3, 0, 0], ["check"]] for size in sizes]
-    folder = tmp_path / "moments"
+    folder = tmp_path / "positions"
     error = runner.run(folder, [*itertools.chain.from_iterable(operations)])
     assert error is None, error
     checkpoints = read_expected(folder / "expected")
@@ -220,8 +220,8 @@ def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
     for checkpoint in checkpoints[:-1]:
         mark = marks.loc[checkpoint.at.removeprefix("mark:")]
         comparison.add(trace.segments(at=int(mark["seq"])), trace.blocks(at=int(mark["seq"])), checkpoint)
-        moment = pd.Timestamp(int(mark["time_ns"]), tz="UTC")
-        comparison.add(trace.segments(at=moment), trace.blocks(at=moment), checkpoint)
+        time = pd.Timestamp(int(mark["time_ns"]), tz="UTC")
+        comparison.add(trace.segments(at=time), trace.blocks(at=time), checkpoint)
         since_begin = f"{(int(mark['time_ns']) - trace.begin_ns) / 1e9:.9f}s"
         comparison.add(trace.segments(at=since_begin), trace.blocks(at=since_begin), checkpoint)
     assert not comparison.differences, "\n".join(comparison.differences[:10])

@@ -70,8 +70,8 @@ def with_stack(data: Any) -> Iterator[dict[str, Any]]:
 def test_text_has_every_frame_innermost_first(verb: str, folder: Path) -> None:
     words = [*filter(None, [verb]), "run.alloctrace"]
     shown = " ".join(run_analyze(folder, *words, "--all-frames").split())
-    places = [shown.find(frame) for frame in WHOLE[:3]]
-    assert -1 not in places and places == sorted(places)
+    offsets = [shown.find(frame) for frame in WHOLE[:3]]
+    assert -1 not in offsets and offsets == sorted(offsets)
     assert all(frame in shown for frame in WHOLE)
     assert "_wrapped_call_impl" not in run_analyze(folder, *words)
 

@@ -272,7 +272,7 @@ def cuda_folder() -> Path:
     for folder in sys.path:
         if found := sorted(Path(folder).glob("nvidia/cu*/include/cuda.h")):
             return found[0].parents[1]
-    pytest.fail("no CUDA beside torch")
+    pytest.fail("no CUDA next to torch")
 
 
 @pytest.mark.slow("simcuda")

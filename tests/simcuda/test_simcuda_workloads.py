@@ -186,7 +186,7 @@ def test_layers(tmp_path: Path) -> None:
 
 @pytest.mark.slow("simcuda")
 def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
-    """A program that insists on cuDNN keeps its setting and is told why it does not work."""
+    """A program that insists on cuDNN keeps its setting, and the error says why it does not work."""
     done = run(
         tmp_path,
         """

@@ -38,7 +38,7 @@ extern "C" int properties_of_a_block(const char* name, std::size_t size) {
 extern "C" void* allocate_raw(const char* name, std::size_t size) { return allocator_of(name)->raw_allocate(size); }
 extern "C" void free_raw(const char* name, void* address) { allocator_of(name)->raw_deallocate(address); }
 
-// Of a clone of a block: 1 when it has the block's bytes (of device memory: when there is one), 0 when not, -1 when
+// For a clone of a block: 1 when it has the block's bytes (of device memory: when there is one), 0 when not, -1 when
 // this allocator cannot clone.
 extern "C" int clone_has_the_bytes(const char* name, std::size_t size) {
   c10::Allocator* const allocator = allocator_of(name);

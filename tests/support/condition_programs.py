@@ -1,4 +1,4 @@
-"""Programs with one thing the matter each, and healthy ones: run as ``condition_programs.py FOLDER``.
+"""Programs with one thing wrong each, and healthy ones: run as ``condition_programs.py FOLDER``.
 
 Each is traced to FOLDER/NAME.alloctrace.
 """

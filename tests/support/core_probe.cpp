@@ -33,7 +33,7 @@ SpoolOptions spool_options(const char* path, std::uint64_t ring_events, std::uin
   return options;
 }
 
-// A few definitions of each type; events may name stacks 1 to 3, places 1 and 2, node types 1 and 2, threads 1 and 2.
+// A few definitions of each type; events may name stacks 1 to 3; locations, node types and threads 1 and 2.
 void define_names(Bytes& out) {
   put_string(out, 1, "outer");
   put_string(out, 2, "Model.inner");
@@ -67,7 +67,7 @@ const char* probe_last_error() { return last_error.c_str(); }
 // its wrap.
 std::uint64_t probe_encode(const Event* events, std::uint64_t count, std::uint64_t split, std::uint64_t begin_time,
                            std::uint8_t* out, std::uint64_t capacity) {
-  // One encoder for all calls: nothing of one block may show in the next.
+  // One encoder for all calls: nothing from one block may show in the next.
   static EventEncoder encoder;
   const Bytes& payload = encoder.encode({events, static_cast<std::size_t>(split)},
                                         {events + split, static_cast<std::size_t>(count - split)}, begin_time);
@@ -200,8 +200,8 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
 
     Bytes names, pending;
     define_names(names);
-    // The log's first half goes to the trace at a record's border; the second wraps around its end where it is that
-    // small.
+    // The log's first half goes to the trace, up to the end of a record; the second wraps around its end where it is
+    // that small.
     std::size_t half = 0;
     while (half < names.size() / 2) half += names[half] + 1u;
     spool.definitions().append({names.begin(), names.begin() + static_cast<std::ptrdiff_t>(half)});

@@ -75,8 +75,7 @@ def preloaded(source: str) -> Path:
 
 
 def _made(name: str, sources: str, arguments: list[str]) -> Path:
-    """The file that the compiler makes with these arguments, made anew if they or the sources are not those of the
-    last time."""
+    """The file that the compiler makes with these arguments; made again when they or the sources have changed."""
     compiler = os.environ.get("CXX", "c++")
     digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
     made = BUILT / f"{name}-{digest}"
@@ -114,7 +113,7 @@ def library() -> ctypes.CDLL:
 
 
 def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
-    """Events from field values; a number gives so many empty ones."""
+    """Events from field values; a number n gives n empty ones."""
     if isinstance(rows, int):
         return np.zeros(rows, dtype=EVENT)
     events = np.zeros(len(rows), dtype=EVENT)

@@ -362,7 +362,7 @@ def threads(steps: int, count: int = 4, stop: threading.Event | None = None) -> 
 class Program:
     run: Callable[[int], None]
     steps: int
-    """So many make a run of seconds, of some thousands of events."""
+    """Enough for a run of seconds, with some thousands of events."""
 
 
 PROGRAMS = {

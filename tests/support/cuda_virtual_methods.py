@@ -136,7 +136,7 @@ def declaration(texts: list[str], name: str) -> tuple[str, str]:
 
 
 def virtual_methods(headers: list[str], name: str) -> dict[str, Method]:
-    """Of a class and all its bases."""
+    """The virtual methods of a class and all its bases."""
     base_clause, body = declaration(headers, name)
     found = {}
     for base in re.findall(r"(?:public|protected|private)\s+([\w:]+)", base_clause):

@@ -288,7 +288,7 @@ class Block:
 
 
 class TraceFile:
-    """A whole trace file, with the spool beside it if there is one. Raises Damage for anything that is not as
+    """A whole trace file, with the spool next to it if there is one. Raises Damage for anything that is not as
     documented."""
 
     def __init__(self, path: Path, spool: Path | None = None) -> None:

@@ -40,7 +40,7 @@ def result_of_each_batch() -> Program:
 
 
 def one_among_many() -> Program:
-    """One small block in a large segment, beside many that do little harm, and much that is in use."""
+    """One small block in a large segment, next to many that do little harm, and much that is in use."""
     model = [torch.empty(600 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
     batch = torch.empty(1200 * MIB, dtype=torch.uint8, device="cuda")
     harmless, temporary = [], []
@@ -163,8 +163,8 @@ def run(case: str, folder: Path) -> None:
     for _ in program:
         pass
     given_back, more = reserved[0] - reserved[1], reserved[1] - reserved[2]
-    told = {"segments": segments, "given_back": given_back, "given_back_without_planted": more}
-    (folder / f"{case}.json").write_text(json.dumps(told))
+    facts = {"segments": segments, "given_back": given_back, "given_back_without_planted": more}
+    (folder / f"{case}.json").write_text(json.dumps(facts))
     give_back_everything()
 
 

@@ -21,7 +21,7 @@ namespace {
 using alloctrace::python::current_stack;
 using alloctrace::python::StackCache;
 
-// What a recording session has of stacks, with a log that only the probe reads.
+// What a recording session keeps about stacks, with a log that only the probe reads.
 struct Session {
   std::unique_ptr<std::uint8_t[]> ring = std::make_unique_for_overwrite<std::uint8_t[]>(kCapacity);
   alloctrace::DefinitionLogState state{};

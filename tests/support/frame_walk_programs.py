@@ -62,7 +62,7 @@ def random_programs(checker: Checker, seed: int) -> None:
 
 
 def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
-    """Code objects that die, and others of the same shape that are born where they were."""
+    """Code objects that die, and others of the same shape that are made at their addresses."""
     generator = random.Random(seed)
     addresses: dict[int, int] = {}
     for index in range(runs):
@@ -92,7 +92,7 @@ def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
 
 
 def deep_recursion(checker: Checker, seed: int) -> None:
-    """Up to 4096 frames all are there; beyond, the innermost 4096."""
+    """Up to 4096 frames, all are there; beyond that, the innermost 4096."""
 
     def descend(depth: int) -> None:
         if depth > 0:
@@ -121,7 +121,7 @@ def deep_recursion(checker: Checker, seed: int) -> None:
 
 
 def threads(checker: Checker, seed: int) -> None:
-    """Several at once, each with its own stacks; threads that end, and others that follow them."""
+    """Several threads at once, each with its own stacks; threads that end, and others that follow them."""
 
     def work(number: int) -> None:
         generator = random.Random(number)

@@ -2,10 +2,10 @@
 //
 //   fuzz_reader TRACE SPOOL FOLDER ROUNDS SEED
 //
-// Each round damages the files anew, writes them into FOLDER and reads everything that a reader offers. Half of the
-// rounds mend the checksums afterwards, so that the damage gets past them to the decoders. Prints how many rounds ended
-// in which way; a sanitizer's finding, an unexpected exception or a sum that is wrong ends it with a message and a
-// status other than 0.
+// Each round damages fresh copies of the files, writes them into FOLDER and reads everything that a reader offers. Half
+// of the rounds mend the checksums afterwards, so that the damage gets past them to the decoders. Prints how many
+// rounds ended in which way; a sanitizer's finding, an unexpected exception or a sum that is wrong ends it with a
+// message and a status other than 0.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -19,9 +19,9 @@ from types import ModuleType
 from steady_clock import make_steady, tick
 
 STEPS = 60
-"""Of most cases."""
+"""Used by most cases."""
 REQUESTS = 150
-"""Of the cases without steps: about five for each window of time."""
+"""Used by the cases without steps: about five for each window of time."""
 LEAKING = ("leak_cases_training", "leak_cases_serving")
 HEALTHY = ("healthy_cases_training", "healthy_cases_serving")
 

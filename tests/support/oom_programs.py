@@ -32,7 +32,7 @@ errors: list[dict[str, Any]] = []
 
 
 def note(error: torch.OutOfMemoryError, device: str = PLAIN) -> None:
-    """Keeps what torch says of it, at the moment."""
+    """Keeps what torch reports about it at that time."""
     tried = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
     assert tried is not None
     snapshot = [segment for segment in torch.cuda.memory_snapshot() if f"cuda:{segment['device']}" == device]
@@ -44,8 +44,8 @@ def note(error: torch.OutOfMemoryError, device: str = PLAIN) -> None:
     ]
     reserved = sum(segment["total_size"] for segment in snapshot)
     allowed = re.search(r"([\d.]+ \w+) allowed", str(error))
-    told = {"tried": tried[1], "allowed": allowed and allowed[1], "mem_get_info": torch.cuda.mem_get_info(device)}
-    errors.append({**told, "free": free, "reserved": reserved})
+    reported = {"tried": tried[1], "allowed": allowed and allowed[1], "mem_get_info": torch.cuda.mem_get_info(device)}
+    errors.append({**reported, "free": free, "reserved": reserved})
 
 
 def cut_up(kept: list[torch.Tensor], count: int = 5, size: int = GIB) -> None:
@@ -130,7 +130,7 @@ def another_process() -> None:
 
 
 def outside_of_pytorch() -> None:
-    """A library that takes memory of the driver itself; the driver tells no process for it."""
+    """A library that takes memory of the driver itself; the driver reports no process for it."""
     Path(os.environ["SIMCUDA_NVML_EXTRA"]).write_text("4GiB@0")
     kept = torch.empty(GIB, dtype=torch.uint8, device=PLAIN)  # TOP
     torch.empty(3 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM

@@ -28,7 +28,7 @@ class Checkpoint:
     trace: str
     """Name of the trace's file."""
     at: str
-    """The moment in the trace."""
+    """The position in the trace."""
     mid_run: bool
     """Whether torch had expandable segments when the trace began."""
     segments: list[Row]
@@ -40,10 +40,10 @@ class Checkpoint:
 def read_expected(path: Path) -> list[Checkpoint]:
     found = []
     for line in path.read_text().splitlines():
-        told = json.loads(line)
-        told["segments"] = sorted((*row[:8], tuple(row[8]), row[9]) for row in told["segments"])
-        told["blocks"] = sorted(map(tuple, told["blocks"]))
-        found.append(Checkpoint(**{"peaks": {}, **told}))
+        reported = json.loads(line)
+        reported["segments"] = sorted((*row[:8], tuple(row[8]), row[9]) for row in reported["segments"])
+        reported["blocks"] = sorted(map(tuple, reported["blocks"]))
+        found.append(Checkpoint(**{"peaks": {}, **reported}))
     return found
 
 
@@ -74,12 +74,12 @@ def contradictions(checkpoint: Checkpoint) -> list[str]:
 
 
 def account_of_events(
-    trace: alloctrace.Trace, moments: Sequence[str]
+    trace: alloctrace.Trace, positions: Sequence[str]
 ) -> Iterator[tuple[dict[tuple[str, int], int], dict[str, int]]]:
-    """At each of the moments, which are in order: the live blocks, (device, address) to requested bytes, and the
-    reserved bytes of each device, from nothing but allocations, frees and segments. Of the allocator's states in the
-    trace only the first of each device counts."""
-    ends = [trace.positions.until(at, None) for at in moments]
+    """At each of the positions, which are in order: the live blocks, (device, address) to requested bytes, and the
+    reserved bytes of each device, from nothing but allocations, frees and segments. Only the first allocator state of
+    each device in the trace counts."""
+    ends = [trace.positions.until(at, None) for at in positions]
     live: dict[tuple[str, int], int] = {}
     reserved: dict[str, int] = {}
     begun: set[str] = set()
@@ -119,9 +119,9 @@ def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]
     differences = []
     accounts = account_of_events(trace, [checkpoint.at for checkpoint in checkpoints])
     for checkpoint, (live, reserved) in zip(checkpoints, accounts, strict=True):
-        told = {(block[0], block[2]): block[4] for block in checkpoint.blocks if block[5] == "active_allocated"}
-        if told != live:
-            odd = sorted(told.items() ^ live.items())
+        reported = {(block[0], block[2]): block[4] for block in checkpoint.blocks if block[5] == "active_allocated"}
+        if reported != live:
+            odd = sorted(reported.items() ^ live.items())
             differences.append(f"{checkpoint.at}: {len(odd)} live blocks differ from the events', as {odd[:3]}")
         bytes_of = dict.fromkeys(reserved, 0)
         for segment in checkpoint.segments:
@@ -184,21 +184,21 @@ class Comparison:
     def add(self, segments: pd.DataFrame, blocks: pd.DataFrame, checkpoint: Checkpoint) -> None:
         """Compares what the replay says with what torch said, every column of every row."""
         self._rows(checkpoint, "segment", SEGMENT_COLUMNS, rows_of(segments, SEGMENT_COLUMNS), checkpoint.segments)
-        ours, told = rows_of(blocks, BLOCK_COLUMNS), checkpoint.blocks
+        ours, reported = rows_of(blocks, BLOCK_COLUMNS), checkpoint.blocks
         if checkpoint.mid_run:
             expandable = {(segment[0], segment[1]) for segment in checkpoint.segments if segment[9]}
-            ours, told = without_stale_sizes(ours, expandable), without_stale_sizes(told, expandable)
-            self.unknown_sizes += sum(row[4] is None for row in told)
-        self._rows(checkpoint, "block", BLOCK_COLUMNS, ours, told)
+            ours, reported = without_stale_sizes(ours, expandable), without_stale_sizes(reported, expandable)
+            self.unknown_sizes += sum(row[4] is None for row in reported)
+        self._rows(checkpoint, "block", BLOCK_COLUMNS, ours, reported)
 
     def _rows(
-        self, checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], told: list[Row]
+        self, checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], reported: list[Row]
     ) -> None:
-        if ours == told:
+        if ours == reported:
             return
         key = columns.index("address")
         mine = {(row[0], row[key]): row for row in ours}
-        theirs = {(row[0], row[key]): row for row in told}
+        theirs = {(row[0], row[key]): row for row in reported}
         where = f"{checkpoint.trace} at {checkpoint.at}"
         if [*mine] != sorted(mine) or len(mine) != len(ours):
             self.differences.append(f"{where}: {what}s are not sorted by device and address, or twice there")
@@ -233,10 +233,10 @@ def compare_states(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -
         comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
     verified = trace.verify()
     if not verified.ok or verified.contradictions or verified.agreeing != verified.states:
-        told = [*verified.differences[:3], *verified.contradiction_list[:3]]
+        reported = [*verified.differences[:3], *verified.contradiction_list[:3]]
         comparison.differences.append(
             f"{checkpoints[0].trace}: verify() is {'' if verified.ok else 'not '}ok, {verified.agreeing} of"
-            f" {verified.states} states agree, {verified.contradictions} contradictions: {told}"
+            f" {verified.states} states agree, {verified.contradictions} contradictions: {reported}"
         )
     return comparison
 

@@ -1,4 +1,4 @@
-"""Programs made of operations, recorded, with torch's own snapshots of its allocator beside the trace.
+"""Programs made of operations, recorded, with torch's own snapshots of its allocator next to the trace.
 
     python replay_programs.py TRACE EXPECTED OPERATIONS.json     runs one program
     python replay_programs.py serve                              runs one for each line of JSON on stdin:
@@ -266,7 +266,7 @@ class Machine:
     # Pools
 
     def do_make_pool(self, kind: str, device: int) -> None:
-        """Of kind "plain", "no_split", "use_on_oom", or "own": with an allocator of its own."""
+        """kind: "plain", "no_split", "use_on_oom", or "own": with its own allocator."""
         device %= self._devices
         with torch.cuda.device(device):
             if kind == "own":

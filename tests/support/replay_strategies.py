@@ -116,9 +116,9 @@ class Runner:
         self.processes = 0
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
-        """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is made anew. Returns what went wrong,
-        with the end of what the process has said. A program that fails where others ran before gets a process of its
-        own: what torch keeps of earlier captures is not the program's fault."""
+        """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is created empty. Returns what went
+        wrong, with the end of what the process has said. A program that fails where others ran before gets a process of
+        its own: what torch keeps of earlier captures is not the program's fault."""
         is_first = self._process is None
         error = self._run(folder, operations)
         return self._run(folder, operations) if error and not is_first else error

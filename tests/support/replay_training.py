@@ -1,6 +1,6 @@
 """Records cuda_programs with checkpoints between torch's operators, so in the middle of forward, backward and the
 optimizer too: `python replay_training.py FOLDER SCALE GROWTH NAME...` leaves NAME.alloctrace and NAME.expected (see
-replay_programs) of each program in FOLDER. SCALE multiplies the steps; GROWTH, over 1, is by how much each stretch
+replay_programs) of each program in FOLDER. SCALE multiplies the steps; GROWTH, over 1, is by how much each interval
 between two checkpoints is longer than the one before."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Checker(TorchDispatchMode):
     def __init__(self, recording: Recording, growth: float) -> None:
         super().__init__()
         self._recording, self._growth = recording, growth
-        self._operators, self._next, self._stretch = 0, 7.0, 7.0
+        self._operators, self._next, self._interval = 0, 7.0, 7.0
 
     def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         result = operator(*arguments, **(options or {}))
         self._operators += 1
         if self._operators >= self._next:
-            self._stretch *= self._growth
-            self._next += self._stretch
+            self._interval *= self._growth
+            self._next += self._interval
             self._recording.check()
         return result
 

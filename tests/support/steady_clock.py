@@ -46,9 +46,9 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     counters, steady = [first.counter], [0.0]
     spans[-1].append((max(trace.latest.counter, *(time for span in spans for time, _ in span)), True))
     for number, span in enumerate(spans):
-        places = np.cumsum([passes for _, passes in span])
+        offsets = np.cumsum([passes for _, passes in span])
         counters += [time for time, _ in span]
-        steady += list((number + places / places[-1]) * tick_ns)
+        steady += list((number + offsets / offsets[-1]) * tick_ns)
     # Threads may take their times in another order than their numbers.
     known = np.maximum.accumulate(counters) - first.counter
 

@@ -14,7 +14,7 @@ from torch import nn
 
 DEPTH = 20
 HISTORY_ENTRIES = 100_000
-"""Of torch's ring: enough for a few steps, and it stays in the processor's caches no worse than a larger one."""
+"""Size of torch's ring: enough for a few steps, and it stays in the processor's caches no worse than a larger one."""
 
 
 def start_recorder(name: str, folder: Path) -> None:

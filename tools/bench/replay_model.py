@@ -148,13 +148,13 @@ class Device:
         del free[bisect_left(free, (block.size, block.address))]
 
 
-def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
+def check(trace: alloctrace.Trace, positions: int = 20) -> dict[str, Any]:
     """What was seen; raises ContradictionError at the first event that does not fit, or where the project's own replay
     has another state than this model at one of the random positions."""
     devices: dict[str, Device] = {}
     listed: dict[str, list[tuple[int, ...]]] = {}
     seen = dict.fromkeys(KINDS, 0)
-    chosen = set(random.Random(1).sample(range(trace.integrity.events), moments))
+    chosen = set(random.Random(1).sample(range(trace.integrity.events), positions))
     compared = 0
     columns = ("seq", "kind", "device", "address", "nbytes", "stream", "autograd_seq", "node_seq")
     for chunk in trace.iter_events(columns=columns):
@@ -171,7 +171,7 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
                     except ContradictionError as error:
                         raise ContradictionError(f"event {seq}, {kind} on {name}: {error}") from None
             if seq in chosen and hasattr(trace, "blocks"):
-                compare_moment(trace, seq, devices)
+                compare_position(trace, seq, devices)
                 compared += 1
     for name, rows in listed.items():
         if rows != devices[name].state():
@@ -184,7 +184,7 @@ def check(trace: alloctrace.Trace, moments: int = 20) -> dict[str, Any]:
     }
 
 
-def compare_moment(trace: Any, seq: int, devices: dict[str, Device]) -> None:
+def compare_position(trace: Any, seq: int, devices: dict[str, Device]) -> None:
     table = trace.blocks(at=seq)
     table.loc[table["state"] == "inactive", "requested_size"] = 0
     columns = ["segment", "address", "nbytes", "state", "requested_size"]

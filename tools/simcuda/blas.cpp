@@ -7,7 +7,7 @@ namespace simcuda::blas {
 namespace {
 
 template <class Value>
-int tell(const Handle* handle, Value Handle::* setting, Value* out) {
+int report(const Handle* handle, Value Handle::* setting, Value* out) {
   if (handle == nullptr) return kNotInitialized;
   if (out == nullptr) return kInvalidValue;
   *out = handle->*setting;
@@ -70,7 +70,7 @@ SIMCUDA_EXPORT int cublasSetStream_v2(Handle* handle, cudaStream_t stream) {
   return set(handle, &Handle::stream, stream);
 }
 SIMCUDA_EXPORT int cublasGetStream_v2(const Handle* handle, cudaStream_t* out) {
-  return tell(handle, &Handle::stream, out);
+  return report(handle, &Handle::stream, out);
 }
 // Nothing is computed, so no workspace is used.
 SIMCUDA_EXPORT int cublasSetWorkspace_v2(Handle* handle, void*, size_t) {
@@ -79,7 +79,7 @@ SIMCUDA_EXPORT int cublasSetWorkspace_v2(Handle* handle, void*, size_t) {
 
 #define SIMCUDA_SETTING(setter, getter, setting)                                                        \
   SIMCUDA_EXPORT int setter(Handle* handle, int value) { return set(handle, &Handle::setting, value); } \
-  SIMCUDA_EXPORT int getter(const Handle* handle, int* out) { return tell(handle, &Handle::setting, out); }
+  SIMCUDA_EXPORT int getter(const Handle* handle, int* out) { return report(handle, &Handle::setting, out); }
 SIMCUDA_SETTING(cublasSetMathMode, cublasGetMathMode, math_mode)
 SIMCUDA_SETTING(cublasSetPointerMode_v2, cublasGetPointerMode_v2, pointer_mode)
 SIMCUDA_SETTING(cublasSetAtomicsMode, cublasGetAtomicsMode, atomics_mode)

@@ -69,7 +69,7 @@ Result work(const Communicator* communicator, cudaStream_t stream, void* to = nu
 }
 
 template <class Value>
-Result tell(const Communicator* communicator, Value Communicator::* what, Value* out) {
+Result report(const Communicator* communicator, Value Communicator::* what, Value* out) {
   if (communicator == nullptr || out == nullptr) return kInvalidArgument;
   *out = communicator->*what;
   return kSuccess;
@@ -118,13 +118,13 @@ SIMCUDA_EXPORT Result ncclCommDestroy(Communicator* communicator) { return destr
 SIMCUDA_EXPORT Result ncclCommAbort(Communicator* communicator) { return destroy(communicator); }
 
 SIMCUDA_EXPORT Result ncclCommCount(const Communicator* communicator, int* out) {
-  return tell(communicator, &Communicator::ranks, out);
+  return report(communicator, &Communicator::ranks, out);
 }
 SIMCUDA_EXPORT Result ncclCommUserRank(const Communicator* communicator, int* out) {
-  return tell(communicator, &Communicator::rank, out);
+  return report(communicator, &Communicator::rank, out);
 }
 SIMCUDA_EXPORT Result ncclCommCuDevice(const Communicator* communicator, int* out) {
-  return tell(communicator, &Communicator::ordinal, out);
+  return report(communicator, &Communicator::ordinal, out);
 }
 SIMCUDA_EXPORT Result ncclCommGetAsyncError(const Communicator* communicator, Result* error) {
   if (communicator == nullptr || error == nullptr) return kInvalidArgument;

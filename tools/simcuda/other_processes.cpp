@@ -63,7 +63,7 @@ const std::vector<PlacedProcess>& processes() {
   return all;
 }
 
-// A file, so that a test can have the memory of others change while its program runs. Read anew each time.
+// A file, so that a test can have the memory of others change while its program runs. Read again each time.
 uint64_t extra_memory(int device) {
   constexpr const char* kVariable = "SIMCUDA_NVML_EXTRA";
   static const char* const path = std::getenv(kVariable);

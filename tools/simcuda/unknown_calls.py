@@ -2,9 +2,9 @@
 
     python unknown_calls.py --output STUBS.cpp OBJECT...
 
-The names are those that the CUDA libraries beside this Python's torch export, those that torch's own libraries
-import, and the driver's, which its header declares; less what the OBJECTs define. Without them such a call would land
-in the real library, which without a device fails somewhere else, with an error that says nothing.
+The names are those that the CUDA libraries next to this Python's torch export, those that torch's own libraries import,
+and the driver's, which its header declares; less what the OBJECTs define. Without them such a call would land in the
+real library, which without a device fails somewhere else, with an error that says nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def symbols(kind: str, files: Iterable[Path]) -> set[str]:
 
 
 def libraries(pattern: str) -> Iterator[Path]:
-    """Of the first folder on this Python's path that has such."""
+    """Those of the first folder on this Python's path that has any."""
     for folder in sys.path:
         if found := sorted(Path(folder).glob(pattern)):
             yield from found
@@ -87,7 +87,7 @@ def unknown(defined: set[str]) -> dict[str, int]:
             names |= symbols("-D --defined-only", libraries(f"nvidia/*/lib/{library.file}"))
     names |= symbols("-D --undefined-only", libraries("torch/lib/lib*.so"))
     if "cublasCreate_v2" not in names:
-        sys.exit("simcuda: no CUDA libraries beside this Python's torch: their calls cannot be listed")
+        sys.exit("simcuda: no CUDA libraries next to this Python's torch: their calls cannot be listed")
     # Who asks the driver for cuFoo gets the highest version that is there. So a simulated cuFoo must not stand behind
     # an unknown cuFoo_v2.
     driver = LIBRARIES[-1]

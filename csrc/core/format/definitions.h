@@ -44,14 +44,14 @@ struct ThreadRecord {
   std::string name;         // as the system has it: pthread_getname_np, 15 bytes
   std::string python_name;  // threading.Thread.name where known
 };
-// In the place of a c10::DeviceType: pinned host memory, which torch allocates for CUDA by an allocator of its own.
-// Part of the file format.
+// Instead of a c10::DeviceType: pinned host memory, which torch allocates for CUDA by an allocator of its own. Part of
+// the file format.
 constexpr std::int32_t kPinnedMemory = 1000;
 
 struct Location {
   std::int32_t device_type = 0;                   // c10::DeviceType: 0 cpu, 1 cuda; or kPinnedMemory
   std::int32_t device_index = 0;                  // 0 for devices that have no index
-  std::uint64_t stream = 0;                       // as torch tells it: 0 is the default stream
+  std::uint64_t stream = 0;                       // as torch reports it: 0 is the default stream
   std::uint64_t pool_first = 0, pool_second = 0;  // MempoolId_t; (0, 0) is the default pool
   bool operator==(const Location&) const = default;
 };
@@ -61,7 +61,7 @@ struct NodeType {
 };
 
 struct DeviceRecord {
-  std::int32_t device_type = 0, device_index = 0;  // as in Place
+  std::int32_t device_type = 0, device_index = 0;  // as in Location
   std::uint64_t bytes = 0;                         // its memory, all of it
   std::string name, uuid, pci_address;             // as nvidia-smi shows them
 };

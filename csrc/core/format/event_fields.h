@@ -1,4 +1,4 @@
-// What an event that is no allocation keeps in the fields of one, by name: MemoryFields(event).used is event.address.
+// What events that are not allocations keep in the fields of one, by name: MemoryFields(event).used is event.address.
 // Reads and writes go through these, so that the two sides cannot disagree. A view refers to its event.
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace alloctrace {
 
-// Positions count bytes since the beginning; position % capacity is the place in the ring. Part of the spool's format.
+// Positions count bytes since the beginning; position % capacity is the offset in the ring. Part of the spool's format.
 struct DefinitionLogState {
   std::atomic<std::uint64_t> head;  // everything before it is whole
   std::atomic<std::uint64_t> tail;  // everything before it is in the trace file
@@ -36,7 +36,7 @@ struct SpoolHeader {
   DefinitionLogState definitions;
 
   alignas(64) std::atomic<std::uint64_t> lost[kLossCauseCount];
-  std::atomic<std::uint64_t> lost_unreported[kLossCauseCount];  // not yet told by a `lost` event in their place
+  std::atomic<std::uint64_t> lost_unreported[kLossCauseCount];  // not yet reported by a `lost` event
   std::atomic<std::uint64_t> empty_allocations, reentered, unknown_stacks;
 };
 constexpr std::size_t kSpoolHeaderBytes = 4096;

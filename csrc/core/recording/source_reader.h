@@ -12,7 +12,7 @@
 
 namespace alloctrace {
 
-// Of a longer line, the beginning is kept.
+// Only the beginning of a longer line is kept.
 constexpr std::size_t kMaxSourceLineBytes = 512;
 
 struct SourceLine {

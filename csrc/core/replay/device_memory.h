@@ -91,7 +91,7 @@ struct DeviceRules {
 
 // What was seen of a device so far.
 struct DeviceHistory {
-  bool is_touched = false;  // a block of it was known
+  bool is_touched = false;  // a block of the device was known
   // Frees of blocks whose alloc is not in the trace: made before it began, or lost.
   std::uint64_t unmatched_frees = 0;
   // Allocs at an address that was live: the free between them is missing. The old block counts as freed.
@@ -130,7 +130,7 @@ class DeviceMemory {
 
   const MemoryTotals& totals() const { return totals_; }
   std::uint64_t largest_free() { return free_sizes_.largest(); }
-  // No block of it was ever known.
+  // No block of this device was ever known.
   bool is_untouched() const { return !history_.is_touched; }
   // Whether its allocator reports segments: only then does reserved, and what follows from it, mean anything.
   bool reports_segments() const { return rules_.reports_segments; }

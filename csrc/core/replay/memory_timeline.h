@@ -30,7 +30,7 @@ inline Measures measure(DeviceMemory& memory) {
           totals.releasable, totals.stranded(), memory.largest_free(), totals.blocks};
 }
 
-// Of one device.
+// The timeline of one device.
 class MemoryTimeline {
  public:
   struct Interval {

@@ -79,7 +79,7 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
   return {static_cast<std::ptrdiff_t>(seen_.state.device)};
 }
 
-// Events of it are missing.
+// Events of the state are missing.
 void Replay::void_state(ReplayFindings* findings) {
   if (findings) ++findings->void_states;
   seen_.state.left = 0;
@@ -122,7 +122,7 @@ PackedReplay Replay::packed() const {
 }
 
 void Replay::unpack(const PackedReplay& packed) {
-  seen_ = packed.told;
+  seen_ = packed.knowledge;
   forward_.become(packed.forward);
   // Devices that there are stay: their memory need not be asked for again.
   while (devices_.size() > packed.devices.size()) devices_.pop_back();
@@ -134,7 +134,7 @@ void Replay::unpack(const PackedReplay& packed) {
 }
 
 std::size_t PackedReplay::bytes() const {
-  std::size_t sum = sizeof *this + told.state.events.capacity() * sizeof(Event) + forward_bytes;
+  std::size_t sum = sizeof *this + knowledge.state.events.capacity() * sizeof(Event) + forward_bytes;
   for (const PackedMemory& device : devices) sum += device.bytes();
   return sum;
 }

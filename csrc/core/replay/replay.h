@@ -36,7 +36,7 @@ struct ReplayFindings {
 // What a replay knows so far, apart from the memory itself.
 struct ReplayKnowledge {
   // A state that is being read. No event of its device comes in between; those of others may.
-  struct ToldState {
+  struct ReportedState {
     std::size_t device = 0;
     std::uint64_t sequence = 0, left = 0;
     std::int64_t time_ns = 0;
@@ -47,13 +47,13 @@ struct ReplayKnowledge {
   std::vector<bool> is_known;  // by device: nothing was lost since its beginning or its last state
   std::vector<bool> was_in_use;
   bool had_loss = false;  // before a device's first event
-  ToldState state;
+  ReportedState state;
   std::int64_t time_ns = 0;
 };
 
 // A replay in a checkpoint.
 struct PackedReplay {
-  ReplayKnowledge told;
+  ReplayKnowledge knowledge;
   ForwardStacks::Rings forward;
   std::size_t forward_bytes = 0;  // that no checkpoint before it has
   std::vector<PackedMemory> devices;

@@ -16,7 +16,7 @@ namespace py = pybind11;
 
 using Progress = std::function<void(double)>;
 
-// Calls back into Python while the work runs without the GIL; also the place where Ctrl-C gets through.
+// Calls back into Python while the work runs without the GIL; also where Ctrl-C gets through.
 inline Progress with_gil(const py::object& callback) {
   return [callback](double share) {
     const py::gil_scoped_acquire locked;

@@ -64,7 +64,7 @@ class Fragmentation:
     pinners_by_line: pd.DataFrame = field(repr=False)
     """See `pinning.pinners_by_line`: the same by line of user code."""
     sizes: npt.NDArray[np.int64] = field(repr=False)
-    """Of the free pieces, in bytes, ascending."""
+    """Sizes of the free pieces, in bytes, ascending."""
     settings: AllocatorSettings = field(repr=False)
     """Of the allocator, then."""
 

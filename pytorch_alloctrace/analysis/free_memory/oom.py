@@ -259,8 +259,8 @@ def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, 
 
 
 def _device_memory(trace: RecordedTrace, request: RefusedRequest) -> tuple[int | None, int | None]:
-    """Bytes of the device, and of other processes on it: by the last sample before the request that tells them, or, as
-    a program may fail before the first, the next one."""
+    """Bytes of the device, and of other processes on it: by the last sample before the request that reports them, or,
+    as a program may fail before the first, the next one."""
     hardware = trace.hardware.set_index("device")["bytes"]
     samples = trace.driver_memory(device=request.device)
     total = hardware.get(request.device, samples["total"].max() if len(samples) else None)

@@ -1,7 +1,7 @@
 """Where it is decided that something is a leak: what is allocated again and again and stays, judged at the end of the
 run and not by a trend.
 
-A trend alone flags what is no leak: a cache that fills up, a curriculum of longer inputs, garbage that is collected
+A trend alone flags what is not a leak: a cache that fills up, a curriculum of longer inputs, garbage that is collected
 late. There are two kinds of leaks, both judged by the windows of the run after its warm-up (see `windows`; with too few
 of them nothing is judged).
 

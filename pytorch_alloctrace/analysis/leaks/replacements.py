@@ -4,10 +4,10 @@ First the largest live block of each site is looked at over the run after its wa
 once within it, at a position that differs from window to window. (A cache that is reset every 19 steps would seem to
 grow slowly if it were looked at every 20.)
 
-never smaller     at none of these positions smaller than at the one before: a cache that is reset is no leak
+never smaller     at none of these positions smaller than at the one before: a cache that is reset is not a leak
 coverage          the share of the windows in which the site got a larger block and had no more blocks than before; at
                   least 80 %
-not over          as for survivors (see `Windows.is_over`): a buffer that has reached its bound is no leak
+not over          as for survivors (see `Windows.is_over`): a buffer that has reached its bound is not a leak
 a buffer          and not a value that is allocated afresh each time and happens to get larger: see below
 one finding       sites that grew at the same positions; it names the one that is allocated first each time
 confidence        coverage x windows / (windows + 1)
@@ -403,7 +403,7 @@ def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
 class _QuarterTotals:
     """What each stack allocated in the first and in the last quarter of the run after its warm-up.
 
-    It compares mean sizes, so that what is only allocated more often, as in an evaluation, has not got larger.
+    It compares mean sizes, so that what is only allocated more often, as in an evaluation, does not count as larger.
     """
 
     before: pd.Series[float]

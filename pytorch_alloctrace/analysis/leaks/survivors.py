@@ -10,7 +10,7 @@ not slowing       by steps: in the second half of the judged steps at least half
                   in the first. What a step leaks, every step leaks; what is allocated at the first use of each of many
                   things (experts, shapes, words) gets rarer and rarer. (By time, the work itself may slow down)
 not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up and then
-                  stays as it is is no leak
+                  stays as it is is not a leak
 one finding       sites whose survivors were born in the same steps: a tensor kept with its graph keeps many others
 confidence        coverage x regularity x (1 - old bytes that died / new bytes kept) x windows / (windows + 1);
                   regularity is 1 / (1 + coefficient of variation of survivors per window)

@@ -33,7 +33,7 @@ class LiveMemory:
     peak: PeakMemory | None = None
     """If the position is a peak."""
     since: Position | None = None
-    """Of a peak: the range that it is the highest of."""
+    """If the position is a peak: the range in which it is the highest."""
     until: Position | None = None
 
 

@@ -180,7 +180,7 @@ class Initialised:
 
 @construct
 def specialised_initialisation(inner: Inner, number: int) -> None:
-    """The interpreter puts a frame of its own under an __init__ that one place has often called."""
+    """The interpreter puts a frame of its own under an __init__ that one line has often called."""
     for _ in range(24):
         Initialised(inner if _ > 21 else int)
 
