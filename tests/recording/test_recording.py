@@ -110,7 +110,7 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
     import json
 
     rows = json.loads((tmp_path / "oracle.json").read_text())
-    oracle = [(pointer, size) for pointer, size in rows if pointer]  # without empty allocations, which are no events
+    oracle = [(pointer, size) for pointer, size in rows if pointer]  # without empty allocations, which are not events
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(since="mark:begin", until="mark:end")
     events = events[events["kind"].isin(["alloc", "free_completed"])]

@@ -9,8 +9,8 @@ still growing     old blocks of the site do not die as fast as new ones are kept
 not slowing       by steps: in the second half of the judged steps at least half as many have survivors of the site as
                   in the first. What a step leaks, every step leaks; what is allocated at the first use of each of many
                   things (experts, shapes, words) gets rarer and rarer. (By time, the work itself may slow down)
-not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up and then
-                  stays as it is is not a leak
+not over          its survivors are born up to the youngest window (see `Windows.is_over`): what filled up and no
+                  longer changes is not a leak
 one finding       sites whose survivors were born in the same steps: a tensor kept with its graph keeps many others
 confidence        coverage x regularity x (1 - old bytes that died / new bytes kept) x windows / (windows + 1);
                   regularity is 1 / (1 + coefficient of variation of survivors per window)
