@@ -58,7 +58,9 @@ Nvml::Nvml(const Functions& functions) : functions_(functions) {}
 
 const Nvml* Nvml::open() {
   static std::atomic<const Nvml*> opened{nullptr};
+  static std::atomic<bool> is_missing{false};  // looked for once, not at every sample
   if (const Nvml* const known = opened.load(std::memory_order_acquire)) return known;
+  if (is_missing.exchange(true)) return nullptr;
   auto functions = std::make_unique<Functions>();
   functions->library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!functions->library) return nullptr;

@@ -123,20 +123,22 @@ class Session:
         return bool(self._recorder.flush()) if known else written
 
     def _stop(self, reason: str) -> None:
-        self._optimizer_steps.stop()
         end = {"reason": reason}
-        if replaced_by := self._recorder.cuda_allocator_in_our_place():
-            end["cuda_allocator_replaced_by"] = replaced_by
+        try:
+            self._optimizer_steps.stop()
+            if replaced_by := self._recorder.cuda_allocator_in_our_place():
+                end["cuda_allocator_replaced_by"] = replaced_by
+            self._flush()
+        finally:  # a Ctrl-C must not leave the recorder running without a session
+            written = self._recorder.stop(json.dumps(end))
+        # Warnings last: where they are errors, they would end this function.
+        if replaced_by:
             warnings.warn(
                 f"the program replaced the recorded CUDA allocator with another one ({replaced_by}), whose allocations "
                 "are not in the trace: call enable() after the replacement to record them",
                 RuntimeWarning,
                 stacklevel=3,
             )
-        try:
-            self._flush()
-        finally:  # a Ctrl-C in the flush must not leave the recorder running without a session
-            written = self._recorder.stop(json.dumps(end))
         if not written:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
@@ -180,6 +182,11 @@ def enable(
         if _current is not None:
             raise SessionError(f"already recording to {_current.path}: call disable() first")
         recorder = program.load_recorder()
+        if recorder.is_recording():  # by a package that was imported anew since: its session is not ours to end
+            raise SessionError(
+                "an earlier import of pytorch_alloctrace is recording in this process: disable() it there, or start a "
+                "new process"
+            )
         target = _resolved_path(path)
         recorded = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
         if not recorded:

@@ -184,3 +184,16 @@ def test_the_file_that_was_to_be_overwritten_stays(tmp_path: Path, monkeypatch: 
     with alloctrace.enable(path, overwrite=True):
         torch.empty(20)
     assert path.read_bytes() != good and os.listdir(tmp_path) == [path.name]
+
+
+def test_another_import_keeps_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is imported again has no session of its own, and must not end that of the first."""
+    from pytorch_alloctrace.recording import session as module
+
+    with alloctrace.enable(tmp_path / "first.alloctrace") as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_current", None)
+            with pytest.raises(alloctrace.SessionError, match="an earlier import"):
+                alloctrace.enable(tmp_path / "second.alloctrace")
+        torch.empty(10)
+    assert session.load().kind_counts["alloc"] == 1 and os.listdir(tmp_path) == ["first.alloctrace"]

@@ -102,6 +102,7 @@ std::int32_t recorder_open(const char* path, const char* spool_path, const std::
     auto recorder = std::make_unique<Recorder>(options);
     Bytes names;
     define_names(names);
+    recorder->publish();
     recorder->spool().definitions().append(names);
     recorders[++last_recorder] = std::move(recorder);
     return last_recorder;
@@ -185,6 +186,7 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
     std::uint8_t session[16];
     std::memcpy(session, session_id, sizeof session);
     Spool spool(spool_options(spool_path, ring_events, definitions_bytes, 0), session, [] {});
+    spool.publish();
     TraceFile file(path, true, session);
     file.publish();
     const auto header = [&](BlockType type) {

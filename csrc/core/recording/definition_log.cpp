@@ -23,7 +23,7 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
   dropping_ = false;
   if (!has_room()) {
     wake_();
-    dropping_ = !wait_until(has_room, clock_nanoseconds(CLOCK_MONOTONIC) + wait_ns_);
+    dropping_ = wait_ns_ == 0 || !wait_until(has_room, clock_nanoseconds(CLOCK_MONOTONIC) + wait_ns_);
     if (dropping_) return false;
   }
   const std::size_t start = head % capacity_;

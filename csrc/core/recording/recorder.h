@@ -58,7 +58,10 @@ class Recorder {
   bool stop(const std::string& end_json);
 
   // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
-  void publish() { file_->publish(); }
+  void publish() {
+    spool_->publish();
+    file_->publish();
+  }
   void discard();
 
   const std::string& path() const { return file_->path(); }

@@ -66,6 +66,9 @@ class Spool {
   void set_write_failed(bool failed) { write_failed_.store(failed, std::memory_order_relaxed); }
   Counters counters() const;
 
+  // Gives the file its name, once nothing can fail any more: one of that name may hold the end of a good trace. Throws
+  // SpoolError.
+  void publish();
   void remove_file();  // after everything in it is in the trace
 
  private:
@@ -73,6 +76,7 @@ class Spool {
   void commit(std::uint64_t position, const Event& event) noexcept;
 
   SpoolOptions options_;
+  std::string current_path_;  // another than options_.path until publish()
   std::function<void()> wake_;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;

@@ -23,14 +23,16 @@ namespace {
 }  // namespace
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
-    : options_(options), wake_(std::move(wake)), mask_(options.ring_events - 1) {
+    : options_(options),
+      current_path_(options.path + ".unfinished"),
+      wake_(std::move(wake)),
+      mask_(options.ring_events - 1) {
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
-  // Created under another name and renamed once there is room for it: an old spool of this name may hold the end of a
-  // good trace, or be mapped by another process, which would die of SIGBUS if it were emptied.
-  const std::string unfinished = options.path + ".unfinished";
-  unlink(unfinished.c_str());
-  const int file = open(unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
+  // another process, which would die of SIGBUS.
+  unlink(current_path_.c_str());
+  const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
   int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
@@ -40,12 +42,8 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
     if (memory == MAP_FAILED) error = errno;
   }
   close(file);
-  if (error == 0 && rename(unfinished.c_str(), options.path.c_str()) != 0) {
-    error = errno;
-    munmap(memory, bytes_);
-  }
   if (error != 0) {
-    unlink(unfinished.c_str());
+    unlink(current_path_.c_str());
     fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
   }
   // A forked child never touches it, and must not keep its disk space after it is removed.
@@ -71,7 +69,12 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
 
 Spool::~Spool() { munmap(memory_, bytes_); }
 
-void Spool::remove_file() { unlink(options_.path.c_str()); }
+void Spool::publish() {
+  if (rename(current_path_.c_str(), options_.path.c_str()) != 0) fail(options_.path, "cannot create the spool", errno);
+  current_path_ = options_.path;
+}
+
+void Spool::remove_file() { unlink(current_path_.c_str()); }
 
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;

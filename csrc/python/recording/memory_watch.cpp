@@ -20,8 +20,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(100);
-// A call to the driver that has lasted so long is taken to hang.
+// A call to the driver that has lasted so long is taken to hang; loading and starting its library takes longer.
 constexpr auto kPatience = std::chrono::milliseconds(100);
+constexpr auto kPatienceToOpen = std::chrono::seconds(1);
 
 // A thread was left behind in a call, or a child was forked in the middle of one: another call would hang too.
 std::atomic<bool> driver_hangs{false};
@@ -82,8 +83,8 @@ class MemoryWatch {
     while (!condition()) {
       if (!call_began_) {
         changed_.wait(lock);
-      } else if (Clock::now() - *call_began_ < kPatience) {
-        changed_.wait_until(lock, *call_began_ + kPatience);
+      } else if (Clock::now() - *call_began_ < patience_) {
+        changed_.wait_until(lock, *call_began_ + patience_);
       } else {
         return false;
       }
@@ -94,10 +95,11 @@ class MemoryWatch {
   // While one exists, the thread is in a call to the driver. False when it must make none.
   class DriverCall {
    public:
-    explicit DriverCall(MemoryWatch& watch) : watch_(watch) {
+    DriverCall(MemoryWatch& watch, Clock::duration patience) : watch_(watch) {
       const std::lock_guard<std::mutex> guard(watch_.mutex_);
       if (watch_.left_behind_ || driver_hangs.load()) return;
       watch_.call_began_ = Clock::now();
+      watch_.patience_ = patience;
       allowed_ = true;
     }
     ~DriverCall() {
@@ -118,13 +120,13 @@ class MemoryWatch {
     std::unique_lock<std::mutex> lock(mutex_);
     for (bool last = false; !last;) {
       last = stopping_;
-      while (watched_.size() < devices_.size()) watched_.push_back({devices_[watched_.size()], {}, {}});
-      lock.unlock();
       try {
+        while (watched_.size() < devices_.size()) watched_.push_back({devices_[watched_.size()], {}, {}});
+        lock.unlock();
         sample();
       } catch (...) {  // no memory: this sample is missing
       }
-      lock.lock();
+      if (!lock.owns_lock()) lock.lock();
       if (left_behind_) break;
       if (!last) changed_.wait_for(lock, kInterval, [this] { return stopping_; });
     }
@@ -152,11 +154,16 @@ class MemoryWatch {
     }
   }
 
+  const Nvml* open_driver() {
+    const DriverCall call(*this, kPatienceToOpen);
+    return call ? Nvml::open() : nullptr;
+  }
+
   std::optional<DriverMemory> ask_driver(Watched& watched) {
-    const DriverCall call(*this);
-    if (!call) return {};
-    const Nvml* const nvml = Nvml::open();
+    const Nvml* const nvml = open_driver();
     if (!nvml) return {};
+    const DriverCall call(*this, kPatience);
+    if (!call) return {};
     // Registered after the library's own destructors, so run before them: no call while they take it apart.
     [[maybe_unused]] static const int registered = std::atexit(stop_memory_watch);
     if (!watched.handle) watched.handle = nvml->find(watched.device.uuid, watched.device.pci_address);
@@ -185,6 +192,7 @@ class MemoryWatch {
   std::condition_variable changed_;
   bool stopping_ = false, ended_ = false, left_behind_ = false;
   std::optional<Clock::time_point> call_began_;
+  Clock::duration patience_ = kPatience;
   std::vector<WatchedDevice> devices_;
   // The thread's own:
   std::vector<Watched> watched_;

@@ -65,10 +65,6 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
            const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
-  // Left by a package that was reloaded: the package knows the session that it started itself.
-  if (python::session_is_active()) {
-    throw std::runtime_error("an earlier import of pytorch_alloctrace is recording in this process: start a new one");
-  }
   try {
     const std::uint64_t number = python::start_session(
         recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events, definitions_bytes, wait_ns,
@@ -119,8 +115,6 @@ void add_source_line(const std::string& filename, std::int32_t line, const std::
 
 PYBIND11_MODULE(_record, module) {
   module.doc() = "The recorder: observes torch's allocators and writes the trace.";
-  py::register_exception<SpoolError>(module, "SpoolError");
-  py::register_exception<TraceFileError>(module, "TraceFileError");
   const std::string problem = python::check_layout();
   python::register_fork_handlers();
   module.attr("stack_problem") = problem;

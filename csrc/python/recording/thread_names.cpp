@@ -91,8 +91,12 @@ void ask_until_stopped() {
       desk().wake.wait_ms(1000);
       continue;
     }
+    Names names;
     const PyGILState_STATE state = PyGILState_Ensure();
-    const Names names = look_up(asked);
+    try {
+      names = look_up(asked);
+    } catch (...) {  // no memory: these threads stay without their Python names
+    }
     PyGILState_Release(state);
     store(names);  // may wait for the writer: not while holding the GIL
   }

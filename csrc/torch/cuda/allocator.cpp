@@ -36,6 +36,8 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
     set_deleter_of_unknown(upstream->raw_deleter());
   }
   native::CUDAAllocator* upstream() const { return upstream_; }
+  // While nothing is recorded, torch's own switch for caching goes past us.
+  void follow_caching() { caches_.store(upstream_->isEnabled(), std::memory_order_relaxed); }
 
   // Measured or recorded on the way.
   c10::DataPtr allocate(std::size_t size) override {
@@ -64,7 +66,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
 
   void enable(bool value) override {
     next().enable(value);
-    caches_.store(next().isEnabled(), std::memory_order_relaxed);
+    follow_caching();
   }
   c10::DeleterFnPtr raw_deleter() const override { return records() ? &free_untracked : next().raw_deleter(); }
   void raw_delete(void* address) override {
@@ -175,7 +177,9 @@ InFront<ForwardingAllocator, CudaSlot> in_front;
 bool cuda_allocator_is_built() { return true; }
 
 void install_cuda_allocator(bool torch_is_initialised) {
-  native::CUDAAllocator& upstream = *in_front.install().upstream();
+  ForwardingAllocator& front = in_front.install();
+  front.follow_caching();
+  native::CUDAAllocator& upstream = *front.upstream();
   install_pinned_allocator();
   begin_cuda_tracing(upstream, torch_is_initialised);
 }
