@@ -48,7 +48,7 @@ class RecordedTrace:
         progress: Progress | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        """Of the trace file."""
+        """The trace file."""
         self._progress = progress
         self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)

@@ -46,12 +46,12 @@ class Changes:
 
     @property
     def bytes_before(self) -> int:
-        """Of all rows."""
+        """Sum over all rows."""
         return int(self.table["bytes_before"].sum())
 
     @property
     def bytes_after(self) -> int:
-        """Of all rows."""
+        """Sum over all rows."""
         return int(self.table["bytes_after"].sum())
 
     @property

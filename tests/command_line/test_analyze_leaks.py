@@ -48,7 +48,7 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
     for row in leaks.to_dict("records"):
         assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.9 < row["confidence"] <= 1
-    # Of 2 GiB the driver had less than 1 GiB used; 204,000 bytes a step, and a step lasts at least 2 ms.
+    # The driver had used less than 1 GiB of 2 GiB; 204,000 bytes a step, and a step lasts at least 2 ms.
     seconds = (trace.steps()["time_ns"].iloc[-1] - trace.steps()["time_ns"].iloc[11]) / 1e9 / 48
     assert 2**30 / 200_000 * seconds < leaks["forecast"][0] < 2**31 / 200_000 * seconds
     assert leaks["forecast"][1] == pytest.approx(50 * leaks["forecast"][0])

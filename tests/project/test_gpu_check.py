@@ -1,4 +1,4 @@
-"""tools/gpu_check when a part of it fails: it says so, and the others run. (What it finds when all is well is in
+"""tools/gpu_check when one of its parts fails: it says so, and the others run. (What it finds when all is well is in
 test_gpu_sequences.py.)"""
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 print("ready", flush=True)
 input()
 """
-BESIDE_ANOTHER = """
+WITH_ANOTHER = """
 import subprocess, sys, time, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable("t.alloctrace", devices=("cuda",))
 held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
@@ -81,7 +81,7 @@ alloctrace.mark("alone")
 other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 assert other.stdout.readline() == "ready\\n"
 time.sleep(1)
-alloctrace.mark("beside another")
+alloctrace.mark("with another")
 other.communicate("\\n")
 time.sleep(1)
 alloctrace.mark("alone again")
@@ -93,13 +93,13 @@ def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp
     if not has_nvidia_gpu():
         pytest.skip("simulated devices are of one process each")
     (tmp_path / "other.py").write_text(OTHER_PROCESS)
-    run_cuda_program(BESIDE_ANOTHER)
+    run_cuda_program(WITH_ANOTHER)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
     marks = trace.marks().set_index("name")["seq"]
-    alone, beside, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
-    assert {row["reserved"] // MIB for row in (alone, beside, again)} == {100}
-    assert GIB <= beside["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
+    alone, together, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
+    assert {row["reserved"] // MIB for row in (alone, together, again)} == {100}
+    assert GIB <= together["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
     assert abs(again["outside"] - alone["outside"]) < 256 * MIB
 
 

@@ -66,7 +66,7 @@ class Fragmentation:
     sizes: npt.NDArray[np.int64] = field(repr=False)
     """Sizes of the free pieces, in bytes, ascending."""
     settings: AllocatorSettings = field(repr=False)
-    """Of the allocator, then."""
+    """The allocator's settings at that position."""
 
     def index(self, size: int) -> float:
         """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 if

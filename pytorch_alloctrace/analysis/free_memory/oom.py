@@ -70,7 +70,7 @@ class OutOfMemory:
     segment_type: str
     """"small" or "large": which of its two pools serves such a size."""
     settings: AllocatorSettings
-    """Of the allocator, then."""
+    """The allocator's settings at the request."""
     reserved: int
     """All segments; if the allocator reports none (cudaMallocAsync, pluggable ones), the live blocks."""
     allocated: int

@@ -36,7 +36,7 @@ def site_lifetimes(
 
     allocations_per_step; bytes_per_step: requested; churn_per_step: those bytes that are no longer live at the end of
     their step; retained_per_step: those that forward allocated and backward freed; backward_per_step: those that
-    backward allocated; temporary: the site allocates, but nothing of it is live at the end of any measured step or now.
+    backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or now.
 
     Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
 

@@ -29,7 +29,7 @@ class PeakMemory:
     measure: str
     """"allocated" or "reserved": what was at its highest."""
     bytes: int
-    """Of that measure."""
+    """The peak of that measure."""
     seq: int
     """The event that reached it: the peak is the state after it."""
     time_ns: int
