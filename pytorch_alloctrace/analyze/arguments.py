@@ -121,10 +121,9 @@ def position(text: str) -> int | str:
 
 def count(text: str) -> int:
     """0 or more."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 999999999")
+    return int(text)
 
 
 def positive(text: str) -> int:

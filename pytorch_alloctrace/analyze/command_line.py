@@ -142,6 +142,8 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     with SlowProgress(Console(stderr=True)) as progress:
         # Relative to here if it is here; a path of the machine where the trace was made stays what it is.
         user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
+        if options.spool is not None and not os.path.exists(options.spool):
+            raise TraceError(f"there is no spool {options.spool!r}: give the file that lay next to the trace")
         spools = [options.spool, *[None] * (len(options.traces) - 1)]
         traces = [
             load(path, spool=spool, user_paths=user_paths, progress=progress)

@@ -14,8 +14,8 @@ class Diagnose(Verb):
     name = "diagnose"
     summary = "(or no verb) what is wrong, the peak, the end, the growth"
     description = (
-        "Says first what is wrong: requests that ran out of memory, leaks, memory that is held in vain. Then what the "
-        "peak consisted of by line of your code, what was live at the end, and the growth."
+        "Says first what is wrong: requests that ran out of memory, leaks, memory held for nothing. Then what the peak "
+        "consisted of by line of your code, what was live at the end, and the growth."
     )
     examples = (
         ("run.alloctrace", "what is wrong, then peak, end and growth"),

@@ -14,7 +14,7 @@ class Leaks(Verb):
     name = "leaks"
     summary = "what leaks, how fast, and the line to look at"
     description = (
-        "Shows the lines of which blocks are made again and again and never freed, and the buffers that are replaced "
+        "Shows the lines whose blocks are allocated again and again and never freed, and the buffers that are replaced "
         "by ever larger ones. The whole run is judged, or a range of its steps, most certain and fastest leaks first."
     )
     examples = (

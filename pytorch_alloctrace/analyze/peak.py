@@ -24,7 +24,7 @@ class Peak(Verb):
     examples = (
         ("peak run.alloctrace --by function", "which functions hold the peak"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
-        ("peak run.alloctrace --since step:10 --until step:20", "what the memory was at its highest in ten steps"),
+        ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import PositionError
+from ..reading.positions import Position
+from ..reading.timeline import intervals_of_range
 from ..report.timeline import write_timeline
 from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
@@ -21,7 +22,8 @@ class Timeline(Verb):
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_range(
-            "begin after this position (default: the beginning of the trace)", "end at this position (default: end)"
+            "from the interval of this position on (default: the beginning of the trace)",
+            "up to the interval of this position (default: end)",
         )
         parser.add_argument(
             "--points",
@@ -37,14 +39,13 @@ class Timeline(Verb):
         trace, options = query.trace, query.options
         table = trace.timeline(options.points, device=options.device)
         if (options.since, options.until) != (None, None):
-            trace.range(options.since, options.until)  # raises where nothing happened in between
-        if options.since is not None:
-            table = table[table["time_ns"] >= trace.time_ns(options.since)]
-        if options.until is not None:
-            table = table[table["time_ns"] <= trace.time_ns(options.until)]
-        if table.empty:
-            raise PositionError("no interval begins in this range: they are too long (--points)")
-        table = table.reset_index(drop=True)
+            device = options.device
+            trace.range(options.since, options.until, device=device)  # raises where nothing happened in between
+
+            def time_ns(position: Position | None) -> int | None:
+                return None if position is None else trace.time_ns(position, device=device)
+
+            table = intervals_of_range(table, time_ns(options.since), time_ns(options.until))
         if options.json:
             query.print_json(table)
         elif options.csv:

@@ -56,7 +56,7 @@ def time_of(position: Position, begin_ns: int) -> int | None:
     if isinstance(position, datetime.datetime):
         stamp = pd.Timestamp(position)
         return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
-    seconds = re.fullmatch(r"(\d+(?:\.\d*)?)s", position) if isinstance(position, str) else None
+    seconds = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]*)?)s", position) if isinstance(position, str) else None
     return None if seconds is None else min(begin_ns + round(float(seconds[1]) * 1e9), _LARGEST)
 
 
@@ -126,7 +126,9 @@ class PositionTable:
     def _step_index(self, name: str) -> int:
         # The step after the last one that ended has begun, too: it lasts to the end of the trace.
         numbers = np.append(self._numbers, self._numbers[-1:] + 1)
-        found = np.flatnonzero(numbers == int(name)) if name.lstrip("-").isdigit() else np.array([], dtype=np.int64)
+        if not re.fullmatch(r"-?[0-9]{1,18}", name):
+            raise PositionError(f"'step:{name}' is not a valid position: use step:N with the number of a step")
+        found = np.flatnonzero(numbers == int(name))
         if not len(found):
             known = f"it has steps {numbers.min()} to {numbers.max()}" if len(self._numbers) else "it has no steps"
             raise PositionError(f"the trace has no step {name}: {known}")

@@ -417,11 +417,11 @@ class RecordedTrace:
         """The number of the first event after a time (nanoseconds since 1970-01-01 UTC)."""
         return min(self.replay.sequence_after(time_ns), self.end_seq)
 
-    def time_ns(self, at: Position) -> int:
-        """The time of a position: nanoseconds since 1970-01-01 UTC. at: as in `live`."""
+    def time_ns(self, at: Position, *, device: str | None = None) -> int:
+        """The time of a position: nanoseconds since 1970-01-01 UTC. at, device: as in `live`."""
         if at == "end":
             return self.end_ns
-        return self.replay.time_before(self.first_event_after(at)) or self.begin_ns
+        return self.replay.time_before(self.first_event_after(at, device)) or self.begin_ns
 
     def range(
         self, since: Position | None = None, until: Position | None = None, *, device: str | None = None
@@ -434,7 +434,7 @@ class RecordedTrace:
         within = self._range(since, until, device)
         if next(self.iter_events(1, since=within.since, until=within.until, columns=("seq",)), None) is None:
             begin, end = "the beginning" if since is None else since, "the end" if until is None else until
-            raise PositionError(f"nothing happened between {begin} and {end}: the one must be before the other")
+            raise PositionError(f"nothing happened between {begin} and {end}: the first must come before the second")
         return within
 
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:

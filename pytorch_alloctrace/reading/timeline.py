@@ -22,3 +22,16 @@ def make_timeline(table: pd.DataFrame, borders: Any, driver: pd.DataFrame) -> pd
     table.insert(len(table.columns) - 2, "external_fragmentation", pieces)
     table.insert(len(table.columns) - 2, "outside", outside_at(driver, table, np.tile(borders[1:], repeats)))
     return table
+
+
+def intervals_of_range(table: pd.DataFrame, since_ns: int | None, until_ns: int | None) -> pd.DataFrame:
+    """The intervals of a timeline that lie in a range or reach into it; since_ns, until_ns: None is no limit."""
+    begins = table["time_ns"].to_numpy(np.int64)
+    borders = np.append(np.unique(begins), np.iinfo(np.int64).max)
+    ends = borders[np.searchsorted(borders, begins, side="right")]
+    kept = np.ones(len(table), dtype=bool)
+    if since_ns is not None:
+        kept &= ends > since_ns
+    if until_ns is not None:
+        kept &= begins <= until_ns
+    return table[kept].reset_index(drop=True)

@@ -27,7 +27,9 @@ _CHARTS = ("requested", "allocated", "active", "reserved", "releasable", "strand
 
 
 def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each sum, between its lowest and its highest."""
+    """A chart of each sum, with its lowest and its highest."""
+    if timeline.empty:
+        screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
         seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
         screen.text(Text.assemble((str(device), "bold"), f"  over {units.duration(seconds)}"))
@@ -38,7 +40,8 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
             levels = [int(level) for level in highest.dropna()]
             chart = units.sparkline(levels, max(min(screen.width - 58, 60), 10), plain=screen.plain)
             line = Text.assemble(f"{name.replace('_', ' '):13}", (chart, "green"))
-            line.append(f"  {units.size(min(levels))} to {units.size(max(levels))}, at the end {_last(rows[name])}")
+            lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
+            line.append(f"  {units.size(int(lowest))} to {units.size(max(levels))}, at the end {_last(rows[name])}")
             screen.text(line, 2)
         shares = rows["external_fragmentation"].dropna()
         if len(shares):

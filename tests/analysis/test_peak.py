@@ -87,11 +87,13 @@ def test_composition_by_age(folder: Path, traces: dict[str, alloctrace.Trace]) -
         assert dict(zip(table["age"], table["bytes"], strict=True)) == expected
         assert len(expected) >= 2
         assert (table["from_age"] < table["to_age"]).all()
-    table = alloctrace.load(folder.parent / "no_steps/cpu.alloctrace").composition(by="age")
+    trace = alloctrace.load(folder.parent / "no_steps/cpu.alloctrace")
+    # After the last allocation, not at the end: how long it takes to end a recording depends on the machine.
+    table = trace.composition(int(trace.events(kinds=("alloc",))["seq"].iloc[-1]), by="age")
     assert [*table["unit"].unique()] == ["second"]
     # Youngest first; the older one was allocated before the program slept for 50 ms.
     assert [*table["bytes"]] == [20_000, 4_000]
-    assert table["to_age"].iloc[-1] > 0.05
+    assert table["to_age"].iloc[-1] >= 0.05
 
 
 def test_peak_is_what_torch_says(folder: Path, traces: dict[str, alloctrace.Trace]) -> None:

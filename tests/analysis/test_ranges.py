@@ -177,7 +177,6 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
         (("peak", "--since", "99s"), "nothing happened between 99s and the end"),
         (("sites", "--since", "99999999999999999999999"), "nothing happened between"),
         (("oom", "--since", "step:3", "--until", "step:3"), "nothing happened between"),
-        (("timeline", "--since", "step:3", "--until", "step:4", "--points", "1"), "--points"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
         (("sites", "--since", "step:3", "--at", "end"), "--at is one position"),

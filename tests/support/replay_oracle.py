@@ -79,7 +79,7 @@ def account_of_events(
     """At each of the positions, which are in order: the live blocks, (device, address) to requested bytes, and the
     reserved bytes of each device, from nothing but allocations, frees and segments. Only the first allocator state of
     each device in the trace counts."""
-    ends = [trace.positions.until(at, None) for at in positions]
+    ends = [trace.first_event_after(at) for at in positions]
     live: dict[tuple[str, int], int] = {}
     reserved: dict[str, int] = {}
     begun: set[str] = set()
