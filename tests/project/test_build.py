@@ -120,9 +120,9 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Pat
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     package = tmp_path / "installed" / "pytorch_alloctrace"
-    built = {"_build_info.py", f"_record{SUFFIX}", f"_replay{SUFFIX}", "py.typed", "_follow"}
+    built = {"_build_info.py", f"_record{SUFFIX}", f"_replay{SUFFIX}", "py.typed"}
     assert built <= {path.name for path in package.iterdir()}
-    assert (package / "_follow" / "sitecustomize.py").is_file()
+    assert (package / "recording" / "_follow" / "sitecustomize.py").is_file()
 
     program = "import sys, torch, pytorch_alloctrace as a; "
     program += "a.enable(sys.argv[1]); x = torch.ones(54321); a.disable(); print(a.__file__)"

@@ -260,7 +260,7 @@ def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Pat
         del kept
     """
     after = run_cuda_program(program, "after").stdout
-    assert "RuntimeWarning" in after and "another CUDA allocator" in after and "refused: True" in after
+    assert "RuntimeWarning" in after and "with another one (pluggable)" in after and "refused: True" in after
     assert end_record(tmp_path / "after.alloctrace")["cuda_allocator_replaced_by"]
     assert "cuda:0" not in alloctrace.load(tmp_path / "after.alloctrace").devices
     before = run_cuda_program(program, "before").stdout

@@ -137,7 +137,7 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
     assert frees.tolist()[500:] == made["size"][:-500].tolist()
     for since, until in ((1_699_000, None), (760_000, 770_000), (740_000, 800_000), (1_600_001, 1_600_010)):
         part = trace.events(since=since, until=until, columns=list(events_of_all.columns))
-        expected = events_of_all[(events_of_all["seq"] >= since) & (events_of_all["seq"] < (until or count))]
+        expected = events_of_all[(events_of_all["seq"] > since) & (events_of_all["seq"] <= (until or count))]
         assert part.equals(expected.reset_index(drop=True)), (since, until)
     for position in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
         live = trace.live(at=position)
