@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from ..reading.positions import Position
 from ..reading.timeline import intervals_of_range
 from ..report.timeline import write_timeline
@@ -9,6 +11,8 @@ from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
 
 _POINTS = 2000
+_MOST_POINTS = 100_000
+"""A million take minutes and gigabytes."""
 
 
 class Timeline(Verb):
@@ -27,7 +31,7 @@ class Timeline(Verb):
         )
         parser.add_argument(
             "--points",
-            type=positive,
+            type=_points,
             default=_POINTS,
             metavar="N",
             help=f"divide the whole trace into N intervals (default: {_POINTS})",
@@ -53,3 +57,10 @@ class Timeline(Verb):
         else:
             write_timeline(table, query.screen)
         return Exit.OK
+
+
+def _points(text: str) -> int:
+    value = positive(text)
+    if value > _MOST_POINTS:
+        raise argparse.ArgumentTypeError(f"{text} intervals are too many: at most {_MOST_POINTS}")
+    return value

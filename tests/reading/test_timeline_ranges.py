@@ -1,0 +1,108 @@
+"""A timeline of a range: the intervals that the range touches, and the lowest and highest of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build, run_python, with_cuda
+from steady_clock import make_steady
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.timeline import intervals_of_range
+
+pytestmark = needs_cuda_build
+SPANS = 20
+# The same time passes between two ticks: span n is interval n of a timeline of SPANS points. What is allocated in a
+# span is freed in the next, so each interval falls to the 1 MiB that is always there. The CPU has its peak in span 4,
+# the device a higher one in span 12.
+PROGRAM = f"""
+import torch, pytorch_alloctrace as alloctrace
+
+MIB = 2**20
+with alloctrace.enable("run.alloctrace"):
+    kept = [torch.empty(MIB, dtype=torch.uint8, device=device) for device in ("cpu", "cuda")]
+    for span in range({SPANS}):
+        host = torch.empty((50 if span == 4 else 10) * MIB, dtype=torch.uint8)
+        block = torch.empty((80 if span == 12 else 5) * MIB, dtype=torch.uint8, device="cuda")
+        alloctrace.mark(f"in {{span}}")
+        del host, block
+        if span < {SPANS} - 1:
+            alloctrace.mark("tick")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("timeline_ranges")
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=300, environment={})
+    assert make_steady(made / "run.alloctrace") == SPANS - 1
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def shown(folder: Path, *arguments: str, points: int = SPANS, device: str = "cpu") -> pd.DataFrame:
+    """The intervals that the command line gives for a range."""
+    words = ("timeline", "run.alloctrace", "--points", str(points), "--device", device, *arguments, "--json")
+    return pd.DataFrame(json.loads(run_analyze(folder, *words)))
+
+
+def spans(folder: Path, *arguments: str, device: str = "cpu") -> list[int]:
+    """The numbers of these intervals."""
+    begins = list(shown(folder, device=device)["time_ns"])
+    return [begins.index(begin) for begin in shown(folder, *arguments, device=device)["time_ns"]]
+
+
+def test_the_intervals_at_both_ends_are_shown(folder: Path) -> None:
+    assert spans(folder, "--since", "mark:in 5", "--until", "mark:in 7") == [5, 6, 7]
+    assert spans(folder, "--since", "mark:in 17") == [17, 18, 19]
+    assert spans(folder, "--until", "mark:in 2") == [0, 1, 2]
+    # The span in which the range begins has its peak.
+    assert shown(folder, "--since", "mark:in 4", "--until", "mark:in 6")["allocated_max"].max() >= 50 << 20
+
+
+def test_a_range_within_one_interval(folder: Path, trace: alloctrace.Trace) -> None:
+    [mark] = trace.marks().query("name == 'in 9'")["seq"]
+    assert spans(folder, "--since", str(mark), "--until", str(mark + 1)) == [9]
+    whole = shown(folder, "--since", "mark:in 5", "--until", "mark:in 7", points=1)
+    assert len(whole) == 1 and whole["allocated_max"][0] == trace.peak(device="cpu").bytes
+
+
+@pytest.mark.parametrize("points", [3, SPANS, 37, 400])
+def test_the_first_and_last_interval_hold_the_ends_of_the_range(trace: alloctrace.Trace, points: int) -> None:
+    """Whatever the range: none is missing in between, and none is shown that it does not touch."""
+    table = trace.timeline(points, device="cpu")
+    begins = [*table["time_ns"], 1 << 63]
+    times = dict(zip(trace.events()["seq"], trace.events()["time_ns"], strict=True))
+    chance = random.Random(points)
+    for _ in range(100):
+        since, until = sorted(chance.sample(range(1, trace.end_seq), 2))
+        found = list(intervals_of_range(table, trace.time_ns(since), trace.time_ns(until))["time_ns"])
+        first, last = begins.index(found[0]), begins.index(found[-1])
+        assert found == begins[first : last + 1]
+        assert begins[first] <= times[since] < begins[first + 1], (since, until)
+        assert begins[last] <= times[until] < begins[last + 1], (since, until)
+
+
+def test_the_peak_of_a_range_is_that_of_its_device(folder: Path) -> None:
+    assert spans(folder, "--since", "peak", device="cpu") == [*range(4, SPANS)]
+    assert spans(folder, "--until", "peak", device="cuda:0") == [*range(13)]
+    assert spans(folder, "--until", "peak", device="cpu") == [*range(5)]
+
+
+def test_the_lowest_is_that_of_all_instants(folder: Path) -> None:
+    """Each interval has 11 MiB at its highest, and falls to 1 MiB."""
+    words = ("timeline", "run.alloctrace", "--points", str(SPANS), "--device", "cpu")
+    text = run_analyze(folder, *words, "--since", "mark:in 14", "--until", "mark:in 16")
+    [line] = [line for line in text.splitlines() if line.strip().startswith("allocated")]
+    assert "1.00 MiB to 11.0 MiB" in line
