@@ -69,9 +69,10 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
 
 
 def preloaded(source: str) -> Path:
-    """The library made of tests/support/`source`, in C, for LD_PRELOAD."""
+    """The library made of tests/support/`source`, in C or C++, for LD_PRELOAD."""
     path = ROOT / "tests/support" / source
-    return _made(path.stem, path.read_text(), ["-x", "c", "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
+    language = ["-x", "c"] if path.suffix == ".c" else ["-std=c++20"]
+    return _made(path.stem, path.read_text(), [*language, "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
 
 
 def _made(name: str, sources: str, arguments: list[str]) -> Path:

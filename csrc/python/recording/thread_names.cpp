@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -61,26 +62,33 @@ std::vector<Request> take_requests() {
 
 using Names = std::vector<std::pair<Request, std::string>>;
 
-Names look_up(const std::vector<Request>& asked) {
+// Neither this nor store() throws: without memory these threads stay without their Python names.
+Names look_up(const std::vector<Request>& asked) noexcept {
   Names names;
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* threading = modules ? PyDict_GetItemString(modules, "threading") : nullptr;
   PyObject* active = threading ? PyObject_GetAttrString(threading, "_active") : nullptr;
   if (active && PyDict_Check(active)) {
-    for (const Request& request : asked) names.emplace_back(request, name_of(active, request.identifier));
+    try {
+      for (const Request& request : asked) names.emplace_back(request, name_of(active, request.identifier));
+    } catch (const std::bad_alloc&) {
+    }
   }
   Py_XDECREF(active);
   PyErr_Clear();
   return names;
 }
 
-void store(const Names& names) {
+void store(const Names& names) noexcept {
   HookScope scope;
   if (!scope) return;
   for (const auto& [request, name] : names) {
     // Asked for in an earlier session, the number means another thread now.
     if (name.empty() || request.session != scope.session().number) continue;
-    scope.session().recorder.name_thread(request.thread, name);
+    try {
+      scope.session().recorder.name_thread(request.thread, name);
+    } catch (const std::bad_alloc&) {
+    }
   }
 }
 
@@ -91,12 +99,8 @@ void ask_until_stopped() {
       desk().wake.wait_ms(1000);
       continue;
     }
-    Names names;
     const PyGILState_STATE state = PyGILState_Ensure();
-    try {
-      names = look_up(asked);
-    } catch (...) {  // no memory: these threads stay without their Python names
-    }
+    const Names names = look_up(asked);
     PyGILState_Release(state);
     store(names);  // may wait for the writer: not while holding the GIL
   }

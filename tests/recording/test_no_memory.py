@@ -1,0 +1,86 @@
+"""No memory for the recorder's own threads: what they could not note is missing, and the program goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import core_probe
+import pytest
+
+import pytorch_alloctrace as alloctrace
+
+# The threads of a recording in the order in which they start: see test_failed_start.py.
+PROGRAM = """
+import ctypes, os, threading, time, torch
+import pytorch_alloctrace as alloctrace
+
+library = ctypes.CDLL(os.environ["LD_PRELOAD"].split(":")[-1])
+session = alloctrace.enable("t.alloctrace")
+
+def thread_name(thread):
+    with open(f"/proc/self/task/{thread}/comm") as file:
+        return file.read().strip()
+
+def our_threads():
+    return sorted(thread for thread in map(int, os.listdir("/proc/self/task")) if thread_name(thread) == "alloctrace")
+
+while len(our_threads()) < 3:  # a thread gives itself its name
+    time.sleep(0.001)
+writer, names, memory = our_threads()
+
+ended = threading.Event()
+
+def start_thread(name):  # one that has ended has no name any more
+    threading.Thread(target=lambda: (torch.empty(10), ended.wait()), name=name).start()
+"""
+
+
+@pytest.fixture
+def starved() -> dict[str, str]:
+    return {"LD_PRELOAD": str(core_probe.preloaded("no_memory.cpp"))}
+
+
+def test_the_thread_that_asks_for_names(run_program, tmp_path: Path, starved: dict[str, str]) -> None:
+    """Each of its requests for memory fails once: where it looks a name up, and where it writes it down."""
+    run_program(
+        PROGRAM
+        + """
+for number in range(1, 13):
+    library.starve(names, number)
+    while not library.refused():
+        start_thread("a name that is too long to be kept inside of a string")
+        time.sleep(0.02)
+library.starve(0, 0)
+before = len(session.load().threads)
+start_thread("the last of the threads, with a long name too")
+while len(session.load().threads) == before:
+    time.sleep(0.01)
+alloctrace.disable()
+ended.set()
+""",
+        **starved,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    assert list(trace.threads["name"])[-1] == "the last of the threads, with a long name too"
+
+
+def test_the_thread_that_samples_memory(run_cuda_program, tmp_path: Path, starved: dict[str, str]) -> None:
+    """From before it first hears of a device, until it has gone without memory several times."""
+    run_cuda_program(
+        PROGRAM
+        + """
+library.starve(memory, 0)
+block = torch.empty(10 << 20, dtype=torch.uint8, device="cuda")
+while library.refused() < 3:
+    time.sleep(0.01)
+library.starve(0, 0)
+while "cuda:0" not in set(session.load().driver_memory()["device"]):
+    time.sleep(0.1)
+alloctrace.disable()
+""",
+        **starved,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    assert trace.driver_memory(device="cuda:0")["reserved"].max() >= 10 << 20
