@@ -275,6 +275,33 @@ def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Pat
         assert again.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
 
 
+@pytest.mark.parametrize("end", ["disable()", "exit"])
+def test_a_warning_that_is_an_error_leaves_nothing_recording(run_cuda_program, tmp_path: Path, end: str) -> None:
+    """It came first: the recorder ran on without a session, and no other could be started."""
+    build(tmp_path, "foreign", FOREIGN)
+    done = run_cuda_program(
+        """
+        import sys, warnings, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        kept = torch.empty(777, dtype=torch.uint8)
+        foreign = torch.cuda.memory.CUDAPluggableAllocator("./foreign.so", "foreign_malloc", "foreign_free")
+        torch.cuda.memory.change_current_allocator(foreign)
+        warnings.simplefilter("error")
+        if sys.argv[1] == "disable()":
+            try: alloctrace.disable()
+            except RuntimeWarning as warning: print(warning)
+            with alloctrace.enable("again.alloctrace"): again = torch.empty(888, dtype=torch.uint8)
+        """,
+        end,
+    )
+    assert "replaced the recorded CUDA allocator" in done.stdout + done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.ended and list(trace.live()["nbytes"]) == [777]
+    assert not list(tmp_path.glob("*.spool"))
+    if end == "disable()":
+        assert list(alloctrace.load(tmp_path / "again.alloctrace").live()["nbytes"]) == [888]
+
+
 def test_ten_recordings_in_one_process(run_cuda_program, tmp_path: Path) -> None:
     run_cuda_program(
         """

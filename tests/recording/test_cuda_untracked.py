@@ -88,3 +88,26 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
         f"\n{name}: {len(recorded)} calls compared with the driver's {len(logged)}, {len(different)} addresses differ"
     )
     assert len(recorded) > 3000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
+
+
+def test_caching_that_is_switched_between_two_recordings(run_cuda_program, tmp_path: Path) -> None:
+    """While nothing is recorded, the switch goes past the recorder. Blocks were then recorded twice, or not at all."""
+    run_cuda_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        torch.empty(10, device="cuda")
+        switches = [(None, None), (False, None), (True, None), (None, False), (True, None)]
+        for number, (between, within) in enumerate(switches):
+            if between is not None:
+                torch.cuda.caching_allocator_enable(between)
+            with alloctrace.enable(f"{number}.alloctrace", devices=("cuda",)):
+                torch.empty(1000, dtype=torch.uint8, device="cuda")
+                if within is not None:
+                    torch.cuda.caching_allocator_enable(within)
+                torch.empty(2000, dtype=torch.uint8, device="cuda")
+        """
+    )
+    traces = [alloctrace.load(tmp_path / f"{number}.alloctrace") for number in range(5)]
+    for kind in ("alloc", "free_completed"):
+        assert [list(trace.events(kinds=(kind,))["nbytes"]) for trace in traces] == [[1000, 2000]] * 5, kind
+    assert not any(trace.unmatched_frees or trace.missed_frees for trace in traces)
