@@ -74,16 +74,23 @@ input()
 """
 WITH_ANOTHER = """
 import subprocess, sys, time, torch, pytorch_alloctrace as alloctrace
-alloctrace.enable("t.alloctrace", devices=("cuda",))
+session = alloctrace.enable("t.alloctrace", devices=("cuda",))
+def wait_for_sample(condition):
+    # Until the last two samples show it; the test's timeout ends a wait that is in vain.
+    while True:
+        table = session.load().driver_memory(device="cuda:0")
+        if len(table) > 1 and condition(table.iloc[-2:]).all():
+            return int(table["used"].iloc[-1])
+        time.sleep(0.1)
 held = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
-time.sleep(1)
+alone = wait_for_sample(lambda samples: samples["reserved"] == 100 << 20)
 alloctrace.mark("alone")
 other = subprocess.Popen([sys.executable, "other.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 assert other.stdout.readline() == "ready\\n"
-time.sleep(1)
+wait_for_sample(lambda samples: samples["used"] >= alone + (1 << 30))
 alloctrace.mark("with another")
 other.communicate("\\n")
-time.sleep(1)
+wait_for_sample(lambda samples: samples["used"] < alone + (256 << 20))
 alloctrace.mark("alone again")
 alloctrace.disable()
 """
@@ -134,6 +141,10 @@ import os, sys, time, torch, pytorch_alloctrace as alloctrace
 
 hang = os.environ["SIMCUDA_NVML_HANG"]
 
+def wait_for_sample(session):
+    while "cuda:0" not in set(session.load().driver_memory()["device"]):
+        time.sleep(0.1)
+
 def make_driver_hang():
     with open(hang, "w"):
         pass
@@ -150,7 +161,7 @@ def fork():
 
 session = alloctrace.enable("first.alloctrace")
 block = torch.empty(1 << 20, device="cuda")
-time.sleep(0.5)
+wait_for_sample(session)
 make_driver_hang()
 """
 HANGS = {
@@ -163,9 +174,8 @@ alloctrace.disable()
 with alloctrace.enable("second.alloctrace"):
     time.sleep(0.3)
 os.unlink(hang)
-time.sleep(0.5)
-with alloctrace.enable("third.alloctrace"):
-    time.sleep(0.3)
+with alloctrace.enable("third.alloctrace") as session:
+    wait_for_sample(session)
 """,
 }
 

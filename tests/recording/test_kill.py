@@ -16,6 +16,8 @@ PROGRAM = """
 import json, mmap, os, random, signal, sys, threading, time, torch
 import pytorch_alloctrace as alloctrace
 from alloctrace_victim import allocate_for_ever
+from pytorch_alloctrace.recording import session
+session.WAIT_NS = 60 * 10**9  # a busy machine may keep the writer waiting for longer than a hook waits for it
 random.seed(int(sys.argv[2]))
 results = []
 for number in range(int(sys.argv[1])):
@@ -27,15 +29,17 @@ for number in range(int(sys.argv[1])):
         for i in range(2):
             threading.Thread(target=allocate_for_ever, args=(witness, 8 * (1 + i)), name=f"victim-{i}").start()
         signal.pause()
-    # Every second one not before both threads have allocated: a busy machine may let them wait for long.
-    while any(witness[64 * slot:64 * slot + 8] == bytes(8) for slot in ([0] if number % 2 else [0, 1, 2])):
+    def counted(slot):
+        return int.from_bytes(witness[64 * slot:64 * slot + 8], "little")
+    # After so many allocations: sometimes at the first, sometimes while a block (of 65,536 events) is being written.
+    # Every second one not before both threads have allocated.
+    allocations = random.choice([0, 500, 5_000, 50_000, 250_000]) * random.random()
+    while not all(map(counted, [0] if number % 2 else [0, 1, 2])) or counted(1) + counted(2) < allocations:
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
-        time.sleep(0.001)
-    # Sometimes in the first milliseconds, sometimes while a block is being written.
-    time.sleep(random.choice([0.0, 0.003, 0.02, 0.2, 1.1]) * random.random())
+        time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    results.append([int.from_bytes(witness[64 * (1 + i):64 * (1 + i) + 8], "little") for i in range(2)])
+    results.append([counted(1), counted(2)])
 json.dump(results, open("witness.json", "w"))
 """
 

@@ -41,6 +41,8 @@ def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> 
     run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.recording import session
+        session.WAIT_NS = 60 * 10**9  # a busy machine may keep the writer waiting for longer than a hook waits for it
         alloctrace.enable("t.alloctrace")
         def work(seed):
             # Lists of tensors handed on between the threads: freed on another thread than they were made on.
