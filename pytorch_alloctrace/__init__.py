@@ -16,6 +16,7 @@ from typing import Any as _Any
 
 from .errors import (
     AlloctraceError,
+    IncompleteTraceWarning,
     MissingPackageError,
     PositionError,
     RecorderUnavailableError,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlloctraceError",
     "Frame",
+    "IncompleteTraceWarning",
     "Integrity",
     "MissingPackageError",
     "PositionError",

@@ -23,5 +23,9 @@ class PositionError(AlloctraceError):
     """A position was asked for (``at=``, ``since=``, ``until=``) that the trace does not have."""
 
 
+class IncompleteTraceWarning(UserWarning):
+    """Part of a trace is missing: what is read from it may be wrong about the rest."""
+
+
 class MissingPackageError(AlloctraceError):
     """An optional package is not installed."""

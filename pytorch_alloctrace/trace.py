@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from .errors import IncompleteTraceWarning
 from .reading.integrity import Integrity
 from .reading.positions import Position, Range
 from .reading.recorded import AUTOGRAD_COLUMNS, EVENT_COLUMNS, Progress, RecordedTrace
@@ -36,10 +38,13 @@ def load(
     spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as
     the user's own although it is installed. progress: called now and then with a share from 0 to 1.
 
-    Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: see
-    `Trace.integrity`.
+    Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: it
+    warns (IncompleteTraceWarning), and `Trace.integrity` says what is missing.
     """
-    return Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+    trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+    if not trace.integrity.whole:
+        warnings.warn(f"{os.fspath(path)} is {trace.integrity}", IncompleteTraceWarning, stacklevel=2)
+    return trace
 
 
 class Trace(RecordedTrace):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,15 @@ from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, find_leaks
+
+
+class LeaksAnswer(enum.Enum):
+    """What a trace says about leaks."""
+
+    FOUND = "found"
+    NONE = "none"
+    UNKNOWN = "unknown"
+    """Too short to judge, or a part of the trace is missing."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,19 @@ class Summary:
     """Frees of blocks that were live before the recording began, or whose alloc was lost."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
+
+    def is_small(self, device: DeviceSummary) -> bool:
+        """Whether a device hardly counts: its peak is below a twentieth of the largest device's, and nothing leaks."""
+        return device.peak.bytes * 20 < self.devices[0].peak.bytes and not device.leaks.leaks
+
+    @property
+    def leaks_answer(self) -> LeaksAnswer:
+        """Whether there is a leak that matters: in what could be read of the trace there is one, or the whole trace
+        was judged and has none; else this is unknown. A small device need not be judged."""
+        if any(not leak.minor for device in self.devices for leak in device.leaks.leaks):
+            return LeaksAnswer.FOUND
+        unjudged = any(not device.leaks.judged and not self.is_small(device) for device in self.devices)
+        return LeaksAnswer.UNKNOWN if unjudged or not self.devices or not self.integrity.whole else LeaksAnswer.NONE
 
 
 def summarize(

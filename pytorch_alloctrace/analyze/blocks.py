@@ -17,6 +17,7 @@ class Blocks(Verb):
         "and --csv have all blocks, including the free ones."
     )
     examples = (("blocks run.alloctrace --at step:12 --top 50", "the 50 largest blocks when step 12 ended"),)
+    if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("the position (default: end)")

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import AlloctraceError, TraceError
+from ..report.incomplete import write_incomplete
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
-from ..trace import load
+from ..trace import Trace
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 from .verbs import VERBS
@@ -146,7 +147,7 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
             raise TraceError(f"there is no spool {options.spool!r}: give the file that lay next to the trace")
         spools = [options.spool, *[None] * (len(options.traces) - 1)]
         traces = [
-            load(path, spool=spool, user_paths=user_paths, progress=progress)
+            Trace(path, spool=spool, user_paths=user_paths, progress=progress)
             for path, spool in zip(options.traces, spools, strict=True)
         ]
         known = list(dict.fromkeys(device for trace in traces for device in trace.devices))
@@ -157,5 +158,15 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
         query = Query(traces, options, Screen(console, options.width))
         # As a whole, so that a reader that goes away (head) is noticed in one place, in main.
         with console.capture() as captured:
+            if not (options.json or options.csv):
+                _say_incomplete(query, verb, query.screen)
             status = verb.run(query)
+    if options.json or options.csv:
+        # The data have no room for it.
+        _say_incomplete(query, verb, Screen(Console(stderr=True), options.width))
     return query.data or captured.get(), status
+
+
+def _say_incomplete(query: Query, verb: Verb, screen: Screen) -> None:
+    for trace in query.traces:
+        write_incomplete(trace.integrity, verb.if_cut, screen, trace.path if len(query.traces) > 1 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..analysis import summarize
+from ..report.incomplete import IN_DIAGNOSIS
 from ..report.verdict import verdict_json, write_verdict
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -21,6 +22,7 @@ class Diagnose(Verb):
         ("run.alloctrace", "what is wrong, then peak, end and growth"),
         ("run.alloctrace --json --top 0 > diagnosis.json", "the same for programs, with all lines"),
     )
+    if_cut = IN_DIAGNOSIS
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_argument(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..analysis.usage.comparison import compare, devices_at
 from ..analysis.usage.composition import COMPOSITION_BY
+from ..reading.positions import PEAKS
 from ..reading.sites import Frame
 from ..report import units
 from ..report.difference import Changes, changes_data, write_changes
@@ -36,6 +37,7 @@ class Diff(Verb):
         ("diff run.alloctrace --since step:10 --until step:20", "what ten steps left behind"),
     )
     traces = "TRACE [OTHER]"
+    if_cut = "What was held after the break is not compared, and a peak may have come after it."
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("of two runs: the position of each to compare (default: peak)", None)
@@ -46,7 +48,8 @@ class Diff(Verb):
             "--fail-above",
             type=byte_count,
             metavar="SIZE",
-            help="exit with status 1 when a device grew by more, such as 512MiB (0: at all)",
+            help="exit with status 1 when a device grew by more, such as 512MiB (0: at all), 3 when a trace has a part"
+            " missing that could decide it",
         )
         parser.add_csv()
         parser.add_top(_ROWS, "rows of the table")
@@ -77,7 +80,25 @@ class Diff(Verb):
                 query.print_csv(pd.concat(tables, ignore_index=True))
         else:
             _write(found, grew, query, top)
-        return Exit.FOUND if grew else Exit.OK
+        return Exit.OK if limit is None else self._judged(query, found, grew)
+
+    def _judged(self, query: Query, found: Sequence[Changes], grew: Sequence[Changes]) -> Exit:
+        before, after = (query.trace.integrity, query.traces[-1].integrity)
+        until_end = query.options.until in (None, "end", *PEAKS)
+        if len(query.traces) == 1:
+            # What comes before the break is exact.
+            known = not before.has_gaps and not (before.cut and until_end)
+        elif grew:
+            # Had the later run gone on, it could only have come to more.
+            known = before.whole and not after.has_gaps
+        else:
+            known = before.whole and after.whole
+        if known and found:
+            return Exit.FOUND if grew else Exit.OK
+        why = "a part of a trace is missing" if found else "nothing was allocated"
+        if not (query.options.json or query.options.csv):
+            query.screen.text(f"UNKNOWN  Whether a device grew by more than the limit: {why}.", hanging=9, style="bold")
+        return Exit.UNKNOWN
 
 
 def _write(found: Sequence[Changes], grew: Sequence[Changes], query: Query, top: int) -> None:

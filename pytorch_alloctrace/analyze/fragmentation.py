@@ -20,6 +20,7 @@ class Fragmentation(Verb):
         "keep it from being returned. Allocators that report no segments (the CPU's) have none."
     )
     examples = (("fragmentation run.alloctrace --at peak:reserved", "what was free when the most was reserved"),)
+    if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("the position (default: end)")

@@ -24,6 +24,7 @@ class Oom(Verb):
         ("oom run.alloctrace", "the last refused requests, and what to do"),
         ("oom run.alloctrace --since step:20 --top 0", "all that were refused after step 20 had ended"),
     )
+    if_cut = "Requests refused after the break are not known."
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_range(

@@ -27,6 +27,7 @@ class Peak(Verb):
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
+    if_cut = "A higher peak may have come after the break."
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("what to show: peak (default), peak:reserved, or any other position", "peak")

@@ -17,6 +17,7 @@ class Segments(Verb):
         "those that torch.cuda.memory_snapshot() would have listed at that position."
     )
     examples = (("segments run.alloctrace --at peak:reserved", "what was held from the driver when that was the most"),)
+    if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("the position (default: end)")

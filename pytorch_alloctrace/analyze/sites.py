@@ -25,6 +25,7 @@ class Sites(Verb):
         ("sites run.alloctrace --since step:10 --until step:20", "what each line allocated in these ten steps"),
         ("sites run.alloctrace --csv > sites.csv", "all lines, with all columns"),
     )
+    if_cut = '"end" is where the trace breaks off, not the end of the run.'
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_at("the run up to this position (default: end)", None)

@@ -23,6 +23,7 @@ class Timeline(Verb):
         "docs/reading.md says what each sum means."
     )
     examples = (("timeline run.alloctrace --since step:10 --csv > timeline.csv", "the sums after step 10, to plot"),)
+    if_cut = "The curves stop where the trace breaks off, not where the run ended."
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_range(

@@ -26,6 +26,8 @@ class Exit(enum.IntEnum):
     FOUND = 1
     """`verify` found a fault, `leaks --fail` a leak, `diff --fail-above` a device that grew too much."""
     BAD_INPUT = 2
+    UNKNOWN = 3
+    """With --fail or --fail-above: it cannot be judged, since the trace is too short or a part of it is missing."""
     INTERRUPTED = 130
     """As a shell reports a program that SIGINT ended."""
     BROKEN_PIPE = 141
@@ -86,6 +88,8 @@ class Verb(ABC):
     """In two sentences."""
     examples: ClassVar[Sequence[tuple[str, str]]]
     """What follows the name of the program, and what it shows."""
+    if_cut: ClassVar[str] = "What came after the break is not in it."
+    """What it does to the answer when the end of the trace is missing, in a sentence."""
     traces: ClassVar[str] = "TRACE"
     """What it reads, as the usage names it."""
 

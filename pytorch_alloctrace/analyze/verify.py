@@ -17,6 +17,7 @@ class Verify(Verb):
         "before. Exit status 1 when something does not agree or was lost."
     )
     examples = (("verify run.alloctrace", "whether what the other verbs show of this trace can be relied on"),)
+    if_cut = "What came after the break cannot be verified."
 
     def add_arguments(self, parser: VerbParser) -> None:
         """Only what every verb takes."""

@@ -47,6 +47,21 @@ class Integrity:
     def from_reader(cls, found: _replay.Integrity) -> Integrity:
         return cls(**{entry.name: getattr(found, entry.name) for entry in fields(cls)})
 
+    @property
+    def whole(self) -> bool:
+        """Nothing is missing: every answer holds for the whole recording."""
+        return self.state == "complete"
+
+    @property
+    def cut(self) -> bool:
+        """The end is missing. What comes before it is exact, unless it has gaps too."""
+        return not self.ended and not self.spool_read
+
+    @property
+    def has_gaps(self) -> bool:
+        """Events are missing before the end: what was live after them is uncertain."""
+        return bool(self.lost or self.missing_events or self.corrupt_blocks)
+
     def __str__(self) -> str:
         notes = []
         if self.corrupt_blocks:

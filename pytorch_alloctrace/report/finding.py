@@ -13,7 +13,8 @@ class Finding:
     """One statement about the trace. Bytes are requested bytes."""
 
     kind: str
-    """"oom", "leak", "no_leak", "not_judged", or the kind of a condition: see `analysis.free_memory.conditions`."""
+    """"incomplete", "oom", "leak", "minor_leak", "no_leak", "not_judged", or the kind of a condition: see
+    `analysis.free_memory.conditions`."""
     title: str
     """One line without a full stop."""
     device: str

@@ -18,8 +18,6 @@ from .site_names import SiteNames
 _CONFIDENCE = ((CERTAIN, "almost certain"), (LIKELY, "likely"), (0.0, "possible"))
 """The least confidence for each word."""
 _FORECAST_BYTES = 1 << 30
-_SMALL = 1000
-"""A leak is small if this many times its bytes are less than the peak."""
 _SITES = 5
 """Most lines of one leak that are shown."""
 _CALLERS = 3
@@ -27,16 +25,20 @@ _CALLERS = 3
 
 
 def leak_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The findings on leaks, the most pressing first. If there is no leak, one finding says so, or that the run is too
-    short to judge; none only if nothing was allocated."""
+    """The findings on leaks, the most pressing first: the leaks that matter, or that there are none; what could not be
+    judged; last the minor leaks. None only if nothing was allocated."""
     names = SiteNames(summary.program.working_directory)
-    leaks = [leak for device in summary.devices for leak in device.leaks.leaks]
-    if leaks:
-        return tuple(_leak(one, summary, names) for one in sorted(leaks, key=lambda one: one.weight, reverse=True))
+    leaks = sorted(
+        (leak for device in summary.devices for leak in device.leaks.leaks), key=lambda one: one.weight, reverse=True
+    )
+    found = [_leak(leak, summary, names) for leak in leaks if not leak.minor]
+    unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
     judged = [device for device in summary.devices if device.leaks.judged]
-    if judged:
-        return (_no_leak(judged, summary),)
-    return (_not_judged(summary.devices),) if summary.devices else ()
+    if not found and judged:
+        found.append(_no_leak(judged, summary))
+    if unjudged:
+        found.append(_not_judged(unjudged))
+    return (*found, *(_minor_leak(leak, summary, names) for leak in leaks if leak.minor))
 
 
 def confidence_word(confidence: float) -> str:
@@ -59,6 +61,25 @@ def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     )
 
 
+def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
+    device = f" on {leak.device}" if len(summary.devices) > 1 else ""
+    title = f"{names.site(leak.line)} keeps {units.rate(leak.rate, leak.unit).lstrip('+')}{device}"
+    cost = f"{units.size(leak.bytes)} in this run"
+    if leak.forecast is not None:
+        cost += f"; {leak.device} would be full in {units.duration(leak.forecast)}"
+    return Finding(
+        kind="minor_leak",
+        title=f"{title}: a leak, but it costs next to nothing ({cost})",
+        device=leak.device,
+        bytes=leak.bytes,
+        confidence=leak.confidence,
+        site=leak.line,
+        stack_id=leak.sites[0].stack_id,
+        sentences=(),
+        leak=leak,
+    )
+
+
 def _sentences(leak: Leak, summary: Summary) -> list[str]:
     kept_at_end = leak.bytes_at_end >= leak.bytes // 2
     when = "at the end" if kept_at_end else "when the last step ended"
@@ -69,15 +90,11 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
         f"{'it grew in' if growing else 'blocks survived from'} {leak.windows_with_survivors} of "
         f"{leak.windows_judged} windows of the run."
     )
-    peak = max((device.peak.bytes for device in summary.devices if device.device == leak.device), default=0)
-    if leak.bytes * _SMALL < peak:
-        sentences.append("Small: over the whole run it came to less than a thousandth of the peak.")
-    elif leak.rate >= 1:
+    if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
         sentences.append("It was freed after the last step, when whatever held it went away.")
-    integrity = summary.integrity
-    if integrity.lost or integrity.missing_events or integrity.corrupt_blocks:
+    if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
 
@@ -115,10 +132,14 @@ def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
     where = ", ".join(device.device for device in devices)
     verdict = devices[0].leaks
     if verdict.unit == "step":
-        basis = f"no line kept blocks from nearly all of the {units.number(verdict.units)} steps judged"
+        kept = "blocks" if not any(device.leaks.leaks for device in devices) else "much"
+        basis = f"no line kept {kept} from nearly all of the {units.number(verdict.units)} steps judged"
     else:
         basis = f"no line kept blocks throughout the run ({units.duration(summary.seconds)}, no steps in the trace)"
-    return Finding("no_leak", f"No leak found on {where}: {basis}", where, 0, None, None, 0, ())
+    if not summary.integrity.whole:
+        return Finding("not_judged", f"No leak in what could be read of {where}: {basis}", where, 0, None, None, 0, ())
+    weight = "" if not any(device.leaks.leaks for device in devices) else " of any weight"
+    return Finding("no_leak", f"No leak{weight} found on {where}: {basis}", where, 0, None, None, 0, ())
 
 
 def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
@@ -126,9 +147,12 @@ def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
     verdict = devices[0].leaks
     if verdict.unit == "step":
         after = f"{units.counted(verdict.units, 'step')} after the warm-up"
-        title = f"Too short to judge leaks: {after}, at least 4 are needed"
+        title = f"Too short to judge leaks on {where}: {after}, at least 4 are needed"
     else:
-        title = "Too short to judge leaks: no steps in the trace, and memory came and went in too few parts of the run"
+        title = (
+            f"Too short to judge leaks on {where}: no steps in the trace, and memory came and went in too few parts of"
+            " the run"
+        )
     return Finding("not_judged", title, where, 0, None, None, 0, ())
 
 
@@ -149,10 +173,10 @@ def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, na
 
 
 def _live(leak: Leak, indent: int, screen: Screen) -> None:
-    """A chart of what the lines of a leak held over the run."""
+    """A chart of what the lines of a leak held over the run, from zero, so that it shows how much of it is growth."""
     if len(leak.live) < 2:
         return
-    chart = units.sparkline(leak.live, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain)
+    chart = units.sparkline(leak.live, max(min(screen.width - indent - 30, 60), 10), plain=screen.plain, least=0)
     arrow = "to" if screen.plain else "→"
     first, last = units.size(leak.live[0]), units.size(leak.live[-1])
     screen.text(Text.assemble("live: ", (chart, "green"), f"  {first} {arrow} {last}"), indent)

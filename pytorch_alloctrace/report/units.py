@@ -47,7 +47,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min", "3 d 4 h"; "0 s"."""
+    """Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min", "3 d 4 h", "49 years"; "0 s"."""
     if seconds <= 0:
         return "0 s"
     if seconds < 0.9995:
@@ -59,6 +59,8 @@ def duration(seconds: float) -> str:
         large, small = f"{whole // 60} min", f"{whole % 60} s" if whole % 60 else ""
     elif whole < 86400:
         large, small = f"{whole // 3600} h", f"{whole % 3600 // 60} min" if whole % 3600 >= 60 else ""
+    elif whole >= 2 * 365 * 86400:
+        large, small = f"{whole // (365 * 86400):,} years", ""
     else:
         large, small = f"{whole // 86400:,} d", f"{whole % 86400 // 3600} h" if whole % 86400 >= 3600 else ""
     return f"{large} {small}".rstrip()
@@ -72,10 +74,11 @@ def share(part: float, whole: float) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
-def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
+def sparkline(values: Sequence[int], width: int, *, plain: bool = False, least: int | None = None) -> str:
     """A chart of one line; `plain` uses ASCII characters.
 
-    It spans the lowest to the highest value, but at least a tenth of the highest: what hardly changes must look flat.
+    It spans `least` to the highest value; by default the lowest, but at least a tenth of the highest: what hardly
+    changes must look flat.
     """
     columns = min(width, len(values))
     # The highest of each part: a spike that lasts one step must be visible.
@@ -83,6 +86,7 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False) -> str:
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     highest = max(picked, default=0)
     lowest = min(min(picked, default=0), highest - max(highest // 10, 1)) if highest else 0
+    lowest = lowest if least is None else min(lowest, least)
     span = max(highest - lowest, 1)
     return "".join(levels[(value - lowest) * (len(levels) - 1) // span] for value in picked)
 

@@ -13,14 +13,15 @@ program
 integrity
     state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
 findings: a list, the most pressing first
-    kind ("oom", "leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding", "pending", "churn", "outside":
-    see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1), site, stack_id, sentences
-    a leak also has: leak_kind ("survivors", or "growing": one buffer, replaced by ever larger ones), unit ("step",
-    "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged, windows_with_survivors (of a
-    growing one: windows in which it grew), windows_judged, oldest_age (in units), forecast_seconds (until the device is
-    full), live_bytes_over_run (of its sites: the blocks that survive; of a growing one after each step in which it
-    grew), path (frames, innermost first: see `Leak`), path_share (0 to 1), sites (site, stack_id, bytes_per_unit,
-    bytes, blocks)
+    kind ("incomplete", "oom", "leak", "minor_leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding",
+    "pending", "churn", "outside": see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1),
+    site, stack_id, sentences
+    a leak, minor or not, also has: leak_kind ("survivors", or "growing": one buffer, replaced by ever larger ones),
+    unit ("step", "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged,
+    windows_with_survivors (of a growing one: windows in which it grew), windows_judged, oldest_age (in units),
+    forecast_seconds (until the device is full), live_bytes_over_run (of its sites: the blocks that survive; of a
+    growing one after each step in which it grew), path (frames, innermost first: see `Leak`), path_share (0 to 1),
+    sites (site, stack_id, bytes_per_unit, bytes, blocks)
 devices: a list, the highest peak first
     device, allocations, bytes_allocated
     peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id), more_sites,
@@ -45,10 +46,12 @@ from rich.text import Text
 
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.summary import DeviceSummary, Holding, Summary
+from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
 from .conditions import condition_finding
 from .finding import Finding
+from .incomplete import IN_DIAGNOSIS, LABEL, effects
 from .leaks import explanation, leak_data, leak_findings, write_leak
 from .oom import oom_finding
 from .screen import Screen
@@ -59,8 +62,10 @@ FORMAT = "pytorch_alloctrace.verdict"
 FORMAT_VERSION = 1
 
 _LABEL_STYLES = {
+    "incomplete": (LABEL, "bold yellow"),
     "oom": ("OUT OF MEMORY", "bold red"),
     "leak": ("LEAK", "bold red"),
+    "minor_leak": ("NOTE", "dim"),
     "no_leak": ("OK", "bold green"),
     "not_judged": ("NOTE", "bold yellow"),
     "fragmentation": ("FRAGMENTED", "bold yellow"),
@@ -75,49 +80,61 @@ _SIZE_COLUMN = 11
 
 
 def diagnosis(summary: Summary) -> tuple[Finding, ...]:
-    """Everything that is wrong, the most pressing first: refused requests, leaks (or that there are none), then the
-    conditions of each device, those with the most bytes first."""
+    """Everything that is wrong, the most pressing first: what is missing from the trace, refused requests, leaks (or
+    that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks."""
     names = SiteNames(summary.program.working_directory)
     refused = [device.refused for device in summary.devices if device.refused is not None]
     conditions = [condition for device in summary.devices for condition in device.conditions]
+    leaks = leak_findings(summary)
     return (
+        *_incomplete(summary.integrity),
         *(oom_finding(one, names) for one in sorted(refused, key=lambda one: -one.requested)),
-        *leak_findings(summary),
+        *(one for one in leaks if one.kind != "minor_leak"),
         *(condition_finding(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
+        *(one for one in leaks if one.kind == "minor_leak"),
     )
 
 
+def _incomplete(integrity: Integrity) -> tuple[Finding, ...]:
+    if integrity.whole:
+        return ()
+    sentences = effects(integrity, IN_DIAGNOSIS)
+    return (Finding("incomplete", f"The trace is {integrity}", "", 0, None, None, 0, sentences),)
+
+
 def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None) -> None:
-    """Writes a summary to the screen. frames: given if whole stacks are to be shown."""
+    """Writes a summary to the screen, but not what is missing from the trace: see `write_incomplete`. frames: given if
+    whole stacks are to be shown."""
     names = SiteNames(summary.program.working_directory, frames)
     _header(summary, screen, names)
-    _damage(summary, screen)
     if not summary.devices:
         _nothing(summary, screen)
         return
-    _findings(diagnosis(summary), screen, names)
-    small = [device for device in summary.devices if _is_small(device, summary)]
+    found = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
+    _findings([finding for finding in found if finding.kind != "minor_leak"], screen, names)
+    small = [device for device in summary.devices if summary.is_small(device)]
     for device in summary.devices:
         if device not in small:
             _device(device, summary, screen, names)
     _small_devices(small, screen)
+    _minor_leaks([finding for finding in found if finding.kind == "minor_leak"], screen)
     _notes(summary, screen)
 
 
-def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> int:
-    """Writes only the first findings on leaks; returns how many leaks there are. frames: as for write_verdict."""
+def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | None = None) -> None:
+    """Writes only the first findings on leaks. frames: as for write_verdict."""
     names = SiteNames(summary.program.working_directory, frames)
     _header(summary, screen, names)
-    _damage(summary, screen)
     if not summary.devices:
         _nothing(summary, screen)
-        return 0
+        return
     found = leak_findings(summary)
-    _findings(found[:top], screen, names)
-    if found[top:]:
+    shown, more = found[:top], len(found[top:])
+    _findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
+    _minor_leaks([finding for finding in shown if finding.kind == "minor_leak"], screen)
+    if more:
         screen.blank()
-        screen.text(f"and {units.counted(len(found) - top, 'more leak')}", style="dim")
-    return sum(finding.leak is not None for finding in found)
+        screen.text(f"and {units.counted(more, 'more leak')}", style="dim")
 
 
 def _header(summary: Summary, screen: Screen, names: SiteNames) -> None:
@@ -132,24 +149,15 @@ def _header(summary: Summary, screen: Screen, names: SiteNames) -> None:
         units.counted(summary.steps, "step") if summary.steps else "no steps",
         f"{units.counted(summary.integrity.events, 'event')} in {units.size(summary.file_bytes)}",
     ]
-    whole = summary.integrity.state == "complete"
-    screen.text(", ".join(facts) + (f": trace {summary.integrity}" if whole else ""), hanging=2)
-
-
-def _damage(summary: Summary, screen: Screen) -> None:
-    if summary.integrity.state == "complete":
-        return
-    screen.blank()
-    label = "DAMAGED" if summary.integrity.state == "corrupt" else "INCOMPLETE"
-    line = Text.assemble((label, "bold yellow"), f"  {summary.integrity}.")
-    screen.text(line, hanging=len(label) + 2)
-    events = units.counted(summary.integrity.events, "event")
-    screen.text(f"What follows is based on the {events} that could be read.", len(label) + 2)
+    whole = summary.integrity.whole
+    screen.text(
+        ", ".join(facts) + (f": trace {summary.integrity}" if whole else ", as far as it could be read"), hanging=2
+    )
 
 
 def _nothing(summary: Summary, screen: Screen) -> None:
     screen.blank()
-    if summary.integrity.state == "complete":
+    if summary.integrity.whole:
         recorded = ", ".join(summary.program.recorded_devices) or "no device"
         screen.text(f"Nothing was allocated through torch during the recording ({recorded}).")
     else:
@@ -179,6 +187,14 @@ def _findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -> Non
         explained = True
 
 
+def _minor_leaks(found: Sequence[Finding], screen: Screen) -> None:
+    """In grey, a line or two each: they must not look like what matters."""
+    if found:
+        screen.blank()
+    for finding in found:
+        screen.text(f"NOTE  {finding.title}.", hanging=6, style="dim")
+
+
 def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: SiteNames) -> None:
     when = f"at {units.duration(device.peak.seconds)}"
     if device.peak.step is not None:
@@ -186,11 +202,6 @@ def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: Site
     _holding("PEAK", device.peak, when, device, summary, screen, names)
     _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
     _growth(device, screen, names)
-
-
-def _is_small(device: DeviceSummary, summary: Summary) -> bool:
-    """Whether one line is enough: the peak is below a twentieth of the largest device's, and nothing leaks."""
-    return device.peak.bytes * 20 < summary.devices[0].peak.bytes and not device.leaks.leaks
 
 
 def _small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
@@ -256,7 +267,7 @@ def _growth(device: DeviceSummary, screen: Screen, names: SiteNames) -> None:
 
 def _notes(summary: Summary, screen: Screen) -> None:
     notes = []
-    if summary.unmatched_frees and summary.integrity.state == "complete":
+    if summary.unmatched_frees and summary.integrity.whole:
         frees = units.counted(summary.unmatched_frees, "free")
         notes.append(f"{frees} of blocks that were allocated before the recording began.")
     if not summary.steps and summary.devices:

@@ -20,8 +20,6 @@ def write_verification(found: Verification, screen: Screen) -> None:
     agreeing = f"the replay equals {found.agreeing:,} of {units.counted(found.states, 'allocator state')} in the trace"
     title = f"{agreeing}; {units.counted(found.contradictions, 'event')} contradict what came before."
     screen.text(Text.assemble((label, style), "  ", title[:1].upper() + title[1:]), hanging=len(label) + 2)
-    if found.integrity != "complete":
-        screen.text(f"The trace is {found.integrity}: what it lacks is unknown.", 2)
     if found.lost:
         screen.text(f"{units.counted(found.lost, 'event')} lost or damaged: what depends on them is unknown.", 2)
     if found.after_loss or found.resumed:

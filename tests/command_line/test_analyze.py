@@ -244,7 +244,7 @@ def test_a_trace_cut_anywhere_is_analyzed_as_far_as_it_goes(folder: Path, tmp_pa
         code, output, errors = in_process(tmp_path / "cut")
         if code == 0:
             analyzed += 1
-            assert output.splitlines()[3].startswith(("INCOMPLETE", "DAMAGED")), output
+            assert output.startswith("INCOMPLETE"), output
             assert errors == ""
         else:
             assert code == 2 and errors.count("\n") == 1
@@ -262,7 +262,9 @@ def test_flipped_bits_are_reported_and_never_raise(folder: Path, tmp_path: Path)
         (tmp_path / "damaged").write_bytes(damaged)
         for arguments in ([], ["--json"]):
             code, output, errors = in_process(tmp_path / "damaged", *arguments)
-            assert code in (0, 2) and errors.count("\n") == (1 if code else 0)
+            assert code == 0 or (code == 2 and errors.count("\n") == 1)
+            if arguments and not code:
+                assert errors.startswith("INCOMPLETE") or json.loads(output)["integrity"]["state"] == "complete"
         if code == 0:
             reported += json.loads(output)["integrity"]["state"] != "complete"
     assert reported > 20
@@ -319,7 +321,7 @@ def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
     assert json.loads(in_process(tmp_path / "empty", "--json")[1])["devices"] == []
 
     _, text, _ = in_process(recorded(tmp_path / "one", lambda: torch.empty(1000)))
-    assert "NOTE  Too short to judge leaks: no steps in the trace" in text
+    assert "NOTE  Too short to judge leaks on cpu: no steps in the trace" in text
     assert "no steps" in text and "3.91 KiB in 1 block" in text and "GROWTH  cpu, live over time" in text
 
     def stepping() -> list[torch.Tensor]:
@@ -413,6 +415,7 @@ def test_sizes(count: float, text: str) -> None:
         (3599.6, "1 h"),
         (7380, "2 h 3 min"),
         (86400 * 3 + 4 * 3600, "3 d 4 h"),
+        (86400 * 365 * 49, "49 years"),
     ],
 )
 def test_durations(seconds: float, text: str) -> None:

@@ -30,7 +30,7 @@ with alloctrace.enable("healthy.alloctrace", devices=("cpu",)):
 """
 COLUMNS = (
     *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
-    *("bytes_at_end", "oldest_age", "forecast", "stack_id", "sites"),
+    *("bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
 )
 
 

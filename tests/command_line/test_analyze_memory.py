@@ -63,7 +63,7 @@ def test_verify_finds_a_cut_trace(run_cuda_program, tmp_path: Path) -> None:
     whole = (tmp_path / "run.alloctrace").read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
     text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
-    assert text.startswith("FOUND") and "truncated" in text
+    assert text.startswith("INCOMPLETE  truncated") and "FOUND" in text
 
 
 def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:

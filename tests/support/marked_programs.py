@@ -42,4 +42,4 @@ def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: s
     """What `python -m pytorch_alloctrace.analyze` prints, run in a folder; of bad input (2) what it says on stderr."""
     done = run_command(folder, list(arguments), environment)
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-    return done.stdout if status < 2 else done.stderr
+    return done.stdout if status != 2 else done.stderr

@@ -17,6 +17,7 @@ has its own rule for the confidence, which is multiplied by 0.8 if there are no 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pandas as pd
@@ -50,7 +51,10 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
         for leak in growing_leaks(trace, device, windows, sites, free)
         if not any((site.site.filename, site.site.line) in known for site in leak.sites)
     ]
-    leaks = tuple(sorted([*surviving, *growing], key=lambda leak: leak.weight, reverse=True))
+    peak = trace.replay.peak("allocated", device)
+    held = 0 if peak is None else peak.bytes
+    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in [*surviving, *growing]]
+    leaks = tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True))
     return LeakVerdict(True, windows.unit, windows.units, windows.warmup, leaks)
 
 

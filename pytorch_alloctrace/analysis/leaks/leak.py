@@ -28,6 +28,12 @@ DOUBT = 0.8
 """Factor on the confidence for each thing that makes births or deaths less certain."""
 SAME_BIRTHS = 0.9
 """The least share of the times of either that two sites must have in common to belong together."""
+MINOR_SHARE = 100
+"""A leak is minor if this many times its bytes are less than the peak of its device,"""
+MINOR_UNITS = 1_000_000
+"""and at its rate the device has room for more than so many further steps,"""
+MINOR_SECONDS = 86400
+"""which take more than a day."""
 _SAMPLES = 200
 """Most points of a chart."""
 
@@ -95,6 +101,8 @@ class Leak:
     """The share of the bytes that is allocated under that path."""
     live: tuple[int, ...] = ()
     """Live bytes of its sites over the run: see `survivors_live`, `buffers_live`."""
+    minor: bool = False
+    """It costs next to nothing, for the run as for the device: see `is_minor`."""
 
     @property
     def callers(self) -> tuple[Frame, ...]:
@@ -133,9 +141,19 @@ class Leak:
         return tuple((total - int(grown.sum()) + np.append(0, np.cumsum(grown))).tolist())
 
     @property
-    def weight(self) -> tuple[bool, float]:
-        """What leaks are ordered by: whether likely or only possible, then bytes per unit."""
-        return self.confidence >= LIKELY, self.rate
+    def weight(self) -> tuple[bool, bool, float]:
+        """What leaks are ordered by: minor ones last, then whether likely or only possible, then bytes per unit."""
+        return not self.minor, self.confidence >= LIKELY, self.rate
+
+    def is_minor(self, peak: int) -> bool:
+        """Whether it costs next to nothing: a hundredth of the `peak` of its device was not lost to it in this run,
+        and it would take a day and a million further steps to fill the device. Where the device's capacity is unknown,
+        the peak stands for the room that is left.
+        """
+        if self.bytes * MINOR_SHARE >= peak or self.rate <= 0 or self.seconds_per_unit <= 0:
+            return False
+        seconds = peak / self.rate * self.seconds_per_unit if self.forecast is None else self.forecast
+        return seconds > MINOR_SECONDS and seconds / self.seconds_per_unit > MINOR_UNITS
 
 
 @dataclass(frozen=True)
@@ -221,6 +239,7 @@ _TYPES = {
     "bytes": "int64",
     "blocks": "int64",
     "bytes_at_end": "int64",
+    "minor": "bool",
     "oldest_age": "float64",
     "forecast": "Float64",
     "stack_id": "int64",
@@ -243,6 +262,7 @@ def _row(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
         "bytes": leak.bytes,
         "blocks": leak.blocks,
         "bytes_at_end": leak.bytes_at_end,
+        "minor": leak.minor,
         "oldest_age": leak.oldest_age,
         "forecast": pd.NA if leak.forecast is None else leak.forecast,
         "stack_id": _stack(trace, leak),

@@ -1,0 +1,147 @@
+"""What is missing from a trace comes before any answer, and what cannot be judged is no all-clear.
+
+What hardly costs anything is a note, and not a leak.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from marked_programs import run_analyze
+from running import run_python
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analyze.verbs import VERBS
+
+# Enough events for several blocks of the file: half of it can be read when it is cut.
+HEALTHY = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("whole.alloctrace", devices=("cpu",)):
+    for number in range(200):
+        for repetition in range(500):
+            torch.ones(5_000)
+        alloctrace.step()
+with alloctrace.enable("empty.alloctrace", devices=("cpu",)):
+    pass
+with alloctrace.enable("short.alloctrace", devices=("cpu",)):
+    for number in range(3):
+        torch.ones(50_000)
+        alloctrace.step()
+"""
+LOSSES = """
+import time, torch, pytorch_alloctrace as alloctrace
+model = torch.nn.Linear(1000, 1000)
+losses = []
+with alloctrace.enable("losses.alloctrace", devices=("cpu",)):
+    for number in range(100):
+        loss = model(torch.ones(500, 1000)).mean()
+        losses.append(loss.detach())
+        alloctrace.step()
+        time.sleep(0.002)
+"""
+
+
+FIRST = {
+    "diagnose": (),
+    "leaks": (),
+    "peak": (),
+    "diff": ("--since", "step:10"),
+    "sites": (),
+    "segments": (),
+    "blocks": (),
+    "timeline": (),
+    "fragmentation": (),
+    "oom": (),
+    "verify": (),
+}
+"""Every verb, with the arguments that it needs."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds whole.alloctrace, half of it in cut.alloctrace, one with damage in the middle, an empty and a short one."""
+    made = tmp_path_factory.mktemp("misread")
+    (made / "program.py").write_text(HEALTHY)
+    run_python(made, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    whole = (made / "whole.alloctrace").read_bytes()
+    (made / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    (made / "damaged.alloctrace").write_bytes(damaged)
+    return made
+
+
+def test_every_verb_is_tried() -> None:
+    assert set(FIRST) == {verb.name for verb in VERBS}
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("trace", ["cut.alloctrace", "damaged.alloctrace"])
+def test_every_verb_says_first_that_a_part_is_missing(folder: Path, name: str, trace: str) -> None:
+    found = run_command(folder, [name, trace, *FIRST[name]], {})
+    text = " ".join(found.stdout.split())
+    assert text.startswith("INCOMPLETE"), text
+    effects = {"cut.alloctrace": ("the break", "breaks off"), "damaged.alloctrace": ("Where events are missing",)}
+    assert any(effect in text for effect in effects[trace]), text
+    # Data have no room for it.
+    found = run_command(folder, [name, trace, *FIRST[name], "--json"], {})
+    json.loads(found.stdout)
+    assert found.stderr.startswith("INCOMPLETE"), found.stderr
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_whole_trace_says_nothing_of_the_kind(folder: Path, name: str) -> None:
+    found = run_command(folder, [name, "whole.alloctrace", *FIRST[name]], {})
+    assert found.returncode == 0 and "INCOMPLETE" not in found.stdout + found.stderr
+
+
+def test_leaks_that_cannot_be_judged_are_no_all_clear(folder: Path) -> None:
+    assert "OK  No leak found on cpu" in run_analyze(folder, "leaks", "whole.alloctrace", "--fail")
+    cut = run_analyze(folder, "leaks", "cut.alloctrace", "--fail", status=3)
+    assert "NOTE  No leak in what could be read of cpu" in cut and "OK" not in cut
+    assert "Nothing was allocated" in run_analyze(folder, "leaks", "empty.alloctrace", "--fail", status=3)
+    assert "Too short to judge" in run_analyze(folder, "leaks", "short.alloctrace", "--fail", status=3)
+    assert json.loads(run_analyze(folder, "leaks", "short.alloctrace", "--fail", "--json", status=3)) == []
+    # Without --fail the status says whether there is an answer to read, as it does for every verb.
+    run_analyze(folder, "leaks", "cut.alloctrace")
+    findings = json.loads(run_analyze(folder, "cut.alloctrace", "--json"))["findings"]
+    assert [finding["kind"] for finding in findings] == ["incomplete", "not_judged"]
+
+
+def test_a_comparison_with_a_part_missing_is_not_the_same(folder: Path) -> None:
+    limit = "--fail-above", "1MiB"
+    assert "SAME" in run_analyze(folder, "diff", "whole.alloctrace", "whole.alloctrace", *limit)
+    for pair in (("cut", "whole"), ("whole", "cut"), ("damaged", "whole"), ("cut", "cut")):
+        traces = [f"{name}.alloctrace" for name in pair]
+        text = run_analyze(folder, "diff", *traces, *limit, status=3)
+        assert text.startswith("INCOMPLETE  ") and "UNKNOWN  Whether a device grew" in text
+    # What comes before the break is exact.
+    run_analyze(folder, "diff", "cut.alloctrace", "--since", "step:10", "--until", "step:20", *limit)
+    run_analyze(folder, "diff", "cut.alloctrace", "--since", "step:10", *limit, status=3)
+    run_analyze(folder, "diff", "empty.alloctrace", "empty.alloctrace", *limit, status=3)
+
+
+def test_loading_warns_of_what_is_missing(folder: Path) -> None:
+    with pytest.warns(alloctrace.IncompleteTraceWarning, match="truncated: .*ends before the recording did"):
+        trace = alloctrace.load(folder / "cut.alloctrace")
+    assert trace.integrity.cut and not trace.integrity.whole and not trace.integrity.has_gaps
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert alloctrace.load(folder / "whole.alloctrace").integrity.whole
+
+
+def test_a_list_of_losses_is_a_note_and_not_a_leak(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run_program(LOSSES)
+    text = run_analyze(tmp_path, "losses.alloctrace")
+    assert "OK  No leak of any weight found on cpu" in text and "LEAK" not in text
+    note = text[text.index("NOTE") :]
+    assert "program.py:7 keeps 4 B per step: a leak, but it costs next to nothing" in " ".join(note.split())
+    assert "GROWTH" not in note, "it comes last"
+    run_analyze(tmp_path, "leaks", "losses.alloctrace", "--fail")
+    leaks = alloctrace.load(tmp_path / "losses.alloctrace").leaks()
+    assert list(leaks["minor"]) == [True] and list(leaks["rate"]) == [4]
