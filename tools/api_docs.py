@@ -42,6 +42,7 @@ RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "plugg
 READING = ("load", "compare")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError"),
+    "IncompleteTraceWarning",
     "MissingPackageError",
 )
 VALUES: tuple[tuple[type, str], ...] = (

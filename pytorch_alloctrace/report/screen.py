@@ -1,7 +1,8 @@
 """Lines of text for a terminal or a pipe.
 
-Text breaks between words, at the width of the terminal or at 80 columns in a pipe. A path is never broken or cut off,
-so that it can be clicked and searched for. Only quoted source is shortened, and only on a terminal.
+Text breaks between words, at the width of the terminal or at 80 columns in a pipe. In a pipe a path is never broken or
+cut off, so that it can be searched for. On a terminal, which would break it anywhere, a path that is longer than a line
+is shortened in the middle, and quoted source at its end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ _BREAK = re.compile(r"(?<=\S) (?!(?:[KMGTPE]i)?B\b|%|(?:s|ms|us|min|h|d)\b)")
 
 ENTRY_BAR = 8
 """Width of the bar of an entry."""
+_LEAST_PATH = 24
+"""A path is not made shorter than this."""
 
 
 class Screen:
@@ -40,7 +43,11 @@ class Screen:
         further = indent if hanging is None else hanging
         for number, line in enumerate(whole.divide(self._breaks(whole.plain, indent, further))):
             line.rstrip()
-            self._write(Text(" " * (further if number else indent)) + line)
+            if number:
+                # Where several blanks separate columns, those after the break.
+                line = line[len(line.plain) - len(line.plain.lstrip()) :]
+            margin = further if number else indent
+            self._write(Text(" " * margin) + self._fitted(line, self.width - margin))
 
     def source(self, text: str, indent: int) -> None:
         """A line of source, shortened on a terminal."""
@@ -79,6 +86,18 @@ class Screen:
         if source:
             self.source(source, begin)
         self.frames(frames, begin)
+
+    def _fitted(self, line: Text, room: int) -> Text:
+        """The line, with a word that is too long for it shortened in the middle."""
+        over = cell_len(line.plain) - room
+        longest = max(re.finditer(r"\S+", line.plain), key=lambda word: cell_len(word[0]), default=None)
+        if not self._shortens or over <= 0 or longest is None or cell_len(longest[0]) <= _LEAST_PATH:
+            return line
+        mark = "..." if self.plain else "…"
+        kept = max(len(longest[0]) - over - len(mark), _LEAST_PATH)
+        # The name of the file and the line are at the end.
+        begin = longest.start() + kept // 3
+        return Text.assemble(line[:begin], mark, line[begin + len(longest[0]) - kept :])
 
     def _write(self, line: Text) -> None:
         # Otherwise rich would break paths and pad lines with blanks.

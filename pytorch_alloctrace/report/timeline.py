@@ -24,24 +24,31 @@ _LAYERS = (
 )
 """Each reaches from the level of the one before it to its own."""
 _CHARTS = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free", "outside")
+_NAME = 14
+_SIZE = 11
+"""Widths of columns."""
 
 
 def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
-    """A chart of each sum, with its lowest and its highest."""
+    """A chart of each sum, with its lowest, its highest and what it is at the end."""
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
         seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
-        screen.text(Text.assemble((str(device), "bold"), f"  over {units.duration(seconds)}"))
+        room = max(min(screen.width - _NAME - 3 * _SIZE - 2, 60), 0)
+        title = f"{device}  over {units.duration(seconds)}"
+        heads = "".join(f"{head:>{_SIZE}}" for head in ("lowest", "highest", "at the end"))
+        screen.text(Text.assemble((f"{title:{_NAME + room + 2}}", "bold"), heads))
         for name in _CHARTS:
             highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
             if highest.isna().all():
                 continue
             levels = [int(level) for level in highest.dropna()]
-            chart = units.sparkline(levels, max(min(screen.width - 58, 60), 10), plain=screen.plain)
-            line = Text.assemble(f"{name.replace('_', ' '):13}", (chart, "green"))
+            chart = units.sparkline(levels, room, plain=screen.plain)
+            line = Text.assemble(f"{name.replace('_', ' '):{_NAME}}", (f"{chart:{room}}", "green"))
             lowest = rows[f"{name}_min" if f"{name}_min" in rows else name].min()
-            line.append(f"  {units.size(int(lowest))} to {units.size(max(levels))}, at the end {_last(rows[name])}")
+            sizes = units.size(int(lowest)), units.size(max(levels)), _last(rows[name])
+            line.append("".join(f"{size:>{_SIZE}}" for size in sizes))
             screen.text(line, 2)
         shares = rows["external_fragmentation"].dropna()
         if len(shares):

@@ -44,6 +44,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ..analysis.free_memory.oom import FRAGMENTED
 from ..analysis.leaks.growth import StepGrowth
 from ..analysis.summary import DeviceSummary, Holding, Summary
 from ..reading.integrity import Integrity
@@ -76,6 +77,8 @@ _LABEL_STYLES = {
     "outside": ("OUTSIDE", "bold yellow"),
 }
 _GROWING_SITES = 5
+_ALIKE = 0.2
+"""The end is like the peak if what its lines hold differs by at most this share of the peak."""
 _SIZE_COLUMN = 11
 
 
@@ -84,7 +87,15 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
     that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks."""
     names = SiteNames(summary.program.working_directory)
     refused = [device.refused for device in summary.devices if device.refused is not None]
-    conditions = [condition for device in summary.devices for condition in device.conditions]
+    conditions = [
+        condition
+        for device in summary.devices
+        for condition in device.conditions
+        # The refused request names the same pieces already.
+        if not (
+            condition.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
+        )
+    ]
     leaks = leak_findings(summary)
     return (
         *_incomplete(summary.integrity),
@@ -112,7 +123,7 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
         return
     found = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
     _findings([finding for finding in found if finding.kind != "minor_leak"], screen, names)
-    small = [device for device in summary.devices if summary.is_small(device)]
+    small = [device for device in summary.devices if summary.is_small(device) or _is_aside(device, summary)]
     for device in summary.devices:
         if device not in small:
             _device(device, summary, screen, names)
@@ -200,8 +211,29 @@ def _device(device: DeviceSummary, summary: Summary, screen: Screen, names: Site
     if device.peak.step is not None:
         when += f" in step {device.peak.step}"
     _holding("PEAK", device.peak, when, device, summary, screen, names)
-    _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
+    if _resembles(device.end, device.peak):
+        held = f"{units.size(device.end.bytes)} in {units.counted(device.end.blocks, 'block')}"
+        screen.blank()
+        line = Text.assemble(
+            ("AT THE END", "bold"), f"  {device.device}: {held}, mostly from the same lines as at the peak"
+        )
+        screen.text(line, hanging=12)
+    else:
+        _holding("AT THE END", device.end, "when the trace ends", device, summary, screen, names)
     _growth(device, screen, names)
+
+
+def _is_aside(device: DeviceSummary, summary: Summary) -> bool:
+    """Whether nothing is wrong with the memory of the CPU, where a GPU is what it is about."""
+    is_wrong = device.leaks.leaks or device.conditions or device.refused is not None
+    return device.device in ("cpu", "pinned") and summary.devices[0].device not in ("cpu", "pinned") and not is_wrong
+
+
+def _resembles(end: Holding, peak: Holding) -> bool:
+    """Whether the same lines hold nearly the same: showing them again would say nothing."""
+    before, after = ({site.site: site.bytes for site in holding.sites} for holding in (peak, end))
+    different = sum(abs(before.get(site, 0) - after.get(site, 0)) for site in {*before, *after})
+    return bool(end.blocks) and different <= _ALIKE * peak.bytes
 
 
 def _small_devices(devices: Sequence[DeviceSummary], screen: Screen) -> None:
