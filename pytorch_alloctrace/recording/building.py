@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -284,6 +285,8 @@ def build(module: Module, output: Path, objects: Path, say: Callable[[str], None
     unfinished = output.with_name(f"{output.name}.{os.getpid()}.unfinished")
     try:
         shutil.copyfile(linked, unfinished)
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())  # the loader dies of a file that a power failure has cut short
         os.replace(unfinished, output)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -350,6 +353,8 @@ def main(request: dict[str, Any]) -> int:
 
     Prints "waiting" and "building" when it does so, and last "failed: SENTENCE" if it could not.
     """
+    # A program may ignore the ends of its children, and this one inherits that: every compiler would seem to succeed.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     output, log = Path(request["output"]), Path(request["output"]).with_name("build.log")
     target = Target(**request["target"])
     lines: list[str] = []

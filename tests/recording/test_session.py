@@ -203,30 +203,6 @@ def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> N
     assert not failures
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [("TORCH_VERSION", "2.4.0", "2.4.0"), ("CUDA_VERSION", "11.8", "11.8"), ("PYTHON_ABI", "cpython-39", "cpython-39")],
-)
-def test_a_build_for_another_torch_is_refused_before_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, named: str
-) -> None:
-    from pytorch_alloctrace import _build_info
-
-    monkeypatch.setattr(_build_info, name, value)
-    with pytest.raises(alloctrace.RecorderUnavailableError, match=named) as refusal:
-        alloctrace.enable(tmp_path / "a.alloctrace")
-    assert "--no-build-isolation" in str(refusal.value)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_reading_build_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytorch_alloctrace import _build_info
-
-    monkeypatch.setattr(_build_info, "RECORDER", False)
-    with pytest.raises(alloctrace.RecorderUnavailableError, match="--no-build-isolation"):
-        alloctrace.enable(tmp_path / "a.alloctrace")
-
-
 def test_header_has_the_program_but_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
