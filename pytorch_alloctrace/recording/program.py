@@ -33,6 +33,13 @@ def cuda_is_initialised() -> bool:
     return bool(torch.cuda.is_initialized())
 
 
+def other_gpu_platform() -> str | None:
+    """The platform that torch was built for, if its GPUs are not recorded. Their users call them "cuda" too."""
+    import torch
+
+    return "ROCm" if torch.version.hip else "XPU" if getattr(torch.version, "xpu", None) else None
+
+
 def rank() -> str:
     """This process's rank in a distributed run; "0" if unknown."""
     return os.environ.get("RANK", "0")

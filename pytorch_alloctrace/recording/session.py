@@ -195,6 +195,12 @@ def enable(
         recorded = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
         if not recorded:
             raise SessionError(f"devices={device_names!r}: nothing to record: this torch is built without CUDA")
+        if "cuda" in device_names and (other := program.other_gpu_platform()):
+            warnings.warn(
+                f"this torch is for {other}, whose memory is not recorded: only the CPU's is",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         spool = _spool_path(target, spool_dir)
         session = Session(target, recorder, recorded)
         wait_ns = WAIT_NS if on_full == "wait" else 0

@@ -1,4 +1,4 @@
-"""The ways to install, in new virtual environments, each ending in a recording or in one sentence with the next command.
+"""The ways to install, in new virtual environments: each ends in a recording, or in a sentence with the next command.
 
 torch comes from this environment, through a .pth file: a folder of links without what a new environment lacks.
 """
@@ -226,14 +226,13 @@ def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tm
     done = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
     print(report(done))
     assert done.returncode != 0 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
-    assert "pytorch_alloctrace: this setuptools makes no wheels alone: run `pip install wheel`" in done.stderr
+    assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in done.stderr
     # And then the next sentence, with a torch that has pybind11's headers, is none: see test_build.py.
 
 
 @pytest.mark.slow("builds")
 def test_a_python_that_is_too_old_ends_in_one_sentence(tmp_path: Path) -> None:
-    """By Python 3.9 if there is one. Any Python will do to see that pip refuses before it compiles: the copy then asks for one
-    that does not exist yet."""
+    """Python 3.9 if there is one. Else this one, with a copy that asks for a Python that does not exist yet."""
     sources = copy_of_sources(tmp_path / "sources")
     old = next((path for path in Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9")), None) or shutil.which(
         "/usr/bin/python3.9"

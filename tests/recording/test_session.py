@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import program
+from pytorch_alloctrace.recording.loading import load_recorder
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +203,22 @@ def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> N
         thread.start()
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize(("attribute", "named"), [("hip", "ROCm"), ("xpu", "XPU")])
+def test_a_gpu_that_is_not_recorded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, named: str
+) -> None:
+    monkeypatch.setattr(torch.version, attribute, "6.4", raising=False)
+    monkeypatch.setattr(load_recorder(), "has_cuda", False)
+    with pytest.warns(RuntimeWarning, match=f"this torch is for {named}, whose memory is not recorded: only the CPU's"):
+        session = alloctrace.enable(tmp_path / "a.alloctrace")
+    with session:
+        assert session.devices == ("cpu",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with alloctrace.enable(tmp_path / "b.alloctrace", devices=["cpu"]):
+            pass
 
 
 def test_header_has_the_program_but_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
