@@ -12,6 +12,10 @@ def main(arguments: list[str]) -> int:
         from .recording.run import run
 
         return run(arguments[1:])
+    if arguments[:1] == ["build"]:
+        from .recording.loading import build_command
+
+        return build_command(arguments[1:])
     from .analyze.command_line import main as analyze
 
     return analyze(arguments)

@@ -8,7 +8,7 @@ class AlloctraceError(Exception):
 
 
 class RecorderUnavailableError(AlloctraceError):
-    """This installation cannot record: built without torch, or for another torch, CUDA or Python."""
+    """Recording is not possible here: no torch, one that is too old, or no compiler to build the recorder for it."""
 
 
 class SessionError(AlloctraceError):

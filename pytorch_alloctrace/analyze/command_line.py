@@ -80,7 +80,10 @@ def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
 
 def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
     """The parser of the whole, and those of the verbs."""
-    summaries = {"run": "record a program, unchanged, into a trace file"}
+    summaries = {
+        "run": "record a program, unchanged, into a trace file",
+        "build": "build the recorder for this torch before its first use",
+    }
     summaries |= {verb.name: verb.summary for verb in VERBS}
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

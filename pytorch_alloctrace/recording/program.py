@@ -1,9 +1,7 @@
-"""The recorded program: what the trace's header says about it, and whether this build can record it."""
+"""The recorded program: what the trace's header says about it."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
 import os
 import site
 import sys
@@ -11,11 +9,6 @@ import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from ..errors import RecorderUnavailableError
-
-REBUILD = "run `pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
-"""How to build the recorder for the torch of this environment."""
 
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
@@ -33,52 +26,18 @@ ENVIRONMENT_ALLOWED = (
 """The environment variables that go into the trace. Others may hold secrets."""
 
 
-def load_recorder() -> ModuleType:
-    """The recording module, if it was built for this very torch, CUDA and Python.
-
-    One built for another torch would call the wrong methods of its classes, so it is refused before it is loaded.
-    Raises RecorderUnavailableError.
-    """
-    try:
-        from .. import _build_info as built
-    except ImportError:
-        raise RecorderUnavailableError(f"pytorch_alloctrace is not built: {REBUILD}") from None
-    if not built.RECORDER:
-        raise RecorderUnavailableError(
-            f"this build of pytorch_alloctrace only reads traces ({built.NO_RECORDER_REASON}): "
-            f"to record, {REBUILD}, where torch is installed"
-        )
-    suffixes = importlib.machinery.EXTENSION_SUFFIXES
-    if f".{built.PYTHON_ABI}.so" not in suffixes:
-        raise RecorderUnavailableError(
-            f"pytorch_alloctrace was built for Python {built.PYTHON_ABI}, and this one loads {suffixes[0]}: {REBUILD}"
-        )
-    try:
-        import torch
-    except ImportError as error:
-        raise RecorderUnavailableError(
-            f"torch cannot be imported ({error}): recording needs torch, so install it first"
-        ) from None
-    if torch.__version__ != built.TORCH_VERSION or torch.version.cuda != built.CUDA_VERSION:
-        raise RecorderUnavailableError(
-            f"pytorch_alloctrace was built for torch {_with_cuda(built.TORCH_VERSION, built.CUDA_VERSION)}, "
-            f"this is torch {_with_cuda(torch.__version__, torch.version.cuda)}: {REBUILD}"
-        )
-    try:
-        return importlib.import_module("pytorch_alloctrace._record")
-    except ImportError as error:
-        raise RecorderUnavailableError(f"the recorder cannot be loaded ({error}): {REBUILD}") from None
-
-
-def _with_cuda(version: str, cuda: str | None) -> str:
-    return f"{version} (CUDA {cuda})" if cuda else f"{version} (no CUDA)"
-
-
 def cuda_is_initialised() -> bool:
     """Whether torch has initialised CUDA in this process. Asking does not."""
     import torch
 
     return bool(torch.cuda.is_initialized())
+
+
+def other_gpu_platform() -> str | None:
+    """The platform that torch was built for, if its GPUs are not recorded. Their users call them "cuda" too."""
+    import torch
+
+    return "ROCm" if torch.version.hip else "XPU" if getattr(torch.version, "xpu", None) else None
 
 
 def rank() -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import RecorderUnavailableError, SessionError
 from . import program
+from .loading import load_recorder
 from .steps import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -171,8 +172,11 @@ def enable(
     sources: store the source lines that occur in stacks.
     overwrite: replace an existing file.
 
+    The first time in an environment, the recorder is compiled for its torch, which takes a minute or two and is said on
+    stderr; ``python -m pytorch_alloctrace build`` does so beforehand.
+
     Raises SessionError (already recording, unusable path, unknown option, no thread or memory available) or
-    RecorderUnavailableError (built without torch, or for another version). Nothing is left behind then.
+    RecorderUnavailableError (no torch, or the recorder cannot be compiled for it). Nothing is left behind then.
     """
     global _current
     device_names = _checked_devices(devices)
@@ -181,7 +185,7 @@ def enable(
     with _lock:
         if _current is not None:
             raise SessionError(f"already recording to {_current.path}: call disable() first")
-        recorder = program.load_recorder()
+        recorder = load_recorder()
         if recorder.is_recording():  # by a package that was imported anew since: its session is not ours to end
             raise SessionError(
                 "an earlier import of pytorch_alloctrace is recording in this process: disable() it there, or start a "
@@ -191,6 +195,12 @@ def enable(
         recorded = tuple(name for name in device_names if name == "cpu" or recorder.has_cuda)
         if not recorded:
             raise SessionError(f"devices={device_names!r}: nothing to record: this torch is built without CUDA")
+        if "cuda" in device_names and (other := program.other_gpu_platform()):
+            warnings.warn(
+                f"this torch is for {other}, whose memory is not recorded: only the CPU's is",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         spool = _spool_path(target, spool_dir)
         session = Session(target, recorder, recorded)
         wait_ns = WAIT_NS if on_full == "wait" else 0
@@ -258,9 +268,9 @@ def pluggable_library() -> str:
 
     Pass it to ``torch.cuda.memory.CUDAPluggableAllocator(pluggable_library(), "alloctrace_malloc", "alloctrace_free")``
     to trace a program without a caching allocator. Both record while a session with "cuda" is on. Raises
-    RecorderUnavailableError if the recorder is not built, or torch has no CUDA.
+    RecorderUnavailableError if recording is not possible here, or torch has no CUDA.
     """
-    recorder = program.load_recorder()
+    recorder = load_recorder()
     if not recorder.has_cuda:
         raise RecorderUnavailableError("this torch is built without CUDA: there is nothing to plug an allocator into")
     return str(recorder.__file__)

@@ -22,7 +22,7 @@ def checkout(tmp_path: Path) -> Path:
     built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
     for name in ("csrc", "pytorch_alloctrace"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in ("pyproject.toml", "setup.py"):
+    for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, folder)
     return folder
 
@@ -65,7 +65,7 @@ def first_line_of_stderr(process: subprocess.Popen[str]) -> str:
 def test_setup_waits_for_another_build(checkout: Path, started: list[subprocess.Popen[str]]) -> None:
     with locked(checkout / "build" / "setup.lock"):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-        started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false", CC="false"))
+        started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
         lines = iter(lambda: first_line_of_stderr(started[0]), "")
         assert any("waiting for another build in this folder" in line for line in lines)
         assert started[0].poll() is None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import program
+from pytorch_alloctrace.recording.loading import load_recorder
 from pytorch_alloctrace.recording.steps import OptimizerSteps
 
 THREADS = 3
@@ -162,7 +162,7 @@ def test_an_interrupt_while_recording_starts(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("nothing_left")
 def test_warnings_that_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, warnings.catch_warnings():
-        patched.setattr(program.load_recorder(), "stack_problem", "The frames of this Python are unknown.")
+        patched.setattr(load_recorder(), "stack_problem", "The frames of this Python are unknown.")
         warnings.simplefilter("error")
         with pytest.raises(alloctrace.SessionError, match="frames of this Python"):
             alloctrace.enable(tmp_path / "t.alloctrace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import program
+from pytorch_alloctrace.recording.loading import load_recorder
 
 
 @pytest.fixture(autouse=True)
@@ -203,28 +205,20 @@ def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> N
     assert not failures
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [("TORCH_VERSION", "2.4.0", "2.4.0"), ("CUDA_VERSION", "11.8", "11.8"), ("PYTHON_ABI", "cpython-39", "cpython-39")],
-)
-def test_a_build_for_another_torch_is_refused_before_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, named: str
+@pytest.mark.parametrize(("attribute", "named"), [("hip", "ROCm"), ("xpu", "XPU")])
+def test_a_gpu_that_is_not_recorded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, named: str
 ) -> None:
-    from pytorch_alloctrace import _build_info
-
-    monkeypatch.setattr(_build_info, name, value)
-    with pytest.raises(alloctrace.RecorderUnavailableError, match=named) as refusal:
-        alloctrace.enable(tmp_path / "a.alloctrace")
-    assert "--no-build-isolation" in str(refusal.value)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_reading_build_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytorch_alloctrace import _build_info
-
-    monkeypatch.setattr(_build_info, "RECORDER", False)
-    with pytest.raises(alloctrace.RecorderUnavailableError, match="--no-build-isolation"):
-        alloctrace.enable(tmp_path / "a.alloctrace")
+    monkeypatch.setattr(torch.version, attribute, "6.4", raising=False)
+    monkeypatch.setattr(load_recorder(), "has_cuda", False)
+    with pytest.warns(RuntimeWarning, match=f"this torch is for {named}, whose memory is not recorded: only the CPU's"):
+        session = alloctrace.enable(tmp_path / "a.alloctrace")
+    with session:
+        assert session.devices == ("cpu",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with alloctrace.enable(tmp_path / "b.alloctrace", devices=["cpu"]):
+            pass
 
 
 def test_header_has_the_program_but_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,11 @@ RECORDER = ("csrc/core/base", "csrc/core/format", "csrc/core/recording", "csrc/p
 GROUPS: dict[str, tuple[str, ...]] = {
     "recording": (*RECORDER, "csrc/torch", "tests/recording/test_kill.py", "tests/recording/test_recording.py"),
     "interpreters": (*RECORDER, "tests/recording/test_frame_walk.py", "tests/support/frame_walk*"),
-    "builds": ("setup.py", "pyproject.toml", "MANIFEST.in", "tests/project/test_build.py"),
+    "builds": (
+        *("setup.py", "pyproject.toml", "MANIFEST.in", "pytorch_alloctrace/recording/building.py"),
+        *("pytorch_alloctrace/recording/loading.py", "tests/project/test_build.py", "tests/project/test_install.py"),
+    ),
+    "architectures": (*RECORDER, "csrc/core", "csrc/system", "csrc/python", "tests/project/test_architectures.py"),
     "simcuda": ("tools/simcuda", "tests/simcuda", "tests/support/simcuda_runs.py"),
 }
 """The files and folders that each group concerns, as patterns."""

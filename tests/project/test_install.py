@@ -1,0 +1,253 @@
+"""The ways to install, in new virtual environments: each ends in a recording, or in a sentence with the next command.
+
+torch comes from this environment, through a .pth file: a folder of links without what a new environment lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+import pytorch_alloctrace as alloctrace
+
+# What a new environment does not have, or has another release of.
+LEFT_OUT = re.compile(
+    r"(setuptools|_distutils_hack|pkg_resources|wheel|pip|pybind11|ninja|distutils)|.*\.pth|__pycache__"
+)
+
+RECORD = """
+import sys, torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable(sys.argv[1]) as session:
+    kept = torch.ones(54321)
+assert 4 * 54321 in list(session.load().live("end")["nbytes"])
+assert not torch.cuda.is_initialized()
+from pytorch_alloctrace.recording.loading import load_recorder
+print(torch.__version__, load_recorder().__file__)
+"""
+REFUSED = """
+import sys, pytorch_alloctrace as alloctrace
+try:
+    alloctrace.enable("never.alloctrace")
+except alloctrace.RecorderUnavailableError as error:
+    print(error)
+else:
+    raise AssertionError("recorded")
+"""
+
+
+def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a user would, without the variables of this environment that concern Python or the build."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**inherited, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+
+
+def report(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stdout + done.stderr
+
+
+def copy_of_sources(folder: Path) -> Path:
+    """As in a clone in which nothing was built."""
+    built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
+    for name in ("csrc", "pytorch_alloctrace"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def new_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Path:
+    """Its Python. It also finds what is in the folders of packages."""
+    venv.create(folder, with_pip=with_pip, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text("".join(f"{package}\n" for package in packages))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with torch and all else that this environment has, apart from tools to build with."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("packages")
+    for entry in Path(torch.__file__).parents[1].iterdir():
+        if not LEFT_OUT.match(entry.name):
+            (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
+    """The Python of a stock environment with torch, after a plain `pip install .`"""
+    folder = tmp_path_factory.mktemp("installed")
+    python = new_environment(folder / "environment", packages)
+    done = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
+    assert done.returncode == 0, report(done)
+    assert "Successfully installed pytorch_alloctrace" in done.stdout
+    return python
+
+
+def other_torch(folder: Path, packages: Path, version: str) -> Path:
+    """The packages with a torch that says that it is another release."""
+    folder.mkdir()
+    for entry in packages.iterdir():
+        if entry.name != "torch":
+            (folder / entry.name).symlink_to(entry.resolve())
+    (folder / "torch").mkdir()
+    for entry in (packages / "torch").iterdir():
+        if entry.name not in ("version.py", "__pycache__"):
+            (folder / "torch" / entry.name).symlink_to(entry.resolve())
+    text = (packages / "torch" / "version.py").read_text()
+    (folder / "torch" / "version.py").write_text(re.sub(r"__version__ = .*", f"__version__ = {version!r}", text))
+    return folder
+
+
+def package_of(python: Path) -> Path:
+    (found,) = python.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
+    return found
+
+
+@pytest.mark.slow("builds")
+def test_a_plain_install_records_after_building_once(installed: Path, packages: Path, tmp_path: Path) -> None:
+    program, cache = tmp_path / "record.py", tmp_path / "cache"
+    program.write_text(RECORD)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "json.py").write_text("from os import environ\nraise SystemExit(environ['LD_PRELOAD'])\n")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
+    # Two ranks at once: one builds, and the other waits for it.
+    ranks = [
+        subprocess.Popen(
+            [installed, program, tmp_path / f"{rank}.alloctrace"],
+            cwd=tmp_path,
+            env={**inherited, "ALLOCTRACE_CACHE": str(cache)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    results = [rank.communicate(timeout=3000) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], results
+    assert results[0][0] == results[1][0] and str(cache) in results[0][0], results
+    said = sorted(stderr for _, stderr in results)
+    print(*said)
+    assert re.fullmatch(r"pytorch_alloctrace: building the recorder for torch \S+, once \(.*\) \.\.\. \d+ s\n", said[0])
+    assert re.fullmatch(r"pytorch_alloctrace: waiting for another process that builds .* \.\.\. \d+ s\n", said[1])
+    assert sorted(path.suffix for path in cache.glob("*/*")) == ["", ".so"], "objects or unfinished files are left"
+
+    again = run([installed, program, tmp_path / "2.alloctrace"], tmp_path, ALLOCTRACE_CACHE=str(cache))
+    assert again.returncode == 0 and again.stderr == "" and again.stdout == results[0][0]
+    command = [installed, "-m", "pytorch_alloctrace", "build"]
+    ahead = run(command, tmp_path, ALLOCTRACE_CACHE=str(cache))
+    assert ahead.returncode == 0 and ahead.stderr == "" and ahead.stdout.strip() == again.stdout.split()[1]
+
+    # An update of torch: it is built for again. (With a compiler that fails, which takes less time to find out.)
+    newer = other_torch(tmp_path / "newer", packages, "2.99.0")
+    updated = new_environment(tmp_path / "updated", newer, package_of(installed).parent, with_pip=False)
+    refused = run([updated, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(cache), CXX="false")
+    assert refused.returncode == 0, report(refused)
+    assert "for torch 2.99.0, once (a minute or two) ... failed" in refused.stderr
+    assert "the recorder cannot be compiled for torch 2.99.0: false ended with status 1" in refused.stdout
+
+
+@pytest.mark.slow("builds")
+def test_what_stands_in_the_way_of_recording_is_one_sentence(installed: Path, packages: Path, tmp_path: Path) -> None:
+    def refusal(python: Path, **environment: str) -> str:
+        done = run([python, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"), **environment)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, report(done)
+        assert len(done.stderr.splitlines()) <= 1 and len(done.stdout.splitlines()) == 1, report(done)
+        print(done.stderr + done.stdout)
+        return done.stdout
+
+    (tmp_path / "empty").mkdir()
+    no_compiler = refusal(installed, PATH=str(tmp_path / "empty"))
+    assert "there is no C++ compiler: run `apt-get install g++" in no_compiler
+    package = package_of(installed).parent
+    old = other_torch(tmp_path / "old", packages, "2.8.0+cu126")
+    too_old = refusal(new_environment(tmp_path / "with_old", old, package, with_pip=False))
+    assert "torch 2.9 or newer, and this is 2.8.0+cu126: run `pip install --upgrade 'torch>=2.9'`" in too_old
+    (tmp_path / "alone").mkdir()
+    for name in ("numpy", "numpy.libs", "pandas", "dateutil", "six.py", "pytz", "rich", "markdown_it", "mdurl"):
+        if (packages / name).exists():
+            (tmp_path / "alone" / name).symlink_to((packages / name).resolve())
+    (tmp_path / "alone" / "pygments").symlink_to((packages / "pygments").resolve())
+    (tmp_path / "alone" / "pytorch_alloctrace").symlink_to(package_of(installed))
+    without_torch = new_environment(tmp_path / "without_torch", tmp_path / "alone", with_pip=False)
+    assert "No module named 'torch'): run `pip install 'torch>=2.9'` (reading traces works" in refusal(without_torch)
+    # And reading does.
+    import torch
+
+    with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
+        kept = [torch.ones(1000) for _ in range(10)]
+    assert len(kept) == 10
+    read = run([without_torch, "-m", "pytorch_alloctrace", "peak", tmp_path / "small.alloctrace"], tmp_path)
+    assert read.returncode == 0 and "test_install.py" in read.stdout, report(read)
+
+
+@pytest.mark.slow("builds")
+def test_pip_without_a_compiler_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "environment", packages)
+    (tmp_path / "empty").mkdir()
+    done = run(
+        [python, "-m", "pip", "install", "."], copy_of_sources(tmp_path / "sources"), PATH=str(tmp_path / "empty")
+    )
+    print(report(done))
+    assert (
+        done.returncode != 0 and "pytorch_alloctrace: there is no C++ compiler: run `apt-get install g++" in done.stderr
+    )
+    # pip's own words around it; there were 60 lines of compilers' commands and tracebacks.
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
+
+
+@pytest.mark.slow("builds")
+def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
+    """As in a stock environment of Python 3.11, which has setuptools 65 and no wheel."""
+    python = new_environment(tmp_path / "environment", packages)
+    has = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
+    assert has.returncode == 0, report(has)
+    sources = copy_of_sources(tmp_path / "sources")
+    done = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
+    print(report(done))
+    assert done.returncode != 0 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
+    assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in done.stderr
+    # And then the next sentence, with a torch that has pybind11's headers, is none: see test_build.py.
+
+
+@pytest.mark.slow("builds")
+def test_a_python_that_is_too_old_ends_in_one_sentence(tmp_path: Path) -> None:
+    """Python 3.9 if there is one. Else this one, with a copy that asks for a Python that does not exist yet."""
+    sources = copy_of_sources(tmp_path / "sources")
+    old = next((path for path in Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9")), None) or shutil.which(
+        "/usr/bin/python3.9"
+    )
+    wanted = ">=3.10"
+    if old is None:
+        old, wanted = sys.executable, ">=3.99"
+        pyproject = sources / "pyproject.toml"
+        pyproject.write_text(
+            pyproject.read_text().replace('requires-python = ">=3.10"', f'requires-python = "{wanted}"')
+        )
+    made = run([old, "-m", "venv", tmp_path / "environment"], tmp_path)
+    assert made.returncode == 0, report(made)
+    done = run([tmp_path / "environment" / "bin" / "python", "-m", "pip", "install", "."], sources, CXX="false")
+    print(report(done))
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR: Package")]
+    assert "requires a different Python" in sentence and wanted in sentence

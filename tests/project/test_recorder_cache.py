@@ -1,0 +1,208 @@
+"""Which recorder is loaded: the one in the package if it fits, else one from the cache, else none, with the reason.
+
+No recorder is compiled here: the one of this checkout stands for one that was built on first use, and a compiler that
+does not exist shows that a build was begun. tests/project/test_install.py compiles one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import ROOT
+
+RunProgram = Callable[..., Any]
+
+WITH_ANOTHER_IN_THE_PACKAGE = """
+import json, os, pathlib, shutil, sys
+import torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import _build_info
+from pytorch_alloctrace.recording import building, loading
+target = building.target_of(torch)
+key = building.recorder_key(target, loading._sources())
+name = loading._file_name(target)
+in_package = pathlib.Path(alloctrace.__file__).parent / name
+def put_into(cache):
+    (cache / key).mkdir(parents=True)
+    shutil.copy(in_package, cache / key)
+    return cache / key / name
+def refusal(**options):
+    try:
+        alloctrace.enable("never.alloctrace", **options)
+    except alloctrace.RecorderUnavailableError as error:
+        assert loading.NAME not in sys.modules and not os.path.exists("never.alloctrace")
+        return str(error)
+    raise AssertionError("recorded")
+built_for = dict(_build_info.RECORDER_FOR)
+assert built_for == target._asdict()
+_build_info.RECORDER_FOR = built_for | {"torch": "2.10.0+cu130"}
+"""
+
+
+@pytest.fixture
+def no_compiler(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "temporary").mkdir()
+    return {
+        "CXX": "no-such-compiler",
+        "ALLOCTRACE_CACHE": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
+
+
+def test_a_recorder_for_another_torch_is_never_loaded(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+others = {"torch": "2.4.0", "torch_commit": "0", "cuda": "11.8", "cxx11_abi": False, "python": "3.11.0",
+          "abi": "cpython-39", "libc": "glibc 2.17"}
+for field, value in others.items():
+    _build_info.RECORDER_FOR = built_for | {field: value}
+    print(refusal())
+_build_info.RECORDER_FOR = None
+print(refusal())
+_build_info.RECORDER_FOR = built_for
+alloctrace.enable("now.alloctrace")
+alloctrace.disable()
+""",
+        **no_compiler,
+    )
+    sentence = "recording is not possible: there is no compiler CXX=no-such-compiler: run `unset CXX`"
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 8 and all(line.startswith(sentence) for line in lines), ran.stdout
+    # One line on stderr for each attempt, and nothing else: no traceback of the process that builds.
+    attempts = ran.stderr.splitlines()
+    assert len(attempts) == 8 and all(line.endswith("... failed") for line in attempts), ran.stderr
+
+
+def test_a_recorder_in_the_cache_is_used(run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+with alloctrace.enable("a.alloctrace") as session:
+    kept = torch.ones(54321)
+assert 4 * 54321 in list(session.load().live("end")["nbytes"])
+assert loading.load_recorder().__file__ == str(cached), loading.load_recorder()
+for name in [name for name in sys.modules if name.startswith("pytorch_alloctrace")]:
+    del sys.modules[name]  # as a test-runner or a notebook does that imports a package again
+import pytorch_alloctrace as again
+again.enable("b.alloctrace")
+again.disable()
+""",
+        **no_compiler,
+    )
+    assert ran.stderr == ""
+    # `build` has nothing to do then.
+    assert [path.name for path in tmp_path.glob("cache/*/*")] == [
+        path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")
+    ]
+
+
+def test_the_cache_is_where_the_user_may_write(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+    run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+here = pathlib.Path.cwd()
+def folders(**environment):
+    for variable in ("ALLOCTRACE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        os.environ.pop(variable, None)
+    os.environ.update(environment)
+    return [str(folder) for folder in loading._cache_folders()]
+private = str(here / "temporary" / f"pytorch_alloctrace-{os.getuid()}")
+assert folders(ALLOCTRACE_CACHE="mine", HOME="/h") == [str(here / "mine"), private]
+assert folders(XDG_CACHE_HOME="/x", HOME="/h") == ["/x/pytorch_alloctrace", private]
+assert folders(XDG_CACHE_HOME="relative", HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
+assert folders(HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
+# A folder that cannot be made: the recorder is looked for, and would be built, in the private one.
+os.environ["ALLOCTRACE_CACHE"] = "/proc/none"
+assert loading._writable_folder(key) == pathlib.Path(private, key)
+shutil.rmtree(private)
+assert put_into(next(iter([pathlib.Path(folder) for folder in folders(ALLOCTRACE_CACHE="/proc/none")][1:])))
+assert loading._in_cache(key, target) == pathlib.Path(private, key, name)
+# Others could put something there: not used, and the reason has the next command.
+os.chmod(private, 0o777)
+assert folders(ALLOCTRACE_CACHE="/proc/none") == ["/proc/none"]
+assert "set ALLOCTRACE_CACHE to one that can" in refusal()
+""",
+        **no_compiler,
+    )
+
+
+def test_a_damaged_recorder_is_built_again(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+cached.write_bytes(b"neither a module nor empty")
+print(refusal())
+assert not cached.exists()
+""",
+        **no_compiler,
+    )
+    assert "building the recorder" in ran.stderr and "no-such-compiler" in ran.stdout
+
+
+def test_what_a_torch_must_be(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+torch.__version__ = "2.8.1+cu126"
+print(refusal())
+sys.modules["torch"] = None
+print(refusal())
+sys.platform = "darwin"
+print(refusal())
+""",
+        **no_compiler,
+    )
+    old, missing, elsewhere = ran.stdout.splitlines()
+    assert "torch 2.9 or newer, and this is 2.8.1+cu126: run `pip install --upgrade 'torch>=2.9'`" in old
+    assert "run `pip install 'torch>=2.9'` (reading traces works without it)" in missing
+    assert (
+        "recording needs Linux, and this is darwin" in elsewhere and "`python -m pytorch_alloctrace TRACE`" in elsewhere
+    )
+    assert ran.stderr == ""
+
+
+def test_the_build_sees_nothing_of_the_program(
+    run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]
+) -> None:
+    """The compiler writes down what it finds, in a program that has preloaded libraries, modules in the way of the
+    standard library's, its own ends of children, and a closed stderr."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f"#!/bin/sh\nenv > {tmp_path}/seen; pwd >> {tmp_path}/seen\nls -l /proc/self/fd/ > {tmp_path}/files\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    (tmp_path / "modules").mkdir()
+    for name in ("json", "sitecustomize", "subprocess", "concurrent"):
+        (tmp_path / "modules" / f"{name}.py").write_text("raise SystemExit('a module of the program')\n")
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+import signal
+os.environ["PYTHONPATH"] = os.path.abspath("modules")
+os.environ["PYTHONHOME"] = "/nowhere"
+os.environ["LD_PRELOAD"] = "/nowhere/libpreloaded.so"
+os.environ["LD_LIBRARY_PATH"] = "/kept"
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+secret = open("secret", "w")
+os.set_inheritable(secret.fileno(), True)
+sys.stderr.close()
+print(refusal())
+assert not torch.cuda.is_initialized()
+""",
+        **{**no_compiler, "CXX": str(compiler)},
+    )
+    assert "recording is not possible: the recorder cannot be compiled for torch" in ran.stdout, ran.stdout + ran.stderr
+    seen = (tmp_path / "seen").read_text()
+    assert "LD_LIBRARY_PATH=/kept" in seen and seen.endswith("\n/\n")
+    assert not [line for line in seen.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
+    assert "secret" not in (tmp_path / "files").read_text()
+    (log,) = tmp_path.glob("cache/*/build.log")
+    assert str(log) in ran.stdout and str(compiler) in log.read_text()
+    assert os.listdir(tmp_path / "temporary") == [f"pytorch_alloctrace-{os.getuid()}"]  # no objects are left
