@@ -19,8 +19,7 @@ def write_inside(inside: Inside | None, total: int, screen: Screen, names: SiteN
     for line in inside.lines:
         amount = f"{units.share(line.bytes, total):>5}  {units.size(line.bytes):>9}"
         screen.text(f"{amount:>{column}}    {names.site(line.frame)}", 2, hanging=column + 6, style="dim")
-    option = f"--user-path {inside.package} shows what is inside {inside.package}"
-    screen.text(f"{'':{column}}    {option} line by line", 2, hanging=column + 6, style="dim")
+    screen.text(f"{'':{column}}    --user-path {inside.package} shows all of its lines", 2, style="dim")
 
 
 def inside_data(inside: Inside | None) -> dict[str, Any] | None:

@@ -95,14 +95,11 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
 
 def test_every_face_names_workspaces(run_cuda_program: RunProgram, tmp_path: Path) -> None:
     run_cuda_program(BEGIN + EQUAL_SIZES)
-    for verb in ("diagnose", "peak", "sites", "blocks", "diff --at end"):
-        traces = ["run.alloctrace"] * (2 if verb.startswith("diff") else 1)
-        text = run_command(
-            tmp_path, [*verb.split(), *traces, *(["--all"] if verb.startswith("diff") else [])], {}
-        ).stdout
+    for verb in ("diagnose", "peak", "sites", "blocks", "diff --since 0 --until end"):
+        text = run_command(tmp_path, [*verb.split(), "run.alloctrace"], {}).stdout
         assert WORKSPACE in text, f"{verb}: {text}"
-    told = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"], {}).stdout)
-    ends = [device["end"] for device in told["devices"] if device["device"] == "cuda:0"]
+    data = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"], {}).stdout)
+    ends = [device["end"] for device in data["devices"] if device["device"] == "cuda:0"]
     (site,) = [row for row in ends[0]["sites"] if row["site"]["function"] == WORKSPACE]
     assert site["site"]["filename"] == ""
     assert site["backward_bytes"] == 0
