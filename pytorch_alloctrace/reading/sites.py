@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from .user_code import UserCode, package_of, packages_to_open
+from .user_code import UserCode, can_be_opened, package_of
 
 BY = ("line", "stack", "function", "file")
 NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
@@ -232,10 +232,9 @@ class StackIndex:
     def opened(self) -> npt.NDArray[np.uint32]:
         """The innermost frame of each stack that is in an installed package, other than torch, which the stack's site
         calls; 0 where there is none."""
-        packages = set(packages_to_open(self._file(int(file)) for file in np.unique(self._filename)))
-        is_opened = (
-            np.array([self.package(stack) in packages for stack in range(len(self))], dtype=bool) & ~self.is_user
-        )
+        packages = {int(file): package_of(self._string(int(file))) for file in np.unique(self._filename)}
+        files = [file for file, package in packages.items() if can_be_opened(package)]
+        is_opened = np.isin(self._filename, files) & ~self.is_user
         opened = np.where(is_opened, np.arange(len(self), dtype=np.uint32), np.uint32(0))
         for stack in np.flatnonzero(~is_opened & ~self.is_user):
             opened[stack] = opened[self.parent[stack]]
@@ -243,7 +242,7 @@ class StackIndex:
 
     def package(self, stack_id: int) -> str:
         """The installed package that the innermost frame of a stack is in; "" if it is in none."""
-        return package_of(self._file(int(self._filename[stack_id])))
+        return package_of(self._string(int(self._filename[stack_id])))
 
     @functools.cached_property
     def _names_by_line(self) -> tuple[npt.NDArray[np.intp], pd.DataFrame]:

@@ -21,9 +21,14 @@ def package_of(filename: str) -> str:
     return re.split(r"[/\\]", found["module"])[0].removesuffix(".py") if found else ""
 
 
+def can_be_opened(package: str) -> bool:
+    """Whether an installed package can be looked into, to show what a line that calls it allocates."""
+    return package not in ("", *_NOT_OPENED)
+
+
 def packages_to_open(filenames: Iterable[str]) -> list[str]:
     """The packages of these files that can be looked into, in alphabetical order."""
-    return sorted({package_of(filename) for filename in filenames} - {"", *_NOT_OPENED})
+    return sorted(filter(can_be_opened, {package_of(filename) for filename in filenames}))
 
 
 class UserCode:

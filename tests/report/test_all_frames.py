@@ -36,7 +36,13 @@ except torch.OutOfMemoryError:
     pass
 alloctrace.disable()
 """
-WHOLE = ("linear.py", "in Module._call_impl", "in Module._wrapped_call_impl", "program.py:7 in keep", "program.py:11 in train")
+WHOLE = (
+    "linear.py",
+    "in Module._call_impl",
+    "in Module._wrapped_call_impl",
+    "program.py:7 in keep",
+    "program.py:11 in train",
+)
 VERBS = ("leaks", "peak", "sites", "blocks", "oom", "fragmentation")
 
 

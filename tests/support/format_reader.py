@@ -153,7 +153,9 @@ class Names:
             innermost, code, instruction = self.frames[innermost]
             name, qualified, filename, first_line, table_kind, table = self.codes[code]
             line = line_of(table_kind, table, first_line, instruction)
-            found.append((self.strings[qualified or name], self.strings[filename], line, self.sources.get((filename, line))))
+            found.append(
+                (self.strings[qualified or name], self.strings[filename], line, self.sources.get((filename, line)))
+            )
         return found
 
 

@@ -26,7 +26,8 @@ std::atomic<std::uintptr_t> code_begin{0}, code_end{0};
 #if ALLOCTRACE_KNOWS_WORKSPACES
 
 // What is called with address and name of each workspace must neither allocate from torch nor wait. False if torch is
-// just changing one of its maps, and after that nothing is known.
+// just changing one of its maps: not all were visited. (A child that is forked while a map's lock is held inherits it
+// so; torch does not let it use CUDA, and nothing else takes the lock.)
 template <typename Visit>
 bool visit_workspaces(Visit visit) {
   using Map = at::cuda::WorkspaceMapWithMutex;

@@ -47,8 +47,8 @@ def look_inside(stacks: StackIndex, held: pd.DataFrame, stack_id: int, total: in
     held: what each stack holds, with stack_id, live_bytes, live_blocks.
     """
     held = held[held["live_bytes"] > 0]
-    line = stacks.key(stack_id, "line")
-    held = held[[stacks.key(int(stack), "line") == line for stack in held["stack_id"]]]
+    sites = stacks.site[held["stack_id"].to_numpy(np.int64)]
+    held = held[(sites > 0) & (stacks.lines[sites] == stacks.lines[stacks.site[stack_id]])]
     size = int(held["live_bytes"].sum())
     if size < WORTH_OPENING * total or not stacks.is_user[stacks.representative(stack_id)]:
         return None
