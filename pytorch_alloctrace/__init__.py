@@ -22,6 +22,7 @@ from .errors import (
     RecorderUnavailableError,
     SessionError,
     TraceError,
+    UserPathError,
 )
 from .recording.session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
 
@@ -45,6 +46,7 @@ __all__ = [
     "SessionError",
     "Trace",
     "TraceError",
+    "UserPathError",
     "compare",
     "disable",
     "enable",

@@ -27,5 +27,14 @@ class IncompleteTraceWarning(UserWarning):
     """Part of a trace is missing: what is read from it may be wrong about the rest."""
 
 
+class UserPathError(AlloctraceError):
+    """No file of a trace is in one of the ``user_paths``."""
+
+    def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.paths = paths
+        """Those that name no file."""
+
+
 class MissingPackageError(AlloctraceError):
     """An optional package is not installed."""

@@ -35,11 +35,13 @@ def load(
 ) -> Trace:
     """Opens a trace, whole or damaged, together with the spool of a recording that was killed or still runs.
 
-    spool: where the spool is, if it was moved away from the trace. user_paths: files or folders whose code counts as
-    the user's own although it is installed. progress: called now and then with a share from 0 to 1.
+    spool: where the spool is, if it was moved away from the trace. user_paths: files, folders or packages
+    ("transformers") whose code counts as the user's own although it is installed. progress: called now and then with a
+    share from 0 to 1.
 
-    Raises TraceError for a file that is not there, is not a trace, or is of a newer format. Damage does not raise: it
-    warns (IncompleteTraceWarning), and `Trace.integrity` says what is missing.
+    Raises TraceError for a file that is not there, is not a trace, or is of a newer format; UserPathError if no file of
+    the trace is in one of `user_paths`. Damage does not raise: it warns (IncompleteTraceWarning), and `Trace.integrity`
+    says what is missing.
     """
     trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
     if not trace.integrity.whole:

@@ -11,11 +11,12 @@ from ..reading.integrity import Integrity
 from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
-from ..reading.sites import SiteBytes, top_sites
+from ..reading.sites import SiteBytes, group_stacks, top_sites
 from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, find_leaks
+from .usage.inside import Inside, look_inside
 
 
 class LeaksAnswer(enum.Enum):
@@ -58,6 +59,8 @@ class Holding:
     step: int | None
     sites: tuple[SiteBytes, ...]
     """The lines that hold the most."""
+    insides: tuple[Inside | None, ...]
+    """For each of these, what is inside the package that it calls."""
     more_sites: int
     """Further lines that hold something."""
     more_bytes: int
@@ -167,7 +170,8 @@ def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within:
 def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> Holding:
     """At a peak, or at the end of the trace."""
     event, time_ns = (None, trace.end_ns) if peak is None else (peak.seq, peak.time_ns)
-    sites = trace.sites("end" if event is None else event, device=device)
+    held = trace.stack_totals("end" if event is None else event, device=device)
+    sites = group_stacks(trace.stacks, held, "line")
     shown = top_sites(sites, top)
     total = int(sites["live_bytes"].sum())
     return Holding(
@@ -177,6 +181,7 @@ def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> 
         seconds=_seconds(trace, time_ns),
         step=None if event is None else trace.positions.step_at(event),
         sites=shown,
+        insides=tuple(look_inside(trace.stacks, held, site.stack_id, total) for site in shown),
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
         more_bytes=total - sum(site.bytes for site in shown),
     )

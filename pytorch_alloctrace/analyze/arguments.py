@@ -94,8 +94,9 @@ class VerbParser(argparse.ArgumentParser):
             "--user-path",
             action="append",
             default=[],
-            metavar="PATH",
-            help="treat this file or folder as your own code although it is installed (repeatable)",
+            metavar="NAME",
+            help="treat this file, folder or package (transformers) as your own code although it is installed "
+            "(repeatable)",
         )
 
     def _explain(self, note: str) -> None:

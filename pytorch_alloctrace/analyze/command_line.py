@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from .. import __version__
-from ..errors import AlloctraceError, TraceError
+from ..errors import AlloctraceError, TraceError, UserPathError
+from ..reading.recorded import Progress
 from ..report.incomplete import write_incomplete
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
@@ -144,15 +145,16 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
     console = Console()
     with SlowProgress(Console(stderr=True)) as progress:
-        # Relative to here if it is here; a path of the machine where the trace was made stays what it is.
-        user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
         if options.spool is not None and not os.path.exists(options.spool):
             raise TraceError(f"there is no spool {options.spool!r}: give the file that lay next to the trace")
         spools = [options.spool, *[None] * (len(options.traces) - 1)]
         traces = [
-            Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+            _load(path, spool, options.user_path, progress, len(spools) > 1)
             for path, spool in zip(options.traces, spools, strict=True)
         ]
+        for path in options.user_path:
+            if not any(path in trace.user_paths for trace in traces):
+                Trace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
         known = list(dict.fromkeys(device for trace in traces for device in trace.devices))
         wanted = [options.device] if isinstance(options.device, str) else options.device or []
         unknown = [device for device in wanted if device not in known]
@@ -173,3 +175,15 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
 def _say_incomplete(query: Query, verb: Verb, screen: Screen) -> None:
     for trace in query.traces:
         write_incomplete(trace.integrity, verb.if_cut, screen, trace.path if len(query.traces) > 1 else "")
+
+
+def _load(
+    path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, is_one_of_several: bool
+) -> Trace:
+    """A trace; one of several need not have all of the user paths."""
+    try:
+        return Trace(path, spool=spool, user_paths=user_paths, progress=progress)
+    except UserPathError as error:
+        if not is_one_of_several:
+            raise
+        return Trace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])

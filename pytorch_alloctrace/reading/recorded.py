@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from ..errors import PositionError
+from ..errors import PositionError, UserPathError
 from .driver import driver_memory
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name
@@ -21,6 +21,7 @@ from .positions import PEAKS, Position, PositionTable, Range, time_of
 from .replay import POINTS, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
+from .user_code import UserCode, packages_to_open
 
 EVENT_COLUMNS = (
     *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id", "step"),
@@ -55,7 +56,24 @@ class RecordedTrace:
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
         """What the trace has and what is missing from it."""
-        self._user_paths = tuple(user_paths)
+        self.user_paths = tuple(user_paths)
+        """Files, folders and packages whose code counts as the user's own although it is installed."""
+        self._code = self._user_code(user_paths)
+
+    def _user_code(self, user_paths: Sequence[str]) -> UserCode:
+        prefixes, folder = self.header.get("library_prefixes", []), self.header.get("working_directory", "")
+        code = UserCode(prefixes, user_paths, folder)
+        if user_paths:
+            files = self._reader.stack_table()["filename"]
+            names = [self._reader.string(int(file)) for file in np.unique(files)]
+            if unmatched := code.unmatched(names):
+                there = ", ".join(packages_to_open(names)) or "none but torch"
+                raise UserPathError(
+                    f"no file of the trace is in {unmatched[0]!r}: name a file, a folder or a package "
+                    f"(installed packages that the trace has: {there})",
+                    tuple(unmatched),
+                )
+        return code
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {self.integrity.events:,} events, {self.integrity.state}>"
@@ -225,7 +243,7 @@ class RecordedTrace:
     @functools.cached_property
     def stacks(self) -> StackIndex:
         """The stacks, and the site of each."""
-        return StackIndex(self._reader, self.header.get("library_prefixes", []), self._user_paths)
+        return StackIndex(self._reader, self._code)
 
     def frames(self, stack_id: int) -> list[Frame]:
         """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
@@ -274,14 +292,16 @@ class RecordedTrace:
 
         Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
         it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
-        birth_ns, step (of birth); site, filename, line, function (as in `sites`).
+        birth_ns, step (of birth); site, filename, line, function (as in `sites`). birth_seq, birth_ns and step are <NA>
+        for a block that was there before the recording.
 
         Raises PositionError for a position that the trace does not have.
         """
         blocks = self.replay.live(self.first_event_after(at, device), device)
         blocks["node_type"] = self._node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
-        return blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
+        blocks = blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
+        return _without_births(blocks, ("birth_seq", "birth_ns", "step"))
 
     def blocks(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The blocks of the allocator at a position, including the free ones, by address.
@@ -289,13 +309,14 @@ class RecordedTrace:
         at, device: as in `live`. Columns: device, segment (its address; 0 if the allocator reports none), address,
         nbytes (after rounding), requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch
         has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
-        step, site, filename, line, function, as in `live`. (A block older than the recording was born when it began.)
+        step, site, filename, line, function, as in `live`.
         """
         table = self.replay.blocks(self.first_event_after(at, device), device)
         table["node_type"] = self._node_types(table["node_type"].to_numpy())
         is_free = (table["state"] == "inactive").to_numpy(bool)
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
-        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
+        table = table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
+        return _without_births(table, ("birth_seq", "birth_ns", "age_ns", "step"))
 
     def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The segments of torch's CUDA allocator at a position, as `torch.cuda.memory_snapshot()` lists them.
@@ -440,6 +461,13 @@ class RecordedTrace:
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
+
+
+def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame:
+    """The blocks with <NA> in these columns where they are older than the recording, and without the column that says
+    so."""
+    is_older = blocks.pop("older").to_numpy(bool)
+    return blocks.assign(**{name: blocks[name].astype("Int64").mask(is_older) for name in births})
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -29,11 +29,11 @@ SEGMENT_COLUMNS = (
     "is_expandable",
 )
 _MADE = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
-"""For a block in use: what made it, and when."""
-BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns")
+"""For a block in use: what made it, and when. `older`: it was there before the recording, which began at its birth."""
+BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns", "older")
 ADDRESSES = {"address", "segment"}
 """Columns that are unsigned; all other integers are int64, because unsigned ones wrap where they are subtracted."""
-LIVE_COLUMNS = ("address", "nbytes", "device", *_MADE)
+LIVE_COLUMNS = ("address", "nbytes", "device", *_MADE, "older")
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; the timeline has the value of each at an interval's end, and the lowest and highest within it."""
 

@@ -1,15 +1,19 @@
 """From stacks to sites: where the user's own code allocated.
 
 A site is the innermost frame of the user's own code: not torch, not an installed package, not the standard library,
-not frozen modules. Stacks that differ only inside libraries are one site. Where a stack has no frame of user code, its
-innermost frame stands in, and `user` is False.
+not generated code (see `user_code`). Stacks that differ only inside libraries are one site. Where a stack has no frame
+of user code, its innermost frame stands in, and `user` is False.
+
+What no line explains has stacks of its own, without frames, whose numbers follow those of the others: memory that was
+there before the recording, what a library keeps for itself ("cuBLAS workspace"), and what a node of autograd allocated
+whose line of forward is unknown. Each is a site, named by `function`, with no file.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Hashable, Mapping, Sequence
+import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
+from .user_code import UserCode, can_be_opened, package_of
 
 BY = ("line", "stack", "function", "file")
 NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
@@ -34,13 +39,18 @@ class Frame:
     """One call in a stack."""
 
     function: str
-    """The name that traceback prints."""
+    """The qualified name ("Block.forward"); the plain one in a trace of Python 3.10."""
     filename: str
-    """As the code object has it."""
+    """As the code object has it; of a notebook cell "In[3]"."""
     line: int
     """From 1."""
     source: str | None = None
     """Text of the line; None where the trace does not have it."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the function's name."""
+        return self.function.rpartition(".")[2]
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line} in {self.function}"
@@ -51,15 +61,20 @@ class Site:
     """Where the user's code allocated."""
 
     filename: str
-    """Empty where no stack is known."""
+    """Empty where no line is known."""
     line: int
-    """From 1; 0 where no stack is known."""
+    """From 1; 0 where no line is known."""
     function: str
-    """The name that traceback prints."""
+    """The qualified name; where no line is known, what is known instead ("cuBLAS workspace"), or empty."""
     source: str | None
     """Text of the line; None where the trace does not have it."""
     user: bool
     """False: the stack has no frame of user code, and its innermost frame stands in."""
+
+    @property
+    def is_workspace(self) -> bool:
+        """No line: memory that a library keeps for itself."""
+        return not self.filename and self.function.endswith(" workspace")
 
     @classmethod
     def of_stack(cls, stacks: StackIndex, stack_id: int) -> Site:
@@ -81,33 +96,34 @@ class SiteBytes:
     """The part of `bytes` that backward allocated for this line."""
 
 
-def is_user_file(filename: str, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()) -> bool:
-    """Whether a file is the user's own code; files and folders in `user_paths` always are."""
-    # A folder means its contents, not other names that begin like it: lib does not match library.
-    if any(filename == path or filename.startswith(path.rstrip(os.sep) + os.sep) for path in user_paths):
-        return True
-    if not filename or filename.startswith("<frozen "):
-        return False
-    return not any(filename.startswith(prefix) for prefix in library_prefixes)
+BEFORE_RECORDING = "before the recording"
+"""What stands for the stack of blocks that were there when the recording began."""
+NO_STACK = "(no Python stack)"
 
 
 class StackIndex:
     """The stacks of a trace: their frames, and the site of each. Stack 0 means that no stack is known."""
 
-    def __init__(
-        self, reader: _replay.TraceReader, library_prefixes: Sequence[str], user_paths: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, reader: _replay.TraceReader, code: UserCode) -> None:
         self._reader = reader
         table: dict[str, npt.NDArray[Any]] = reader.stack_table()
-        self.parent = table["parent"]
-        self._name = table["name"]
-        self._filename = table["filename"]
-        self._line = table["line"]
-        self._strings: dict[int, str] = {}
-        user_by_file = {
-            int(file): is_user_file(self._string(int(file)), library_prefixes, user_paths)
-            for file in np.unique(self._filename)
+        labels = reader.stack_labels()
+        self._with_frames = len(table["parent"])
+        self._labels = {self._with_frames + number: _label(*label) for number, label in enumerate(labels)}
+        self._of_nodes = {
+            name: self._with_frames + number for number, (kind, name) in enumerate(labels) if kind == "node" and name
         }
+        self.library = frozenset(
+            self._with_frames + number for number, (kind, _) in enumerate(labels) if kind == "library"
+        )
+        """The stacks that stand for what libraries keep for themselves."""
+        made = {name: np.append(column, np.zeros(len(labels), column.dtype)) for name, column in table.items()}
+        self.parent = made["parent"]
+        self._name = np.where(made["qualified_name"] > 0, made["qualified_name"], made["name"])
+        self._filename = made["filename"]
+        self._line = made["line"]
+        self._strings: dict[int, str] = {}
+        user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
         self.site = self._sites()
@@ -128,17 +144,39 @@ class StackIndex:
             text = self._strings[identifier] = self._reader.string(identifier)
         return text
 
+    def _file(self, identifier: int) -> str:
+        """The name of a file as it is shown: of a notebook cell "In[3]"."""
+        return self._cells.get(identifier) or self._string(identifier)
+
+    @functools.cached_property
+    def _cells(self) -> dict[int, str]:
+        """Notebook cells by file. Their numbers are IPython's if the recorder could ask for them; otherwise the name of
+        the file says nothing but that it is a cell, and they are counted in the order in which they appear."""
+        found: dict[int, str] = {}
+        for file in np.unique(self._filename).tolist():
+            name = self._string(file)
+            old = re.match(r"<ipython-input-(\d+)-", name)
+            if old or re.search(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", name):
+                number = f"In[{old[1]}]" if old else f"cell#{len(found) + 1}"
+                found[file] = self._reader.source(file, 0) or number
+        return found
+
     def frame(self, stack_id: int) -> Frame:
         """The innermost frame of a stack."""
+        if stack_id in self._labels:
+            return Frame(self._labels[stack_id], "", 0)
         filename, line = int(self._filename[stack_id]), int(self._line[stack_id])
         return Frame(
-            self._string(int(self._name[stack_id])), self._string(filename), line, self._reader.source(filename, line)
+            self._string(int(self._name[stack_id])), self._file(filename), line, self._reader.source(filename, line)
         )
 
     def frames(self, stack_id: int) -> list[Frame]:
-        """All frames, innermost first; none for stack 0. Raises IndexError for a stack that the trace does not have."""
+        """All frames, innermost first; none for stack 0, and for what stands for a stack. Raises IndexError for a stack
+        that the trace does not have."""
         if not 0 <= stack_id < len(self):
-            raise IndexError(f"the trace has no stack {stack_id}: stacks count from 1 to {len(self) - 1}")
+            raise IndexError(f"the trace has no stack {stack_id}: stacks count from 1 to {self._with_frames - 1}")
+        if stack_id in self._labels:
+            return []
         found = []
         while stack_id:
             found.append(self.frame(stack_id))
@@ -151,6 +189,8 @@ class StackIndex:
 
     def key(self, stack_id: int, by: str) -> tuple[Any, ...]:
         """What the stacks of one group have in common."""
+        if stack_id in self._labels:
+            return (self._labels[stack_id],)
         frame = self.representative(stack_id)
         file = int(self._filename[frame])
         if by == "line":
@@ -164,7 +204,10 @@ class StackIndex:
     def describe(self, stack_id: int, by: str) -> dict[str, Any]:
         """NAME_COLUMNS of the group that a stack belongs to."""
         if stack_id == 0:
-            return dict(zip(NAME_COLUMNS, ("(no Python stack)", "", 0, "", None, False), strict=True))
+            return dict(zip(NAME_COLUMNS, (NO_STACK, "", 0, "", None, False), strict=True))
+        if stack_id in self._labels:
+            label = self._labels[stack_id]
+            return dict(zip(NAME_COLUMNS, (label, "", 0, label, None, False), strict=True))
         representative = self.representative(stack_id)
         frame = self.frame(representative)
         line = frame.line if by in ("line", "stack") else 0
@@ -181,11 +224,33 @@ class StackIndex:
         }
 
     @functools.cached_property
+    def lines(self) -> npt.NDArray[np.int64]:
+        """A number for the line that each stack's innermost frame is at: the same for the same line."""
+        return (self._filename.astype(np.int64) << 32) + self._line.astype(np.int64)
+
+    @functools.cached_property
+    def opened(self) -> npt.NDArray[np.uint32]:
+        """The innermost frame of each stack that is in an installed package, other than torch, which the stack's site
+        calls; 0 where there is none."""
+        packages = {int(file): package_of(self._string(int(file))) for file in np.unique(self._filename)}
+        files = [file for file, package in packages.items() if can_be_opened(package)]
+        is_opened = np.isin(self._filename, files) & ~self.is_user
+        opened = np.where(is_opened, np.arange(len(self), dtype=np.uint32), np.uint32(0))
+        for stack in np.flatnonzero(~is_opened & ~self.is_user):
+            opened[stack] = opened[self.parent[stack]]
+        return opened.astype(np.uint32)
+
+    def package(self, stack_id: int) -> str:
+        """The installed package that the innermost frame of a stack is in; "" if it is in none."""
+        return package_of(self._string(int(self._filename[stack_id])))
+
+    @functools.cached_property
     def _names_by_line(self) -> tuple[npt.NDArray[np.intp], pd.DataFrame]:
         """The number of each stack's line of code, and NAME_COLUMNS of each line."""
         frames = np.where(self.site > 0, self.site, np.arange(len(self), dtype=np.uint32))
-        keys = (self._filename[frames].astype(np.int64) << 32) + self._line[frames].astype(np.int64)
+        keys = self.lines[frames]
         keys[0] = np.iinfo(np.int64).min  # no stack is a line of its own
+        keys[self._with_frames :] = np.iinfo(np.int64).min + 1 + np.arange(len(self._labels))
         _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
         return numbers, pd.DataFrame([self.describe(int(stack), "line") for stack in first], columns=[*NAME_COLUMNS])
 
@@ -206,6 +271,28 @@ class StackIndex:
             codes = codes[rows] if unknown is None else np.where(unknown, -1, codes[rows])
             made[column] = pd.Categorical.from_codes(codes, categories=texts).remove_unused_categories()
         return made
+
+    def makers(self, events: pd.DataFrame) -> npt.NDArray[np.int64]:
+        """The stack of each alloc as `Trace.live` has it: its own, else of the forward that caused it, else what stands
+        for one. events: with seq, address, stack_id, forward_stack_id, node_type."""
+        made = events[["stack_id", "forward_stack_id"]].max(axis=1).to_numpy(np.int64)  # only one of the two is known
+        of_node = events["node_type"].map(self._of_nodes).fillna(0).to_numpy(np.int64)
+        made = np.where(made == 0, of_node, made)
+        for event, address, stack in self._reader.library_blocks():
+            made[((events["seq"] == event) & (events["address"] == address)).to_numpy(bool)] = stack
+        return made
+
+
+def _label(kind: str, name: str) -> str:
+    """What stands for a stack, in words. kind, name: see `TraceReader.stack_labels`."""
+    if kind == "before":
+        return BEFORE_RECORDING
+    return f"{node_name(name)}, line of forward unknown" if kind == "node" else name
+
+
+def node_name(node_type: str) -> str:
+    """The type of an autograd node, without its namespaces: "MmBackward0"."""
+    return re.sub(r"^.*::", "", node_type)
 
 
 class SiteNumbers:

@@ -16,6 +16,9 @@ ENVIRONMENT_ALLOWED = (
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_CUBLASLT_UNIFIED_WORKSPACE",
     "OMP_NUM_THREADS",
     "RANK",
     "LOCAL_RANK",
@@ -24,6 +27,9 @@ ENVIRONMENT_ALLOWED = (
     "SLURM_PROCID",
 )
 """The environment variables that go into the trace. Others may hold secrets."""
+
+GENERATED_CODE = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""The environment variables that name folders of generated code."""
 
 
 def cuda_is_initialised() -> bool:
@@ -56,8 +62,19 @@ def library_prefixes() -> list[str]:
     if torch is not None and torch.__file__:
         folders.add(os.path.dirname(torch.__file__))
     folders.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    # Where torch.compile and triton write what they generate, if the program chose the folder.
+    folders.update(os.path.abspath(os.environ[name]) for name in GENERATED_CODE if os.environ.get(name))
     folders.update([os.path.realpath(folder) for folder in folders])
     return sorted(folder.rstrip(os.sep) + os.sep for folder in folders)
+
+
+def cell_name(filename: str) -> str | None:
+    """What IPython calls the notebook cell that it compiled under this file name: "In[3]"; None for anything else."""
+    try:
+        named: tuple[str, str] | None = sys.modules["IPython"].get_ipython().compile.format_code_name(filename)
+        return named[1] if named and named[0] == "Cell" else None
+    except Exception:  # no IPython, an older one, or one whose compiler was replaced
+        return None
 
 
 def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

@@ -121,6 +121,9 @@ class Session:
         for filename, line, text in known:
             if text:
                 self._recorder.add_source_line(filename, line, text)
+        for filename in {filename for filename, _, _ in known}:
+            if cell := program.cell_name(filename):
+                self._recorder.add_source_line(filename, 0, cell)
         return bool(self._recorder.flush()) if known else written
 
     def _stop(self, reason: str) -> None:

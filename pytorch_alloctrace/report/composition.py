@@ -2,20 +2,24 @@
 
 JSON is an object: device, at, since and until (the range whose peak it is; null: the whole run), measure and bytes (of
 the peak; else null), seq (the state is that after this event), time_ns (since 1970-01-01 UTC), step, requested,
-reserved (null if unknown), by, composition (a list of objects, see `Trace.composition`). CSV is the composition. Sizes
+reserved (null if unknown), by, composition (a list of objects, see `Trace.composition`; by line also inside: see
+`inside_data`). CSV is the composition. Sizes
 in bytes, shares from 0 to 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
+from ..analysis.usage.inside import Inside
 from ..analysis.usage.live_memory import LiveMemory
 from ..reading.sites import BY
 from . import units
+from .inside import inside_data, write_inside
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .tables import records, rows, site_of
@@ -41,7 +45,10 @@ def composition_data(shown: LiveMemory, top: int) -> dict[str, Any]:
         "requested": shown.requested,
         "reserved": shown.reserved,
         "by": shown.by,
-        "composition": records(shown.composition.head(top)),
+        "composition": [
+            {**row, "inside": inside_data(shown.insides.get(number))} if shown.by == "line" else row
+            for number, row in enumerate(records(shown.composition.head(top)))
+        ],
     }
 
 
@@ -63,16 +70,18 @@ def write_composition(shown: LiveMemory, begin_ns: int, screen: Screen, names: S
     if shown.peak is not None:
         reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} was reserved"
         screen.text(f"The program requested {units.size(shown.requested)} in {blocks}{reserved}.", len(label) + 2)
-    write_table(shown.composition, shown.by, screen, names, top)
+    write_table(shown.composition, shown.by, screen, names, top, shown.insides)
     if shown.peak is not None and shown.by in BY:
         for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
             screen.blank()
             screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
-            write_table(table, name, screen, names, top)
+            write_table(table, name, screen, names, top, {})
 
 
-def write_table(table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int) -> None:
-    """The rows of a composition; of sites the first `top`, and what is left in one line."""
+def write_table(
+    table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int, insides: Mapping[int, Inside]
+) -> None:
+    """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row."""
     total = int(table["bytes"].sum())
     if by not in BY:
         width = max(min(screen.width - _BARS, 40), 4)
@@ -81,7 +90,7 @@ def write_table(table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, 
             amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
             screen.text(Text.assemble(f"{amount}  {row[by]:<16}  ", (bar, "green")))
         return
-    for row in rows(table.head(top)):
+    for number, row in enumerate(rows(table.head(top))):
         site = site_of(row)
         name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
         notes = [units.counted(int(row["blocks"]), "block")]
@@ -93,6 +102,7 @@ def write_table(table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, 
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
         screen.entry(amount, f"{name} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
+        write_inside(insides.get(number), total, screen, names, _COLUMN)
     rest = table.iloc[top:]
     if len(rest):
         left = int(rest["bytes"].sum())

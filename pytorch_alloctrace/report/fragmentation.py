@@ -84,7 +84,9 @@ def write_pinners(found: Fragmentation, screen: Screen, names: SiteNames, indent
         screen.frames(names.stack(int(row["stack_id"])), indent + 2)
         born = "" if pd.isna(row["step"]) else f", allocated in step {row['step']}"
         oldest = "" if row["blocks"] == 1 else "the oldest is "
-        age = f"{oldest}{units.duration(row['oldest_age_ns'] / 1e9)} old{born}"
+        is_older = pd.isna(row["oldest_age_ns"])
+        old = "from before the recording" if is_older else f"{units.duration(row['oldest_age_ns'] / 1e9)} old"
+        age = f"{oldest}{old}{born}"
         where = units.counted(int(row["ranges"]), held)
         screen.text(f"{age}, in {where}", indent + 2, style="dim")
 

@@ -94,6 +94,11 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
         sentences.append(_forecast(leak))
     if not kept_at_end:
         sentences.append("It was freed after the last step, when whatever held it went away.")
+    if leak.line.is_workspace:
+        sentences.append(
+            "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: use the same threads "
+            "and streams again."
+        )
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences

@@ -83,9 +83,8 @@ def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, nam
         largest = held.nlargest(top, "nbytes", keep="first")
         for row in rows(largest):
             site = Site.of_stack(trace.stacks, int(row["stack_id"]))
-            facts = (
-                f"{units.size(row['nbytes']):>9}  {row['address']:#x}  {units.duration(row['age_ns'] / 1e9):>10} old"
-            )
+            age = "no age" if pd.isna(row["age_ns"]) else f"{units.duration(row['age_ns'] / 1e9)} old"
+            facts = f"{units.size(row['nbytes']):>9}  {row['address']:#x}  {age:>14}"
             pending = "  waits for a stream" if row["state"] == "active_pending_free" else ""
             screen.text(f"{facts}  {names.site(site)}{pending}", 2, hanging=13)
             source = names.source(site)

@@ -6,7 +6,7 @@ import os
 import re
 
 from ..analysis.summary import Program
-from ..reading.sites import Frame, Site, SiteBytes
+from ..reading.sites import NO_STACK, Frame, Site, SiteBytes
 from . import units
 from .stacks import Frames
 
@@ -37,7 +37,7 @@ class SiteNames:
     def site(self, code: Site | Frame) -> str:
         """Where it is: "train.py:41 in train"."""
         if not code.filename:
-            return "(no Python stack)"
+            return printable(code.function) or NO_STACK
         # "<module>" says nothing that the file's name does not.
         inside = f" in {printable(code.function)}" if code.function and code.function != "<module>" else ""
         library = " (library code; no user code called it)" if isinstance(code, Site) and not code.user else ""

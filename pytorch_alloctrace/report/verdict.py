@@ -24,13 +24,14 @@ findings: a list, the most pressing first
     sites (site, stack_id, bytes_per_unit, bytes, blocks)
 devices: a list, the highest peak first
     device, allocations, bytes_allocated
-    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id), more_sites,
-        more_bytes
+    peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id; inside: null,
+        or what the line calls in an installed package: see `inside_data`), more_sites, more_bytes
     growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
     bytes_per_step, seconds_per_step, samples
     growing: site, stack_id, before_bytes, after_bytes, bytes_per_unit
     leaks_judged, live_bytes_over_time (the highest of each of a number of equal intervals)
-a site: filename, line, function, source, user (false: library code, since no user code called it)
+a site: filename, line, function, source, user (false: library code, since no user code called it); where no line is
+    known, filename is empty and function says what is known instead ("cuBLAS workspace", "before the recording")
 a frame: function, filename, line, source
 frames: with --all-frames, in whatever has a stack_id: all its frames, innermost first
 """
@@ -53,6 +54,7 @@ from . import units
 from .conditions import condition_finding
 from .finding import Finding
 from .incomplete import IN_DIAGNOSIS, LABEL, effects
+from .inside import inside_data, write_inside
 from .leaks import explanation, leak_data, leak_findings, write_leak
 from .oom import oom_finding
 from .screen import Screen
@@ -260,11 +262,13 @@ def _holding(
     if holding.sites and not any(site.site.filename for site in holding.sites):
         reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
         screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
-        return
-    for site in holding.sites:
+        if not any(site.site.function for site in holding.sites):
+            return
+    for site, inside in zip(holding.sites, holding.insides, strict=True):
         amount = f"{units.share(site.bytes, holding.bytes):>5}  {units.size(site.bytes):>9}"
         name, frames = names.holder(site), names.stack(site.stack_id)
         screen.entry(amount, name, names.source(site.site), 0, _SIZE_COLUMN + 5, frames=frames)
+        write_inside(inside, holding.bytes, screen, names, _SIZE_COLUMN + 5)
     if holding.more_sites:
         amount = f"{units.share(holding.more_bytes, holding.bytes):>5}  {units.size(holding.more_bytes):>9}"
         screen.text(f"{amount}  in {units.counted(holding.more_sites, 'more line')}", style="dim")
@@ -387,8 +391,9 @@ def _holding_data(holding: Holding) -> dict[str, Any]:
                 "backward_bytes": site.backward_bytes,
                 "blocks": site.blocks,
                 "stack_id": site.stack_id,
+                "inside": inside_data(inside),
             }
-            for site in holding.sites
+            for site, inside in zip(holding.sites, holding.insides, strict=True)
         ],
         "more_sites": holding.more_sites,
         "more_bytes": holding.more_bytes,

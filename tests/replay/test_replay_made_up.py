@@ -94,9 +94,10 @@ def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
         event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB, node_sequence=1) for part in (0, 1)
     ]
     trace = load(tmp_path, [*rows, *freed(BEGIN, MIB)])
-    before, after = trace.live(at=3), trace.live()
+    before, after = trace.replay.live(4), trace.replay.live(trace.end_seq)
     assert before["birth_seq"].is_unique and len(before) == 2
     assert set(before["birth_seq"]) - set(after["birth_seq"]) == {before["birth_seq"].min()}
+    assert trace.live()["birth_seq"].isna().all()  # older than the recording
     assert trace.stack_totals()["allocations"].sum() == 0 and trace.stack_totals()["live_blocks"].sum() == 1
 
 
@@ -141,6 +142,9 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
         assert part.equals(expected.reset_index(drop=True)), (since, until)
     for position in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
         live = trace.live(at=position)
-        own, forward = (allocs.loc[live["birth_seq"], name].to_numpy() for name in ("stack_id", "forward_stack_id"))
-        assert live["stack_id"].tolist() == np.maximum(own, forward).tolist()
+        births = live["birth_seq"].to_numpy(np.int64)
+        own, forward = (allocs.loc[births, name].to_numpy() for name in ("stack_id", "forward_stack_id"))
+        made = np.maximum(own, forward)
+        assert live["stack_id"].to_numpy()[made > 0].tolist() == made[made > 0].tolist()
+        assert live["function"][made == 0].str.endswith("line of forward unknown").all()
         assert live["backward"].tolist() == (forward != 0).tolist() and live["backward"].any()

@@ -36,7 +36,13 @@ except torch.OutOfMemoryError:
     pass
 alloctrace.disable()
 """
-WHOLE = ("linear.py", "in _call_impl", "in _wrapped_call_impl", "program.py:7 in keep", "program.py:11 in train")
+WHOLE = (
+    "linear.py",
+    "in Module._call_impl",
+    "in Module._wrapped_call_impl",
+    "program.py:7 in keep",
+    "program.py:11 in train",
+)
 VERBS = ("leaks", "peak", "sites", "blocks", "oom", "fragmentation")
 
 
@@ -99,9 +105,9 @@ def test_of_a_comparison(folder: Path) -> None:
     [gone] = json.loads(
         run_analyze(folder, "diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
     )
-    assert gone["change"] < 0 and all(row["frames"] for row in gone["changes"])
+    assert gone["change"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
-    assert "in _wrapped_call_impl" in run_analyze(folder, *positions)
+    assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())
     assert json.loads(run_analyze(folder, *positions, "--json"))[0]["changes"][0]["frames"]
 
 

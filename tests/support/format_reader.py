@@ -147,13 +147,15 @@ class Names:
                 self.sources[filename, line] = record.text()
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
-        """Name, filename, line and source of each frame, innermost first."""
+        """Qualified name, filename, line and source of each frame, innermost first."""
         found = []
         while innermost:
             innermost, code, instruction = self.frames[innermost]
-            name, _, filename, first_line, table_kind, table = self.codes[code]
+            name, qualified, filename, first_line, table_kind, table = self.codes[code]
             line = line_of(table_kind, table, first_line, instruction)
-            found.append((self.strings[name], self.strings[filename], line, self.sources.get((filename, line))))
+            found.append(
+                (self.strings[qualified or name], self.strings[filename], line, self.sources.get((filename, line)))
+            )
         return found
 
 

@@ -1,5 +1,7 @@
 #include "definitions.h"
 
+#include <algorithm>
+
 #include "line_table.h"
 
 namespace alloctrace {
@@ -112,6 +114,14 @@ void put_device(Bytes& out, const DeviceRecord& device) {
   });
 }
 
+void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name) {
+  put_record(out, DefinitionType::kLibraryBlock, [&](Bytes& fields) {
+    put_varint(fields, event);
+    put_varint(fields, address);
+    put_text(fields, name);
+  });
+}
+
 void Definitions::add(const std::uint8_t* records, std::size_t size) {
   ByteReader reader(records, size);
   while (!reader.done()) {
@@ -200,6 +210,16 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       device.uuid = fields.text();
       device.pci_address = fields.text();
       devices_[{device.device_type, device.device_index}] = std::move(device);
+      break;
+    }
+    case DefinitionType::kLibraryBlock: {
+      const std::uint64_t event = fields.varint(), address = fields.varint();
+      const std::string name(fields.text());
+      const auto known = std::find(library_names_.begin(), library_names_.end(), name);
+      const auto number = static_cast<std::uint32_t>(known - library_names_.begin());
+      if (known == library_names_.end()) library_names_.push_back(name);
+      library_blocks_[{event, address}] = number;
+      library_events_ |= std::uint64_t{1} << (event & 63);
       break;
     }
     default:

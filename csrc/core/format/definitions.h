@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,12 @@ enum class DefinitionType : std::uint8_t {
   kCode = 2,    // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
   kFrame = 3,   // id, parent frame (0: outermost), code, instruction byte offset
   kThread = 4,  // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
-  kThreadName = 5,  // thread id, name text as Python has it
-  kLocation = 6,    // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
-  kNodeType = 7,    // id, 1 if the name is a mangled C++ type name, name text
-  kSourceLine = 8,  // filename string, line number, text of that line
-  kDevice = 9,      // device type, device index, bytes, name text, UUID text, PCI address text
+  kThreadName = 5,     // thread id, name text as Python has it
+  kLocation = 6,       // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
+  kNodeType = 7,       // id, 1 if the name is a mangled C++ type name, name text
+  kSourceLine = 8,     // filename string, line number, text of that line
+  kDevice = 9,         // device type, device index, bytes, name text, UUID text, PCI address text
+  kLibraryBlock = 10,  // event number of its alloc (of the allocator state, if it is older), address, name text
 };
 
 struct Code {
@@ -76,6 +78,7 @@ void put_location(Bytes& out, std::uint32_t id, const Location& location);
 void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
 void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
 void put_device(Bytes& out, const DeviceRecord& device);
+void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name);
 
 // All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to
 // damage, is an empty record.
@@ -95,6 +98,35 @@ class Definitions {
   std::size_t thread_count() const { return threads_.size(); }
   std::size_t location_count() const { return locations_.size(); }
   std::size_t node_type_count() const { return node_types_.size(); }
+
+  // Stacks that stand for what no line of Python explains: their ids follow those of the frames.
+  // Of blocks that were there before the recording.
+  std::uint32_t stack_before_recording() const {
+    return static_cast<std::uint32_t>(frames_.empty() ? 1 : frames_.size());
+  }
+  // Of blocks that a library keeps for itself ("cuBLAS workspace"), by number in library_names().
+  std::uint32_t stack_of_library(std::uint32_t name) const { return stack_before_recording() + 1 + name; }
+  // Of what autograd's nodes of this type allocated, where neither a stack nor the line of forward is known.
+  // 0 for no node.
+  std::uint32_t stack_of_node(std::uint16_t node_type) const {
+    if (node_type == 0 || node_type >= node_types_.size()) return 0;
+    return stack_of_library(static_cast<std::uint32_t>(library_names_.size())) + node_type;
+  }
+  const std::vector<std::string>& library_names() const { return library_names_; }
+  // Event and address of each block that a library keeps for itself, and the stack that stands for it.
+  std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>> library_blocks() const {
+    std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>> blocks;
+    for (const auto& [block, name] : library_blocks_)
+      blocks.emplace_back(block.first, block.second, stack_of_library(name));
+    return blocks;
+  }
+  // The stack of a block that a library keeps for itself; 0 for all others. event: as in kLibraryBlock.
+  std::uint32_t library_stack(std::uint64_t event, std::uint64_t address) const {
+    // A few blocks among millions of allocations: most are rejected by one bit.
+    if ((library_events_ >> (event & 63) & 1) == 0) return 0;
+    const auto found = library_blocks_.find({event, address});
+    return found == library_blocks_.end() ? 0 : stack_of_library(found->second);
+  }
 
   // Those that the trace describes, in the order of their index; a device that only its events name is not among them.
   const std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord>& devices() const { return devices_; }
@@ -121,6 +153,9 @@ class Definitions {
   std::vector<NodeType> node_types_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> sources_;
   std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord> devices_;  // by type and index
+  std::vector<std::string> library_names_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> library_blocks_;  // names, by event and address
+  std::uint64_t library_events_ = 0;  // bit n: one of these events has a number that is n modulo 64
 };
 
 }  // namespace alloctrace

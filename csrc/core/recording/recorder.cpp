@@ -61,6 +61,15 @@ void Recorder::add_device(const DeviceRecord& device) {
   spool_->definitions().append(record);
 }
 
+void Recorder::add_library_block(std::uint64_t event, std::uint64_t address, const char* name) noexcept {
+  try {
+    Bytes record;
+    put_library_block(record, event, address, name);
+    spool_->definitions().append(record);
+  } catch (...) {  // for want of memory: the block stays on its line
+  }
+}
+
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   sources_->put_line(filename, line, text);
 }

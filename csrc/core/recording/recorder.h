@@ -46,6 +46,8 @@ class Recorder {
   std::uint32_t add_thread(const ThreadRecord& thread);
   void name_thread(std::uint32_t thread, const std::string& python_name);
   void add_device(const DeviceRecord& device);
+  // A block that a library keeps for itself. event: as in DefinitionType::kLibraryBlock.
+  void add_library_block(std::uint64_t event, std::uint64_t address, const char* name) noexcept;
 
   // Waits until every event before now is in the file, with its source lines unless a file hangs. False when the file
   // cannot be written.

@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, std::int32_t>> SourceLines::take_unread() {
 void SourceLines::put_line(const std::string& filename, std::int32_t line, const std::string& text) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto known = filename_ids_.find(filename);
-  if (known == filename_ids_.end() || line <= 0) return;
+  if (known == filename_ids_.end() || line < 0) return;
   put_source_line(records_, known->second, static_cast<std::uint32_t>(line), text.substr(0, kMaxSourceLineBytes));
 }
 

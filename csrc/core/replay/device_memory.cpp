@@ -99,6 +99,22 @@ bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint6
   return rules_.settings.splits(piece.size, wanted, segment.is_large, is_expandable);
 }
 
+// What made a block: a stack, else what stands for one (see Definitions).
+void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t sequence,
+                              std::uint32_t forward_stack) const {
+  piece.thread = event.thread;
+  piece.is_older = false;
+  piece.is_of_backward = false;
+  piece.node_type = 0;
+  piece.stack = definitions_->library_stack(sequence, event.address);
+  if (piece.stack != 0) return;  // it has nothing to do with the line that happened to need it first
+  piece.is_of_backward = forward_stack != 0;
+  piece.node_type = event.node_type;
+  piece.stack = forward_stack != 0 ? forward_stack : event.stack;
+  if (piece.stack >= definitions_->stack_before_recording()) piece.stack = 0;  // damage took its definition
+  if (piece.stack == 0) piece.stack = definitions_->stack_of_node(event.node_type);
+}
+
 const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                    std::uint32_t forward_stack) {
   const char* problem = nullptr;
@@ -148,10 +164,7 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   piece.requested = event.size;
   piece.birth = sequence;
   piece.birth_ns = time_ns;
-  piece.stack = forward_stack != 0 ? forward_stack : event.stack;
-  piece.is_of_backward = forward_stack != 0;
-  piece.node_type = event.node_type;
-  piece.thread = event.thread;
+  set_origin(piece, event, sequence, forward_stack);
   count(index, true);
   if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
   StackTotals& totals = stacks_[piece.stack];
@@ -527,7 +540,8 @@ void DeviceMemory::count_all() {
   for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
 }
 
-bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns) {
+bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins) {
+  const std::uint64_t state_sequence = sequence;
   DeviceMemory made(device_type_, device_index_, *definitions_);
   made.rules_ = rules_;
   made.rules_.reports_segments = true;
@@ -569,6 +583,11 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
       piece.is_of_backward = pieces_[*known].is_of_backward;
       piece.node_type = pieces_[*known].node_type;
       piece.thread = pieces_[*known].thread;
+      piece.is_older = pieces_[*known].is_older;
+    } else if (piece.state != PieceState::kFree) {
+      const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
+      piece.is_older = begins;
+      piece.stack = library != 0 ? library : begins ? definitions_->stack_before_recording() : 0;
     }
     const PieceIndex index = made.new_piece(piece);
     made.link(last, index);

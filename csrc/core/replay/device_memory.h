@@ -41,7 +41,8 @@ struct alignas(64) Piece {
   std::uint32_t thread = 0;
   std::uint16_t node_type = 0;
   PieceState state = PieceState::kUnused;
-  bool is_of_backward = false;  // made in backward, without a Python stack of its own
+  bool is_of_backward : 1 = false;  // made in backward, without a Python stack of its own
+  bool is_older : 1 = false;        // there before the recording: its birth is that of the state that lists it
 };
 static_assert(sizeof(Piece) == 64);
 
@@ -148,8 +149,9 @@ class DeviceMemory {
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
   // Becomes what `state` (the events state_segment and state_block, in order) describes. Stacks and births are kept
-  // where the same block was known. False where the state makes no sense: damage.
-  bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns);
+  // where the same block was known. begins: the recording began with this state, so the blocks are older than it. False
+  // where the state makes no sense: damage.
+  bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins);
   // In words, the first difference to a state in the trace; empty when there is none.
   std::string difference_to(const std::vector<Event>& state) const;
 
@@ -191,6 +193,7 @@ class DeviceMemory {
   const char* unmap(const Event& event);
 
   const char* unmatched_free(const Event& event);
+  void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
 
   PieceIndex new_piece(const Piece& piece);
   void drop(PieceIndex index);

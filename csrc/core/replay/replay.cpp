@@ -101,7 +101,8 @@ void Replay::end_state(ReplayFindings* findings) {
       findings->differences.push_back({seen_.state.sequence, seen_.state.device, difference});
     }
   }
-  if (difference.empty() || device.adopt(seen_.state.events, seen_.state.sequence, seen_.state.time_ns)) {
+  const bool begins = is_first && seen_.is_known[seen_.state.device];
+  if (difference.empty() || device.adopt(seen_.state.events, seen_.state.sequence, seen_.state.time_ns, begins)) {
     seen_.is_known[seen_.state.device] = true;
   } else if (findings) {
     ++findings->void_states;

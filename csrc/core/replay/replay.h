@@ -75,8 +75,12 @@ class Replay {
   Change apply(Event& event, std::uint64_t sequence, std::int64_t time_ns, ReplayFindings* findings);
   // Events are missing here.
   void note_loss();
-  // For a request that backward made: the stack of the forward that caused it (see ForwardStacks).
-  std::uint32_t forward_stack(const Event& request) { return forward_.find(request); }
+  // For a request that backward made: the stack of the forward that caused it (see ForwardStacks), else what stands for
+  // its node (see Definitions); 0 if it has a stack.
+  std::uint32_t cause_of(const Event& request) {
+    const std::uint32_t forward = forward_.find(request);
+    return forward == 0 && request.stack == 0 ? definitions_->stack_of_node(request.node_type) : forward;
+  }
 
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }

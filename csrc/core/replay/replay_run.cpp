@@ -16,7 +16,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
     ++kind_counts_[static_cast<std::size_t>(event.kind)];
     if (change.device < 0) {
-      if (event.kind == EventKind::kOom) refusals_.push_back({sequence, cursor.replay().forward_stack(event)});
+      if (event.kind == EventKind::kOom) refusals_.push_back({sequence, cursor.replay().cause_of(event)});
       if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, cursor.replay());
       if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
         take_position(event, sequence, time_ns, cursor.replay());

@@ -55,6 +55,18 @@ py::dict stack_table(const TraceReader& trace) {
   return result;
 }
 
+// What the stacks after those of frames stand for, in order (see Definitions): "before", "library" or "node", and a
+// name.
+std::vector<std::pair<std::string, std::string>> stack_labels(const TraceReader& trace) {
+  const Definitions& definitions = trace.definitions();
+  std::vector<std::pair<std::string, std::string>> labels{{"before", ""}};
+  for (const std::string& name : definitions.library_names()) labels.emplace_back("library", name);
+  for (std::uint32_t id = 0; id < definitions.node_type_count(); ++id) {
+    labels.emplace_back("node", readable_node_type(definitions.node_type(id)));
+  }
+  return labels;
+}
+
 py::str text(const std::string& bytes) {
   // File names need not be UTF-8, and a damaged trace may hold anything: never an exception for a name.
   return py::reinterpret_steal<py::str>(
@@ -171,6 +183,8 @@ PYBIND11_MODULE(_replay, module) {
                              })
       .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)
+      .def("stack_labels", &stack_labels)
+      .def("library_blocks", [](const TraceReader& trace) { return trace.definitions().library_blocks(); })
       // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.
       .def("string",
            [](const TraceReader& trace, std::uint64_t id) {

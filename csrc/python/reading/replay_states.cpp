@@ -56,6 +56,8 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   add_of_used("birth_seq", [](const Piece& row) { return row.birth; });
   add_of_used("birth_ns", [](const Piece& row) { return row.birth_ns; });
   add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
+  result["older"] =
+      column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
   return result;
 }
 
@@ -77,6 +79,7 @@ py::dict live_columns(const DeviceMemory& device) {
   add("node_type", [](const Piece& row) { return row.node_type; });
   add("birth_seq", [](const Piece& row) { return row.birth; });
   add("birth_ns", [](const Piece& row) { return row.birth_ns; });
+  result["older"] = column<bool>(blocks, [](const Piece& row) { return row.is_older; });
   return result;
 }
 
@@ -87,10 +90,12 @@ py::dict stack_columns(const DeviceMemory& device) {
     StackTotals totals;
     std::uint64_t live_blocks = 0, live_bytes = 0, live_backward_bytes = 0;
   };
-  std::vector<Row> rows(std::max<std::size_t>(device.stacks().size(), 1));
+  std::size_t count = std::max<std::size_t>(device.stacks().size(), 1);
+  device.for_each_allocated([&](const Piece& piece) { count = std::max<std::size_t>(count, piece.stack + 1); });
+  std::vector<Row> rows(count);
   for (std::uint32_t stack = 0; stack < device.stacks().size(); ++stack) rows[stack].totals = device.stacks()[stack];
   device.for_each_allocated([&](const Piece& piece) {
-    Row& row = rows[piece.stack];  // known: each has allocated, but for 0
+    Row& row = rows[piece.stack];
     ++row.live_blocks;
     row.live_bytes += piece.requested;
     if (piece.is_of_backward) row.live_backward_bytes += piece.requested;

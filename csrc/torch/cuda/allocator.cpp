@@ -41,7 +41,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
 
   // Measured or recorded on the way.
   c10::DataPtr allocate(std::size_t size) override {
-    return allocate_by(size, [&] { return next().allocate(size); });
+    return allocate_by(size, [&] { return next().allocate(size); }, __builtin_return_address(0));
   }
   void* raw_alloc(std::size_t size) override {
     const TimedCall timed;
@@ -144,8 +144,8 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   }
   // `call` is a call of the upstream that allocates `size` bytes.
   template <typename Call>
-  c10::DataPtr allocate_by(std::size_t size, Call call) {
-    const TimedCall timed;
+  c10::DataPtr allocate_by(std::size_t size, Call call, const void* caller = nullptr) {
+    const TimedCall timed(caller);
     return records() ? allocate_untracked(*upstream_, size, call) : call();
   }
   static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {

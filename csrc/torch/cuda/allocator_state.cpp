@@ -1,5 +1,7 @@
 #include "allocator_state.h"
 
+#include <algorithm>
+
 #include "../../core/format/event_fields.h"
 #include "tracker.h"
 
@@ -17,7 +19,7 @@ StateByDevice read_state(native::CUDAAllocator& allocator) {
 }
 
 void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,
-                std::uint64_t time) {
+                const LibraryWorkspaces& workspaces, std::uint64_t time) {
   Event event{};
   event.time = time;
   const auto push = [&](EventKind kind, std::uint64_t address, std::uint64_t size) {
@@ -31,7 +33,8 @@ void push_state(python::Session& session, int device, const std::vector<native::
   event.location = session.recorder.location({kCudaType, device, 0, 0, 0});
   event.kind = EventKind::kAllocatorState;
   AllocatorStateFields(event).entries = count;
-  session.recorder.push(event);
+  std::uint64_t state = 0;
+  session.recorder.push(event, &state);
   for (const native::SegmentInfo& segment : segments) {
     const auto& pool = segment.owner_private_pool_id;
     event.location = session.recorder.location(
@@ -46,6 +49,11 @@ void push_state(python::Session& session, int device, const std::vector<native::
       fields.requested = block.requested_size;
       fields.state = block.allocated ? kBlockAllocated : block.active ? kBlockPendingFree : kBlockInactive;
       push(EventKind::kStateBlock, address, block.size);
+      const auto known = std::find_if(workspaces.begin(), workspaces.end(),
+                                      [address](const auto& workspace) { return workspace.first == address; });
+      if (block.allocated && known != workspaces.end()) {
+        session.recorder.add_library_block(state, address, known->second);
+      }
       address += block.size;
     }
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "../../core/base/clock.h"
+#include "library_blocks.h"
 #include "tracker.h"
 
 namespace alloctrace::torch_side {
@@ -16,8 +17,15 @@ namespace alloctrace::torch_side {
 // upstream only counts.
 class TimedCall {
  public:
-  TimedCall() noexcept { calls_of_this_thread.begin = read_counter(); }
-  ~TimedCall() { calls_of_this_thread.begin = 0; }
+  // caller: the code that called the allocator, if known.
+  explicit TimedCall(const void* caller = nullptr) noexcept {
+    calls_of_this_thread.begin = read_counter();
+    calls_of_this_thread.is_of_torch_cuda = is_in_torch_cuda(caller);
+  }
+  ~TimedCall() {
+    calls_of_this_thread.begin = 0;
+    calls_of_this_thread.is_of_torch_cuda = false;
+  }
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
 };

@@ -10,6 +10,7 @@
 #include "allocator_settings.h"
 #include "allocator_state.h"
 #include "devices.h"
+#include "library_blocks.h"
 
 namespace alloctrace::torch_side {
 
@@ -18,8 +19,9 @@ constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 
 namespace {
 
-// Each recording has a new one, never destroyed: a forked child may inherit the mutex of an old one locked.
+// Each recording has new ones, never destroyed: a forked child may inherit the mutex of an old one locked.
 std::atomic<EventHold*> hold{nullptr};
+std::atomic<LibraryBlocks*> library_blocks{nullptr};
 // CUDA was in use before the recording: storages from that time ask torch's allocator directly for more memory, not the
 // one in front.
 std::atomic<bool> has_older_storages{false};
@@ -73,6 +75,9 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
   python::note_device_use(device);
   CallsOfThread& call = calls_of_this_thread;
+  LibraryBlocks& of_libraries = *library_blocks.load(std::memory_order_acquire);
+  of_libraries.name(scope.session(), event.thread);
+  if (stored && call.is_of_torch_cuda) of_libraries.note(event.thread, event.address, sequence);
   if (stored && call.begin != 0) {
     const double nanoseconds = static_cast<double>(event.time - call.begin) * counter_nanoseconds();
     if (nanoseconds > kSlowCallNs || call.made_segments) push_latency(scope, event, sequence, nanoseconds);
@@ -160,10 +165,12 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
   waiting.begin();
   if (from_here) cuda_tracing.store(true, std::memory_order_release);
   StateByDevice state;
+  LibraryWorkspaces workspaces;
   bool known = false;
   try {
     reads_state = true;
     state = read_state(upstream);
+    workspaces = library_workspaces();
     known = true;
   } catch (...) {  // for want of memory; the held events must be delivered all the same
   }
@@ -182,9 +189,10 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
     scope.session().recorder.push(held.event);
     const std::size_t device = device_of_entry++;
     if (device >= state.size()) return;
-    push_state(scope.session(), static_cast<int>(device), state[device], held.event.time);
+    push_state(scope.session(), static_cast<int>(device), state[device], workspaces, held.event.time);
     begun[device] = true;
   });
+  if (scope) library_blocks.load(std::memory_order_acquire)->name(scope.session(), 0);
   if (scope && !known) scope.session().recorder.spool().count_lost(LossCause::kFault);
 }
 
@@ -194,6 +202,8 @@ bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() ==
 
 void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
   hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
+  library_blocks.store(std::make_unique<LibraryBlocks>().release(), std::memory_order_release);
+  find_torch_cuda();
   has_older_storages.store(upstream.initialized(), std::memory_order_relaxed);
   if (!upstream.initialized()) {
     cuda_tracing.store(true, std::memory_order_release);

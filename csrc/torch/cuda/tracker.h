@@ -34,10 +34,11 @@ inline bool cuda_is_traced() { return cuda_tracing.load(std::memory_order_relaxe
 
 // What the allocator in front and the tracker behind it know of each other's calls on a thread.
 struct CallsOfThread {
-  std::uint64_t forwarded = 0;  // calls that the allocator in front passed on: events with no such call between them
-                                // belong to one call, or to a free
-  std::uint64_t begin = 0;      // when the allocation in progress was requested; 0: none is in progress
-  bool made_segments = false;   // the allocation in progress did
+  std::uint64_t forwarded = 0;    // calls that the allocator in front passed on: events with no such call between them
+                                  // belong to one call, or to a free
+  std::uint64_t begin = 0;        // when the allocation in progress was requested; 0: none is in progress
+  bool made_segments = false;     // the allocation in progress did
+  bool is_of_torch_cuda = false;  // the allocation in progress was called by libtorch_cuda itself: see library_blocks.h
 };
 extern constinit ALLOCTRACE_FAST_THREAD_LOCAL CallsOfThread calls_of_this_thread;
 

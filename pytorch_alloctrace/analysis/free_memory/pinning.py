@@ -136,8 +136,9 @@ def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) ->
     line hold), blocks, their bytes, the largest, ranges that they hold, age and step of the oldest, stack_id (the one
     that strands the most). Columns: LINE_COLUMNS."""
     holds = found.holds
-    columns = {name: blocks[name].to_numpy()[holds["row"]] for name in ("stack_id", "nbytes", "age_ns")}
-    held = holds.assign(**columns, step=blocks["step"].array[holds["row"].to_numpy()])
+    columns = {name: blocks[name].to_numpy()[holds["row"]] for name in ("stack_id", "nbytes")}
+    columns |= {name: blocks[name].array[holds["row"].to_numpy()] for name in ("age_ns", "step")}
+    held = holds.assign(**columns)
     numbers: dict[tuple[Any, ...], int] = {}
     of_stack = {
         int(stack): numbers.setdefault(stacks.key(int(stack), "line"), len(numbers))
@@ -153,7 +154,12 @@ def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) ->
     is_first = ~held.duplicated("row")
     held["counted"], held["counted_size"] = is_first.astype(np.int64), held["nbytes"].where(is_first, 0)
     by_stack = held.groupby("stack_id")["stranded"].sum()
-    held = held.assign(of_stack=held["stack_id"].map(by_stack)).sort_values("age_ns", ascending=False, kind="stable")
+    held = held.assign(of_stack=held["stack_id"].map(by_stack)).sort_values(
+        "age_ns",
+        ascending=False,
+        kind="stable",
+        na_position="first",  # older than the recording
+    )
     groups = held.groupby("site_number", sort=False)
     lines = groups.agg(
         stranded=("stranded", "sum"),
@@ -162,9 +168,9 @@ def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) ->
         bytes=("counted_size", "sum"),
         largest=("nbytes", "max"),
         ranges=("first_of_line", "sum"),
-        oldest_age_ns=("age_ns", "first"),
-        step=("step", "first"),
     )
+    oldest = held.drop_duplicates("site_number").set_index("site_number")
+    lines["oldest_age_ns"], lines["step"] = oldest["age_ns"], oldest["step"]
     most = held.sort_values("of_stack", ascending=False, kind="stable").drop_duplicates("site_number")
     lines["stack_id"] = most.set_index("site_number")["stack_id"]
     lines = lines.reset_index(drop=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import BY, sites_of_blocks
+from ...reading.sites import BEFORE_RECORDING, BY, sites_of_blocks
 from .phases import PHASES, phases_of_blocks
 
 COMPOSITION_BY = (*BY, "age", "phase")
@@ -65,29 +65,33 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
 
 
 def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.DataFrame:
-    """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long."""
+    """Classes of steps, each twice as long as the one before; without steps of seconds, each ten times as long. Blocks
+    that were there before the recording have no age."""
+    is_older = blocks["birth_seq"].isna().to_numpy(bool)
     ends = trace.steps()["seq"].to_numpy(np.int64)
     if len(ends):
         # By order, not by number: a program may count its steps from 0 in each epoch. The event that ends a step
         # belongs to it.
-        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.int64), side="left")
+        born = np.searchsorted(ends, blocks["birth_seq"].to_numpy(np.int64, na_value=0), side="left")
         now = int(np.searchsorted(ends, until - 1, side="left"))
         ages, unit = (now - born).astype(np.float64), "step"
         limits = [0.0, 1.0]
         ratio = 2.0
     else:
         now_ns = trace.time_ns("end" if until >= trace.end_seq else until - 1)
-        ages, unit = (now_ns - blocks["birth_ns"].to_numpy(np.int64)) / 1e9, "second"
+        ages, unit = (now_ns - blocks["birth_ns"].to_numpy(np.int64, na_value=now_ns)) / 1e9, "second"
         limits, ratio = [0.0, _LEAST_SECONDS], 10.0
+    ages[is_older] = 0.0
     while limits[-1] <= ages.max(initial=0.0):
         limits.append(limits[-1] * ratio)
     label = _steps_label if unit == "step" else _seconds_label
-    labels = tuple(label(begin, end) for begin, end in itertools.pairwise(limits))
+    labels = (*(label(begin, end) for begin, end in itertools.pairwise(limits)), BEFORE_RECORDING)
     # The clocks of threads may differ a little: what seems unborn is young.
-    number = np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1
+    number = np.where(is_older, len(labels) - 1, np.searchsorted(limits, np.maximum(ages, 0.0), side="right") - 1)
     table = _summed(blocks.assign(age=np.array(labels, dtype=object)[number]), "age", labels)
     index = [labels.index(age) for age in table["age"]]
-    table = table.assign(from_age=[limits[i] for i in index], to_age=[limits[i + 1] for i in index], unit=unit)
+    from_age, to_age = [*limits[:-1], np.nan], [*limits[1:], np.nan]
+    table = table.assign(from_age=[from_age[i] for i in index], to_age=[to_age[i] for i in index], unit=unit)
     return table[[*_AGE, *_HELD]]
 
 

@@ -55,7 +55,7 @@ class LastSteps:
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
         """The blocks that were allocated in these steps, one row each.
 
-        Columns: device, nbytes; stack_id: if autograd's thread has none, that of the forward that caused it; born,
+        Columns: device, nbytes; stack_id: as in `Trace.live`; born,
         freed: events, where `freed` is the largest number if the block is still live after these steps; survives: live
         at the end of its step (without steps, at the end of these events); backward: allocated by a node of autograd;
         freed_in_backward: freed while one was evaluated.
@@ -82,8 +82,7 @@ class LastSteps:
             {
                 "device": blocks["device"].astype(str).to_numpy(),
                 "nbytes": blocks["nbytes"].to_numpy(np.int64),
-                # Only one of the two is known.
-                "stack_id": blocks[["stack_id", "forward_stack_id"]].max(axis=1).to_numpy(np.int64),
+                "stack_id": trace.stacks.makers(blocks),
                 "born": born,
                 "freed": blocks["freed"].to_numpy(np.int64),
                 "survives": blocks["freed"].to_numpy(np.int64) > end_of_step,

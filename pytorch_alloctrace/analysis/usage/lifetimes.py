@@ -18,7 +18,7 @@ from .last_steps import LastSteps
 
 LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
 """How each is joined if several stacks are one row."""
-_CALL_COLUMNS = ("seq", "kind", "device", "address", "nbytes", "stack_id")
+_CALL_COLUMNS = ("seq", "kind", "device", "address", "nbytes", "stack_id", "forward_stack_id", "node_type")
 _PER_STEP = ("allocations", "bytes", "churn", "retained", "backward")
 _MEASURED = {f"measured_{name}": "sum" for name in (*_PER_STEP, "survivors")}
 LIFETIME_COLUMNS = (*(f"{name}_per_step" for name in _PER_STEP), "temporary", *LATENCY_COLUMNS)
@@ -109,12 +109,12 @@ def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
 
 
 def _slow_calls(trace: RecordedTrace, device: str | None, within: Range) -> pd.DataFrame:
-    """Where the program waited for the allocator, one row per stack: stack_id, slow_calls, slow_ns (all together),
-    slowest_ns (the longest one).
+    """Where the program waited for the allocator, one row per stack: stack_id (as in `Trace.live`), slow_calls, slow_ns
+    (all together), slowest_ns (the longest one).
 
     A call is slow if it took over 10 microseconds or got segments from the driver (events of kind latency, see
-    docs/trace-format.md); only CUDA's allocators report such calls. Those of autograd's threads have stack id 0. One
-    pass over the events of the range, as far as the last such call.
+    docs/trace-format.md); only CUDA's allocators report such calls. One pass over the events of the range, as far as
+    the last such call.
     """
     left = trace.kind_counts.get("latency", 0)
     found = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
@@ -128,11 +128,11 @@ def _slow_calls(trace: RecordedTrace, device: str | None, within: Range) -> pd.D
         known = requests if before is None else pd.concat([before.iloc[-1000:], requests])
         before = known
         left -= len(calls)
-        called = known.set_index("seq").reindex(calls["address"].to_numpy(np.int64))
+        called = known.set_index("seq", drop=False).reindex(calls["address"].to_numpy(np.int64))
         own = called["stack_id"].notna().to_numpy() & (
             np.ones(len(called), dtype=bool) if device is None else (called["device"] == device).to_numpy()
         )
-        stacks = called["stack_id"].to_numpy()[own].astype(np.int64)
+        stacks = trace.stacks.makers(called[own])
         found.append(pd.DataFrame({"stack_id": stacks, "ns": calls["nbytes"].to_numpy(np.int64)[own]}))
         if left <= 0:
             break

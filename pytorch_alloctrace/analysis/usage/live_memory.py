@@ -8,7 +8,8 @@ import pandas as pd
 
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
-from .composition import composition_at, composition_of
+from .composition import composition_of
+from .inside import WORTH_OPENING, Inside, look_inside
 from .peak import PeakMemory, peak_between, peak_memory
 
 
@@ -30,6 +31,8 @@ class LiveMemory:
     requested: int
     reserved: int | None
     """None where the allocator reports no segments."""
+    insides: dict[int, Inside]
+    """By row of the composition by line: what is inside the package that the line calls."""
     peak: PeakMemory | None = None
     """If the position is a peak."""
     since: Position | None = None
@@ -57,18 +60,30 @@ def live_memory(
     is_end = end == trace.end_seq
     position: Position = "end" if is_end else end - 1
     blocks = trace.live(position, device=device)
+    composition = composition_of(trace, blocks, by, end)
     segments = trace.segments(position, device=device)
     return LiveMemory(
         device=device,
         at=at,
         by=by,
-        composition=composition_of(trace, blocks, by, end),
+        composition=composition,
         seq=None if is_end else end - 1,
         time_ns=trace.time_ns(position),
         step=trace.positions.step_at(max(end - 1, 0)),
         requested=int(blocks["nbytes"].sum()),
         reserved=int(segments["total_size"].sum()) if len(segments) else None,
+        insides=_insides(trace, composition, blocks, by),
     )
+
+
+def _insides(trace: RecordedTrace, composition: pd.DataFrame, blocks: pd.DataFrame, by: str) -> dict[int, Inside]:
+    if by != "line":
+        return {}
+    held = blocks.groupby("stack_id", as_index=False).agg(live_bytes=("nbytes", "sum"), live_blocks=("nbytes", "size"))
+    total = int(composition["bytes"].sum())
+    worth = composition.index[composition["share"] >= WORTH_OPENING]
+    found = {int(row): look_inside(trace.stacks, held, int(composition["stack_id"][row]), total) for row in worth}
+    return {row: inside for row, inside in found.items() if inside is not None}
 
 
 def _at_peak(
@@ -79,16 +94,19 @@ def _at_peak(
         peak = peak_memory(trace, measure, device=device)
     else:
         peak = peak_between(trace, trace.range(since, until, device=device), measure, device=device)
+    blocks = trace.live(peak.seq, device=peak.device)
+    composition = composition_of(trace, blocks, by, peak.seq + 1)
     return LiveMemory(
         device=peak.device,
         at=at,
         by=by,
-        composition=composition_at(trace, peak.seq, device=peak.device, by=by),
+        composition=composition,
         seq=peak.seq,
         time_ns=peak.time_ns,
         step=peak.step,
         requested=peak.requested,
         reserved=peak.reserved,
+        insides=_insides(trace, composition, blocks, by),
         peak=peak,
         since=since,
         until=until,

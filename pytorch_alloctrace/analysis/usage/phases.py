@@ -53,13 +53,13 @@ class StackPhases:
         if self._stacks.is_user[stack]:
             return (OTHER if calls_closure else phase), False
         frame = self._stacks.frame(stack)
-        if _ENGINE.search(frame.filename) and frame.function in _ENGINE_CALLS:
+        if _ENGINE.search(frame.filename) and frame.name in _ENGINE_CALLS:
             return BACKWARD, False
         optim = _OPTIM.search(frame.filename)
         if optim:
             return OPTIMIZER, optim[1] != _WRAPPERS
         module = _MODULES.search(frame.filename)
-        if phase == OTHER and module and (module[1] == "functional" or frame.function in _MODULE_CALLS):
+        if phase == OTHER and module and (module[1] == "functional" or frame.name in _MODULE_CALLS):
             return FORWARD, False
         return phase, calls_closure
 

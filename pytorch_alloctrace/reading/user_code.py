@@ -1,0 +1,78 @@
+"""Which files are the user's own code, and which installed package a file belongs to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<module>.+)")
+_GENERATED = re.compile(
+    # What torch.compile and triton write into their caches, and code that is made from strings inside libraries.
+    r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
+)
+_NOT_OPENED = ("torch", "torchgen", "functorch", "triton", "pytorch_alloctrace")
+"""Packages that are below every line: what they do inside is not what a user looks for."""
+
+
+def package_of(filename: str) -> str:
+    """The installed package that a file belongs to ("transformers"); "" if it is in none."""
+    found = _INSTALLED.match(filename)
+    return re.split(r"[/\\]", found["module"])[0].removesuffix(".py") if found else ""
+
+
+def can_be_opened(package: str) -> bool:
+    """Whether an installed package can be looked into, to show what a line that calls it allocates."""
+    return package not in ("", *_NOT_OPENED)
+
+
+def packages_to_open(filenames: Iterable[str]) -> list[str]:
+    """The packages of these files that can be looked into, in alphabetical order."""
+    return sorted(filter(can_be_opened, {package_of(filename) for filename in filenames}))
+
+
+class UserCode:
+    """The rule for one trace.
+
+    library_prefixes: folders of libraries, as the trace has them. user_paths: files, folders or installed packages
+    ("transformers", "transformers.models") whose code counts as the user's own although it is installed; a relative
+    path is one of the working directory, here or where the trace was made.
+    """
+
+    def __init__(
+        self, library_prefixes: Sequence[str] = (), user_paths: Sequence[str] = (), working_directory: str = ""
+    ) -> None:
+        self._library_prefixes = tuple(library_prefixes)
+        self._user_paths = {path: _paths_of(path, working_directory) for path in user_paths}
+
+    def is_user_file(self, filename: str) -> bool:
+        """Whether a file is the user's own code."""
+        if any(_is_within(filename, path, paths) for path, paths in self._user_paths.items()):
+            return True
+        if not filename or _GENERATED.match(filename):
+            return False
+        return not any(filename.startswith(prefix) for prefix in self._library_prefixes)
+
+    def unmatched(self, filenames: Sequence[str]) -> list[str]:
+        """Those of `user_paths` that name none of these files."""
+        return [
+            path
+            for path, paths in self._user_paths.items()
+            if not any(_is_within(filename, path, paths) for filename in filenames)
+        ]
+
+
+def _paths_of(path: str, working_directory: str) -> tuple[str, ...]:
+    made_there = os.path.normpath(os.path.join(working_directory, path))
+    return tuple(dict.fromkeys(name.rstrip(os.sep) for name in (path, os.path.abspath(path), made_there)))
+
+
+def _is_within(filename: str, path: str, paths: Sequence[str]) -> bool:
+    # A folder means its contents, not other names that begin like it: lib does not match library.
+    if any(filename == name or filename.startswith(name + os.sep) for name in paths):
+        return True
+    installed = _INSTALLED.match(filename)
+    if installed is None or os.sep in path:
+        return False
+    module = re.sub(r"[/\\]", ".", installed["module"]).removesuffix(".py")
+    return module == path or module.startswith(path + ".")

@@ -1,0 +1,33 @@
+"""What a line of the user's code calls inside an installed package, below the line, as text and as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..analysis.usage.inside import Inside
+from . import units
+from .screen import Screen
+from .site_names import SiteNames
+
+
+def write_inside(inside: Inside | None, total: int, screen: Screen, names: SiteNames, column: int) -> None:
+    """The lines of the package, indented below the entry of their line, and how to see all of them. column: as of the
+    entry."""
+    if inside is None:
+        return
+    for line in inside.lines:
+        amount = f"{units.share(line.bytes, total):>5}  {units.size(line.bytes):>9}"
+        screen.text(f"{amount:>{column}}    {names.site(line.frame)}", 2, hanging=column + 6, style="dim")
+    screen.text(f"{'':{column}}    --user-path {inside.package} shows all of its lines", 2, style="dim")
+
+
+def inside_data(inside: Inside | None) -> dict[str, Any] | None:
+    """package, bytes, lines (function, filename, line, source, bytes, blocks, stack_id); None without a package."""
+    if inside is None:
+        return None
+    lines = [
+        {**dataclasses.asdict(line.frame), "bytes": line.bytes, "blocks": line.blocks, "stack_id": line.stack_id}
+        for line in inside.lines
+    ]
+    return {"package": inside.package, "bytes": inside.bytes, "lines": lines}

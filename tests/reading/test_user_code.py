@@ -1,0 +1,198 @@
+"""What counts as the user's own code, how lines of it are named, and what is shown of packages that it calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from command_line import run_command
+from running import program_environment, run_python
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.user_code import UserCode, package_of
+
+PROGRAM = """
+import linecache, sys, types
+import torch
+import pytorch_alloctrace as alloctrace
+
+class Cells:  # as IPython's compiler of cells, which knows the number of each
+    def format_code_name(self, name):
+        return ("Cell", "In[7]") if name == "/tmp/ipykernel_12/345.py" else None
+
+if "with_ipython" in sys.argv:
+    shell = types.SimpleNamespace(compile=Cells())
+    sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+
+def run_in(filename, source):
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    names = {"torch": torch}
+    exec(compile(source, filename, "exec"), names)
+    return names
+
+alloctrace.enable("run.alloctrace")
+import library
+model = library.Model()
+kept = model(30_000)
+kept += run_in("/tmp/ipykernel_12/345.py", "\\n\\nkept = [torch.empty(1000)]")["kept"]
+kept += run_in("/tmp/ipykernel_12/678.py", "kept = [torch.empty(1001)]")["kept"]
+kept += run_in("<ipython-input-3-0123456789ab>", "kept = [torch.empty(1002)]")["kept"]
+generated = run_in("/tmp/torchinductor_user/ab/cab.py", "def call():\\n    return [torch.empty(1003)]")
+kept += generated["call"]()  # the line that calls what torch.compile made
+traced = torch.fx.symbolic_trace(lambda x: x + 1)
+kept.append(traced(kept[0]))  # the line that calls what torch.fx made
+
+class Outer:
+    class Inner:
+        def make(self):
+            return [torch.empty(1004) for _ in range(1)]
+
+kept += Outer.Inner().make()
+alloctrace.disable()
+"""
+LIBRARY = {
+    "__init__.py": "from .model import Model\n",
+    "model.py": """
+        import torch
+        from . import layers
+        class Model(torch.nn.Module):
+            def forward(self, n):
+                return [layers.big(n), layers.big(n), layers.small(n)]
+        """,
+    "layers.py": """
+        import torch
+        def big(n):
+            return torch.empty(4 * n)
+        def small(n):
+            return torch.empty(n)
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """run.alloctrace of PROGRAM, bare.alloctrace without IPython, other.alloctrace without the package."""
+    folder = tmp_path_factory.mktemp("user_code")
+    package = folder / "site-packages" / "library"
+    package.mkdir(parents=True)
+    for name, text in LIBRARY.items():
+        (package / name).write_text(dedent(text))
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "other.py").write_text(
+        "import torch, pytorch_alloctrace as alloctrace\nalloctrace.enable('other.alloctrace')\nkept = torch.empty(9)\n"
+    )
+    environment = {"PYTHONPATH": f"{package.parent}:{program_environment()['PYTHONPATH']}"}
+    run_python(folder, [sys.executable, "program.py"], True, 300, environment)
+    (folder / "run.alloctrace").rename(folder / "bare.alloctrace")
+    run_python(folder, [sys.executable, "program.py", "with_ipython"], True, 300, environment)
+    run_python(folder, [sys.executable, "other.py"], True, 300, environment)
+    return folder
+
+
+def sources(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
+    """File, line and function of each site on the CPU, by its bytes."""
+    table = trace.sites(device="cpu")
+    return {
+        int(row["live_bytes"]): (Path(row["filename"]).name, int(row["line"]), str(row["function"]))
+        for row in table.to_dict("records")
+    }
+
+
+def test_cells_have_the_number_that_ipython_gave_them(folder: Path) -> None:
+    trace = alloctrace.load(folder / "run.alloctrace")
+    assert sources(trace)[4000] == ("In[7]", 3, "<module>")
+    assert sources(trace)[4008] == ("In[3]", 1, "<module>")
+    assert trace.sites(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
+    text = run_command(folder, ["sites", "run.alloctrace", "--device", "cpu", "--top", "0"], {}).stdout
+    assert "In[7]:3" in text
+    assert "ipykernel" not in text
+
+
+def test_cells_without_a_number_are_counted_as_they_appear(folder: Path) -> None:
+    bare = sources(alloctrace.load(folder / "bare.alloctrace"))
+    assert [bare[4000][0], bare[4004][0], bare[4008][0]] == ["cell#1", "cell#2", "In[3]"]
+
+
+def test_generated_code_shows_the_line_that_calls_it(folder: Path) -> None:
+    found = sources(alloctrace.load(folder / "run.alloctrace"))
+    lines = PROGRAM.splitlines()
+    for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
+        name, line, _ = found[size]
+        assert (name, comment in lines[line - 1]) == ("program.py", True), found
+
+
+def test_functions_have_qualified_names(folder: Path) -> None:
+    trace = alloctrace.load(folder / "run.alloctrace")
+    expected = "Outer.Inner.make.<locals>.<listcomp>" if sys.version_info < (3, 12) else "Outer.Inner.make"
+    assert sources(trace)[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
+
+
+def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
+    for verb in ("diagnose", "peak"):
+        text = run_command(folder, [verb, "run.alloctrace", "--device", "cpu", "--width", "120"], {}).stdout
+        lines = text.splitlines()
+        at = next(number for number, line in enumerate(lines) if "kept = model(30_000)" in line)
+        assert "938 KiB" in lines[at + 1] and "library/layers.py:4 in big" in lines[at + 1], text
+        assert "117 KiB" in lines[at + 2] and "library/layers.py:6 in small" in lines[at + 2], text
+        assert "--user-path library shows" in lines[at + 3], text
+    data = json.loads(run_command(folder, ["peak", "run.alloctrace", "--device", "cpu", "--json"], {}).stdout)
+    inside = data["composition"][0]["inside"]
+    assert (inside["package"], inside["bytes"]) == ("library", 9 * 4 * 30_000)
+    assert [line["function"] for line in inside["lines"]] == ["big", "small"]
+
+
+@pytest.mark.parametrize(
+    "name", ["library", "library.layers", "site-packages/library", "site-packages/library/layers.py"]
+)
+def test_a_package_a_module_or_a_path_can_be_opened(folder: Path, name: str) -> None:
+    assert sources(alloctrace.load(folder / "run.alloctrace"))[9 * 120_000][0] == "program.py"
+    opened = sources(alloctrace.load(folder / "run.alloctrace", user_paths=[name]))
+    assert opened[8 * 120_000] == ("layers.py", 4, "big")
+    # A relative path is one of the program's working directory, wherever the trace is read.
+    text = run_command(folder.parent, ["peak", str(folder / "run.alloctrace"), "--user-path", name], {}).stdout
+    assert "library/layers.py:4 in big" in text
+    assert "shows all of its lines" not in text
+
+
+def test_a_name_that_no_file_has_is_refused(folder: Path) -> None:
+    with pytest.raises(alloctrace.UserPathError, match=r"'libra'.*library") as refused:
+        alloctrace.load(folder / "run.alloctrace", user_paths=["library", "libra"])
+    assert refused.value.paths == ("libra",)
+    done = run_command(folder, ["run.alloctrace", "--user-path", "libra"], {})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "installed packages that the trace has: library" in done.stderr
+
+
+def test_of_two_traces_one_may_lack_the_package(folder: Path) -> None:
+    traces = ["diff", "other.alloctrace", "run.alloctrace", "--device", "cpu", "--user-path"]
+    assert "library/layers.py" in run_command(folder, [*traces, "library"], {}).stdout
+    assert "libra'" in run_command(folder, [*traces, "libra"], {}).stderr
+
+
+@pytest.mark.parametrize(
+    ("filename", "is_users"),
+    [
+        ("/home/me/train.py", True),
+        ("/home/me/torchinductor.py", True),
+        ("/tmp/torchinductor_me/7c/c7c.py", False),
+        ("/home/me/.triton/cache/ab/kernel.py", False),
+        ("<eval_with_key>.12", False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", True),
+        ("<stdin>", True),
+        ("/env/lib/python3.11/site-packages/einops/einops.py", False),
+        ("", False),
+    ],
+)
+def test_whose_code_a_file_is(filename: str, is_users: bool) -> None:
+    assert UserCode(["/env/lib/"]).is_user_file(filename) is is_users
+
+
+def test_packages_are_named_as_they_are_imported() -> None:
+    assert package_of("/env/lib/python3.11/site-packages/einops/einops.py") == "einops"
+    assert package_of("/env/lib/python3.11/site-packages/six.py") == "six"
+    assert package_of("/home/me/train.py") == ""

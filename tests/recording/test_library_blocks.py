@@ -1,0 +1,218 @@
+"""Memory that no line of the user's code explains: cuBLAS workspaces, older blocks, nodes of autograd.
+
+On the simulated device torch's own code asks for cuBLAS workspaces as it does on a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pandas as pd
+import pytest
+from command_line import run_command
+from running import needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+pytestmark = needs_cuda_build
+WORKSPACE, BEFORE = "cuBLAS workspace", "before the recording"
+
+BEGIN = """
+import os, sys, threading
+import torch
+import pytorch_alloctrace as alloctrace
+torch.set_num_threads(1)
+
+def workspace_size():
+    if "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        return 8 * 16 * 1024
+    return 32 * 2**20 if torch.cuda.get_device_capability()[0] >= 9 else (2 * 4096 + 8 * 16) * 1024
+
+def tensor():
+    return torch.empty(SIZE, dtype=torch.uint8, device="cuda")
+
+def grown():
+    return torch.empty(1, dtype=torch.uint8, device="cuda").resize_(SIZE)
+
+def multiply(x):
+    return x @ x
+"""
+
+EQUAL_SIZES = """
+alloctrace.enable("run.alloctrace")
+SIZE = workspace_size()
+kept = [tensor(), grown()]
+tensor(), grown()
+x = torch.ones(64, 64, device="cuda", requires_grad=True)
+multiply(x).sum().backward()
+kept += [tensor(), grown()]
+tensor(), grown()
+alloctrace.disable()
+print(SIZE)
+"""
+
+
+def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
+    """Live bytes and blocks of each function, or of what stands for a line, on the device."""
+    table = trace.composition(at, device="cuda:0").groupby("function")[["bytes", "blocks"]].sum()
+    return {str(name): (int(row["bytes"]), int(row["blocks"])) for name, row in table.iterrows()}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+        {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
+        {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
+    ],
+    ids=["default", "expandable", "cudaMallocAsync", "small"],
+)
+def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
+    run_cuda_program: RunProgram, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    size = int(run_cuda_program(BEGIN + EQUAL_SIZES, **environment).stdout)
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    rows = held(trace)
+    # One of the main thread, one of autograd's.
+    assert rows[WORKSPACE] == (2 * size, 2)
+    assert rows["tensor"] == (2 * size, 2)
+    assert rows["grown"] == (2 * size, 2)
+    assert rows["multiply"][0] < 2 * 64 * 64 * 4 + 512
+    (row,) = trace.sites(device="cuda:0").query("site == @WORKSPACE").to_dict("records")
+    assert (row["filename"], row["line"], row["user"], row["allocations"]) == ("", 0, False, 2)
+    assert row["live_backward_bytes"] == 0
+    assert trace.frames(row["stack_id"]) == []
+    blocks = trace.live(device="cuda:0")
+    assert blocks[blocks["site"] == WORKSPACE]["birth_seq"].notna().all()
+    assert set(trace.composition(device="cuda:0", by="phase")["phase"]) >= {"other"}
+
+
+def test_every_face_names_workspaces(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    run_cuda_program(BEGIN + EQUAL_SIZES)
+    for verb in ("diagnose", "peak", "sites", "blocks", "diff --since 0 --until end"):
+        text = run_command(tmp_path, [*verb.split(), "run.alloctrace"], {}).stdout
+        assert WORKSPACE in text, f"{verb}: {text}"
+    data = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"], {}).stdout)
+    ends = [device["end"] for device in data["devices"] if device["device"] == "cuda:0"]
+    (site,) = [row for row in ends[0]["sites"] if row["site"]["function"] == WORKSPACE]
+    assert site["site"]["filename"] == ""
+    assert site["backward_bytes"] == 0
+
+
+def test_more_and_more_workspaces_are_a_finding_of_their_own(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    run_cuda_program(
+        BEGIN
+        + dedent("""
+        alloctrace.enable("run.alloctrace")
+        x = torch.ones(64, 64, device="cuda")
+        for n in range(28):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                multiply(x)
+            alloctrace.step()
+        """)
+    )
+    (leak,) = alloctrace.load(tmp_path / "run.alloctrace").diagnose()
+    assert leak.kind == "leak"
+    assert leak.title.startswith(f"{WORKSPACE}: +32.0 MiB per step")
+    assert "stream" in " ".join(leak.sentences)
+
+
+def test_a_workspace_for_each_thread_is_not_a_users_leak(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    run_cuda_program(
+        BEGIN
+        + dedent("""
+        alloctrace.enable("run.alloctrace")
+        x = torch.ones(64, 64, device="cuda")
+        for n in range(28):
+            if n < 3:
+                thread = threading.Thread(target=multiply, args=(x,))
+                thread.start()
+            multiply(x)
+            thread.join()
+            alloctrace.step()
+        """)
+    )
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    assert [finding.kind for finding in trace.diagnose()] == ["no_leak"]
+    assert WORKSPACE in held(trace)
+
+
+def test_cleared_workspaces_are_freed_and_made_again(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    run_cuda_program(
+        BEGIN
+        + dedent("""
+        alloctrace.enable("run.alloctrace")
+        SIZE = workspace_size()
+        x = torch.ones(64, 64, device="cuda")
+        multiply(x)
+        torch._C._cuda_clearCublasWorkspaces()
+        alloctrace.mark("cleared")
+        kept = tensor()  # where the workspace was
+        multiply(x)
+        """)
+    )
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    assert WORKSPACE not in held(trace, "mark:cleared")
+    assert held(trace)[WORKSPACE][1] == 1
+    assert held(trace)["tensor"][1] == 1
+
+
+def test_what_was_there_before_the_recording_has_no_age(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    run_cuda_program(
+        BEGIN
+        + dedent("""
+        SIZE = workspace_size()
+        x = torch.ones(64, 64, device="cuda")
+        multiply(x)
+        older = [tensor(), tensor()]
+        alloctrace.enable("run.alloctrace")
+        kept = tensor()
+        for n in range(3):
+            multiply(x)
+            alloctrace.step()
+        """)
+    )
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    size = held(trace)["tensor"][0]
+    assert held(trace)[BEFORE] == (2 * size + 64 * 64 * 4, 3)
+    assert held(trace)[WORKSPACE] == (size, 1)
+    for blocks in (trace.live(device="cuda:0"), trace.blocks(device="cuda:0").query("state != 'inactive'")):
+        older = blocks["site"].isin([BEFORE, WORKSPACE])
+        for name in {"birth_seq", "birth_ns", "age_ns", "step"} & set(blocks):
+            assert blocks.loc[older, name].isna().all(), name
+            assert blocks.loc[~older, name].notna().all(), name
+    ages = trace.composition(device="cuda:0", by="age").set_index("age")
+    assert ages.loc[BEFORE, "blocks"] == 4
+    assert pd.isna(ages.loc[BEFORE, "from_age"])
+    assert int(ages["blocks"].sum()) == 5
+    peak = run_command(tmp_path, ["peak", "run.alloctrace"], {}).stdout
+    assert peak.count(BEFORE) == 2, peak  # by line and by age
+    blocks_text = run_command(tmp_path, ["blocks", "run.alloctrace"], {}).stdout
+    assert "no age" in blocks_text
+    assert BEFORE in blocks_text
+    assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"], {}).stdout
+
+
+def test_what_autograd_allocates_without_a_known_line_is_named_by_its_node(
+    run_cuda_program: RunProgram, tmp_path: Path
+) -> None:
+    # The operators of forward ran before the recording, so their lines are unknown.
+    run_cuda_program(
+        BEGIN
+        + dedent("""
+        x, y = (torch.ones(512, 512, device="cuda", requires_grad=True) for _ in range(2))
+        results = [x.exp().sum(), y.tanh().sum()]
+        alloctrace.enable("run.alloctrace")
+        for result in results:
+            result.backward()
+        """)
+    )
+    rows = held(alloctrace.load(tmp_path / "run.alloctrace"))
+    named = {name.partition(",")[0] for name in rows if "line of forward unknown" in name}
+    assert {"ExpBackward0", "TanhBackward0"} <= named
