@@ -15,6 +15,7 @@ import pandas as pd
 from .. import _replay
 from ..errors import PositionError
 from .driver import driver_memory
+from .dtypes import TEXT, no_rows
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name
 from .positions import PEAKS, Position, PositionTable, Range, time_of
@@ -176,11 +177,10 @@ class RecordedTrace:
                 made[name] = raw[name]
         return pd.DataFrame(made)
 
-    def _node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.object_]:
+    def _node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> Any:
         """Types of autograd nodes, in full, by number; "" for none."""
         names = np.array([*self._reader.node_types()] or [""], dtype=object)
-        named: npt.NDArray[np.object_] = names[np.minimum(numbers, len(names) - 1)]
-        return named
+        return pd.array(names[np.minimum(numbers, len(names) - 1)], dtype=TEXT)
 
     @functools.cached_property
     def _locations(self) -> pd.DataFrame:
@@ -257,7 +257,7 @@ class RecordedTrace:
         """
         tables = self.replay.stacks(self.first_event_after(at, device), device)
         if not tables:
-            return pd.DataFrame({name: np.zeros(0, np.int64) for name in STACK_COLUMNS})
+            return no_rows(STACK_COLUMNS)
         if len(tables) == 1:
             return tables[0][[*STACK_COLUMNS]]
         how = dict.fromkeys(STACK_COLUMNS[1:], "sum") | {"largest": "max"}
@@ -354,7 +354,8 @@ class RecordedTrace:
             (device_name(one.device_type, one.device_index), one.name, one.bytes, one.uuid, one.pci_address)
             for one in self._reader.devices()
         ]
-        return pd.DataFrame(rows, columns=["device", "name", "bytes", "uuid", "pci_address"])
+        columns = ["device", "name", "bytes", "uuid", "pci_address"]
+        return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
 
     @functools.cached_property
     def threads(self) -> pd.DataFrame:
@@ -369,7 +370,7 @@ class RecordedTrace:
             for number, thread in enumerate(self._reader.threads())
             if number
         ]
-        return pd.DataFrame(rows, columns=["thread", "native_id", "name", "autograd_id"])
+        return pd.DataFrame(rows) if rows else no_rows(("thread", "native_id", "name", "autograd_id"))
 
     # Positions
 

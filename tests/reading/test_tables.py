@@ -3,6 +3,8 @@ subtracted."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -31,6 +33,8 @@ def refuse():
     except torch.OutOfMemoryError:
         pass
 
+with alloctrace.enable("nothing.alloctrace", devices=("cpu",)):
+    pass
 with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     model = torch.nn.Linear(64, 64, device="cuda")
     optimizer = torch.optim.Adam(model.parameters())
@@ -59,7 +63,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
     """All of them, by the expression that makes them; none may be empty."""
     columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
-    yield "events", trace.events(columns=columns)
+    yield "events", trace.events()
+    yield "events, all columns", trace.events(columns=columns)
     for at in ("end", "peak"):
         yield f"live({at})", trace.live(at)
         yield f"blocks({at})", trace.blocks(at)
@@ -87,6 +92,72 @@ def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
     leaks = trace.leaks()
     yield "leaks", leaks
     yield "leaks, sites", pd.DataFrame(leaks["sites"].iloc[0])
+
+
+def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The same expressions where there is nothing; nothing: a trace without an allocation."""
+    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
+    for one in (trace, nothing):
+        yield "events", one.events(since="end")
+        yield "events", one.events(kinds=("pool_restore",))
+        yield "events, all columns", one.events(columns=columns, since="end")
+        for at in ("end", "peak"):
+            yield f"live({at})", one.live(-1)
+            yield f"blocks({at})", one.blocks(-1)
+            yield f"segments({at})", one.segments(-1)
+            yield f"stack_totals({at})", one.stack_totals(-1)
+        for by in ("line", "stack", "function", "file"):
+            yield f"sites by {by}", one.sites(-1, by=by)
+            yield f"lifetimes by {by}", one.lifetimes(by=by, until=-1)
+        for by in ("line", "stack", "function", "file", "age", "phase"):
+            yield f"composition by {by}", one.composition(-1, by=by)
+            yield f"diff by {by}", one.diff(-1, -1, by=by)
+            yield f"compare by {by}", alloctrace.compare(one, one, at=-1, by=by)
+    # In the first segment is no block when it was made: segments, and nothing that pins them.
+    segment = int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0])
+    fragmentation = nothing.fragmentation(), trace.fragmentation(-1), trace.fragmentation(segment)
+    for found in fragmentation[:2]:
+        for name in ("segments", "pools", "free_pieces"):
+            yield f"fragmentation, {name}", getattr(found, name)
+    for found in fragmentation:
+        for name in ("pinners", "pinners_by_line"):
+            yield f"fragmentation, {name}", getattr(found, name)
+    none_between = nothing.lifetimes(since=nothing.events()["seq"].iloc[0], by="line")
+    yield "lifetimes since by line", none_between
+    yield "timeline", nothing.timeline()
+    yield "timeline", nothing.timeline(100)
+    yield "driver_memory", trace.driver_memory()[:0]
+    yield "steps", nothing.steps()
+    yield "marks", nothing.marks()
+    yield "threads", nothing.threads
+    yield "hardware", nothing.hardware
+    yield "leaks", nothing.leaks()
+
+
+@needs_cuda_build
+def test_an_empty_table_has_the_dtypes_of_a_full_one(trace: alloctrace.Trace) -> None:
+    """So that what is written for a full one (sums, joins, concatenations) does not fail for the run with nothing."""
+    nothing = alloctrace.load(os.path.join(os.path.dirname(trace.path), "nothing.alloctrace"))
+    full = {name: table.dtypes.astype(str).to_dict() for name, table in tables(trace)}
+    asked = set()
+    for name, table in empty_tables(trace, nothing):
+        assert table.empty, name
+        assert (name, table.dtypes.astype(str).to_dict()) == (name, full[name])
+        asked.add(re.split(r"\W", name)[0])
+    assert public_tables() - asked == set(), "a method that returns a table, and is asked here for none"
+
+
+def public_tables() -> set[str]:
+    """The methods and properties of Trace that return a table."""
+    members = {name: getattr(alloctrace.Trace, name) for name in dir(alloctrace.Trace) if not name.startswith("_")}
+    functions = {name: getattr(member, "func", member) for name, member in members.items()}
+    found = {name for name, function in functions.items() if is_table(getattr(function, "__annotations__", {}))}
+    assert {"events", "live", "hardware", "lifetimes"} <= found
+    return found
+
+
+def is_table(annotations: dict[str, str]) -> bool:
+    return annotations.get("return") == "pd.DataFrame"
 
 
 @needs_cuda_build

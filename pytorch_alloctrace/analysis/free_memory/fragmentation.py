@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...errors import TraceError
+from ...reading.dtypes import no_rows
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import external_fragmentation
@@ -170,7 +171,7 @@ def _pools(segments: pd.DataFrame) -> pd.DataFrame:
 def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
     """Free pieces by powers of two, including the empty classes between the smallest and the largest."""
     if not len(sizes):
-        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in _CLASS_COLUMNS})
+        return no_rows(_CLASS_COLUMNS)
     # Not log2: it would round 2^49 - 512 up.
     classes = np.array([int(size).bit_length() - 1 for size in np.unique(sizes)])
     lower = np.int64(1) << np.arange(classes.min(), classes.max() + 1, dtype=np.int64)
@@ -189,9 +190,21 @@ def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
 
 
 def _nothing(device: str, at: Position, settings: AllocatorSettings) -> Fragmentation:
-    def empty(columns: tuple[str, ...]) -> pd.DataFrame:
-        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in columns})
-
-    no_sizes = np.array([], dtype=np.int64)
-    tables = empty(_SEGMENT_COLUMNS), empty(_POOL_COLUMNS), _classes(no_sizes), empty(PINNER_COLUMNS)
-    return Fragmentation(device, at, 0, 0, 0, 0, 0, 0, 0.0, *tables, empty(LINE_COLUMNS), no_sizes, settings)
+    return Fragmentation(
+        device=device,
+        at=at,
+        reserved=0,
+        active=0,
+        free=0,
+        releasable=0,
+        stranded=0,
+        largest_free=0,
+        external_fragmentation=0.0,
+        segments=no_rows(_SEGMENT_COLUMNS),
+        pools=no_rows(_POOL_COLUMNS),
+        free_pieces=no_rows(_CLASS_COLUMNS),
+        pinners=no_rows(PINNER_COLUMNS, step="Int64"),
+        pinners_by_line=no_rows(LINE_COLUMNS, step="Int64"),
+        sizes=np.array([], dtype=np.int64),
+        settings=settings,
+    )

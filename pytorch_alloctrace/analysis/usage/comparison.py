@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ...errors import PositionError
+from ...reading.dtypes import TEXT
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import BY, Frame
@@ -70,7 +71,8 @@ def compare(
             table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
         sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
-    table["match"] = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    matches = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    table["match"] = pd.Series(matches, dtype=TEXT, index=table.index)
     return table[list(COMPARISON_COLUMNS)]
 
 
