@@ -136,6 +136,7 @@ class Trace(RecordedTrace):
         """
         from .analysis.leaks.judge import leak_table
 
+        device = self.named_device(device)
         return leak_table(self, self.devices if device is None else [device], self._asked_range(since, until, device))
 
     def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:

@@ -62,7 +62,7 @@ class VerbParser(argparse.ArgumentParser):
         shown = f"{default}; 0: all" if default else "all"
         self._output.add_argument("--top", type=row_count, metavar="N", help=f"show N {what} (default: {shown})")
 
-    def add_device(self, text: str = 'show only this device, such as "cuda:0"') -> None:
+    def add_device(self, text: str = 'show only this device, such as "cuda:0" ("cuda" where there is one)') -> None:
         """One device."""
         self.add_argument("--device", action=_Once, metavar="NAME", help=text)
 

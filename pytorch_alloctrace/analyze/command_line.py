@@ -12,6 +12,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import AlloctraceError, TraceError
+from ..reading.kinds import named_device
 from ..report.incomplete import write_incomplete
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
@@ -150,11 +151,11 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
             Trace(path, spool=spool, user_paths=user_paths, progress=progress)
             for path, spool in zip(options.traces, spools, strict=True)
         ]
-        known = list(dict.fromkeys(device for trace in traces for device in trace.devices))
-        wanted = [options.device] if isinstance(options.device, str) else options.device or []
-        unknown = [device for device in wanted if device not in known]
-        if unknown:
-            raise TraceError(f"the trace has no device {unknown[0]!r}: it has {', '.join(known) or 'none'}")
+        known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
+        if isinstance(options.device, str):
+            options.device = named_device(options.device, known)
+        elif options.device:
+            options.device = [named_device(device, known) for device in options.device]
         query = Query(traces, options, Screen(console, options.width))
         # As a whole, so that a reader that goes away (head) is noticed in one place, in main.
         with console.capture() as captured:

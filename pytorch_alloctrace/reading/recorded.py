@@ -17,7 +17,7 @@ from ..errors import PositionError
 from .driver import driver_memory
 from .dtypes import TEXT, no_rows
 from .integrity import Integrity
-from .kinds import KINDS, STEP, device_name, kind_name
+from .kinds import KINDS, STEP, device_name, kind_name, named_device
 from .positions import PEAKS, Position, PositionTable, Range, time_of
 from .replay import POINTS, Replay
 from .sites import Frame, StackIndex, group_stacks
@@ -255,7 +255,7 @@ class RecordedTrace:
         is counted with that one (live_backward_bytes: that part of live_bytes). Blocks older than the recording are
         live, but not among its allocations.
         """
-        tables = self.replay.stacks(self.first_event_after(at, device), device)
+        tables = self.replay.stacks(self.first_event_after(at, device), self.named_device(device))
         if not tables:
             return no_rows(STACK_COLUMNS)
         if len(tables) == 1:
@@ -269,16 +269,16 @@ class RecordedTrace:
         """The blocks that were live at a position, oldest first.
 
         at: "end", "peak" (of `device`, default the one with the highest), "peak:reserved", an event number (after it),
-        "step:N" (the end of step N), "mark:NAME", "12.5s" (after the recording began) or a datetime. device: default
-        all.
+        "step:N" (the end of step N), "mark:NAME", "12.5s" (after the recording began) or a datetime. device: "cpu",
+        "cuda:0", ..., or "cuda" if the trace has one CUDA device; default all.
 
         Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
         it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
         birth_ns, step (of birth); site, filename, line, function (as in `sites`).
 
-        Raises PositionError for a position that the trace does not have.
+        Raises PositionError for a position, TraceError for a device that the trace does not have.
         """
-        blocks = self.replay.live(self.first_event_after(at, device), device)
+        blocks = self.replay.live(self.first_event_after(at, device), self.named_device(device))
         blocks["node_type"] = self._node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         return blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
@@ -291,7 +291,7 @@ class RecordedTrace:
         has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
         step, site, filename, line, function, as in `live`. (A block older than the recording was born when it began.)
         """
-        table = self.replay.blocks(self.first_event_after(at, device), device)
+        table = self.replay.blocks(self.first_event_after(at, device), self.named_device(device))
         table["node_type"] = self._node_types(table["node_type"].to_numpy())
         is_free = (table["state"] == "inactive").to_numpy(bool)
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
@@ -304,7 +304,7 @@ class RecordedTrace:
         stream, segment_type ("small" or "large"), segment_pool_id, is_expandable; sizes in bytes. Allocators that
         report no segments (the CPU's, cudaMallocAsync, pluggable ones) have none.
         """
-        return self.replay.segments(self.first_event_after(at, device), device)
+        return self.replay.segments(self.first_event_after(at, device), self.named_device(device))
 
     # Over time
 
@@ -312,6 +312,16 @@ class RecordedTrace:
     def devices(self) -> list[str]:
         """The devices that have events, the one with the highest peak first."""
         return sorted(self.replay.used_devices, key=lambda name: -self._most_allocated(name))
+
+    @functools.cached_property
+    def known_devices(self) -> list[str]:
+        """`devices`, then those on which nothing was allocated: a request was refused there, or the driver reported."""
+        return [*dict.fromkeys([*self.devices, *self.replay.devices, *self._driver_memory["device"]])]
+
+    def named_device(self, device: str | None) -> str | None:
+        """A device as `known_devices` has it; None: all. "cuda" stands for the only CUDA device. Raises TraceError for
+        one that the trace does not have, and for "cuda" if there are several."""
+        return None if device is None else named_device(device, self.known_devices)
 
     def _most_allocated(self, device: str) -> int:
         peak = self.replay.peak("allocated", device)
@@ -333,7 +343,7 @@ class RecordedTrace:
         if POINTS % points:
             replay = Replay(self._reader, self._locations, points, self._progress)
         borders = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
-        return make_timeline(replay.timeline(points, device), borders, self.driver_memory())
+        return make_timeline(replay.timeline(points, self.named_device(device)), borders, self._driver_memory)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
         """What the driver reported of each device's memory, and the system of this process's: a row for each change,
@@ -344,8 +354,12 @@ class RecordedTrace:
         report them), reserved (torch's segments then), outside (used - reserved: the CUDA context, libraries, other
         processes). What is not known is <NA>.
         """
-        table = driver_memory(self.replay.samples())
-        return table if device is None else table[table["device"] == device].reset_index(drop=True)
+        table, device = self._driver_memory, self.named_device(device)
+        return table.copy() if device is None else table[table["device"] == device].reset_index(drop=True)
+
+    @functools.cached_property
+    def _driver_memory(self) -> pd.DataFrame:
+        return driver_memory(self.replay.samples())
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:
@@ -377,6 +391,7 @@ class RecordedTrace:
     def steps(self, *, device: str | None = None) -> pd.DataFrame:
         """The steps that ended: step, seq and time_ns of the end, live_bytes then (requested, on `device`, default all
         together)."""
+        device = self.named_device(device)
         wanted = [index for index, name in enumerate(self.replay.devices) if device in (None, name)]
         return self.positions.steps(wanted)
 
@@ -397,8 +412,10 @@ class RecordedTrace:
     def first_event_after(self, at: Position, device: str | None = None) -> int:
         """The number of the first event after a position: the state at the position is the one before this event.
 
-        at, device: as in `live`. Raises PositionError for a position that the trace does not have.
+        at, device: as in `live`. Raises PositionError for a position, TraceError for a device that the trace does not
+        have.
         """
+        device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
             return min(max(int(at) + 1, 0), self.end_seq)
         if at == "end":

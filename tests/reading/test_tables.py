@@ -3,17 +3,22 @@ subtracted."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from marked_programs import run_analyze
 from running import needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analyze.verbs import VERBS
 
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
@@ -169,10 +174,40 @@ def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
 
 
 @needs_cuda_build
+def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
+    needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
+    needed |= {"range": ("step:3",), "named_device": ()}
+    members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
+    asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
+    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}
+    for name in asked:
+        if name == "plot_timeline":  # draws what `timeline` returns
+            continue
+        ask = functools.partial(getattr(trace, name), *needed.get(name, ()))
+        with pytest.raises(alloctrace.TraceError, match=r"no device 'cuda:7' was recorded, only cuda:0, cpu"):
+            ask(device="cuda:7")
+        one, same = repr(ask(device="cuda")), repr(ask(device="cuda:0"))
+        assert re.sub("0x[0-9a-f]+", "", one) == re.sub("0x[0-9a-f]+", "", same), name
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
+        alloctrace.compare(trace, trace, device="cuda:7")
+    folder = Path(trace.path).parent
+    for verb in VERBS:
+        if verb.name != "verify":
+            traces = ("run.alloctrace", "--since", "step:3") if verb.name == "diff" else ("run.alloctrace",)
+            said = run_analyze(folder, verb.name, *traces, "--device", "cuda:7", status=2)
+            assert said.count("\n") == 1 and "no device 'cuda:7' was recorded, only cuda:0, cpu" in said
+            assert run_analyze(folder, verb.name, *traces, "--device", "cuda", "--json")
+
+
+def takes_device(member: object) -> bool:
+    return inspect.isfunction(member) and "device" in inspect.signature(member).parameters
+
+
+@needs_cuda_build
 def test_integers_are_signed(trace: alloctrace.Trace) -> None:
     """What pandas subtracts from an unsigned integer wraps. Also where a table is empty."""
-    nothing = [("live", trace.live(device="cuda:7")), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
-    nothing += [("stack_totals", trace.stack_totals(0)), ("timeline", trace.timeline(device="cuda:7"))]
+    nothing = [("live", trace.live(0)), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
+    nothing += [("stack_totals", trace.stack_totals(0))]
     for name, table in [*tables(trace), *nothing]:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
@@ -221,7 +256,7 @@ def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
     free = trace.blocks().query("state == 'inactive'")
     assert len(free) and free[["site", "filename", "function", "line"]].isna().all().all()
     assert {str(dtype) for dtype in trace.live()[["site", "filename", "function"]].dtypes} == {"category"}
-    assert trace.live(device="cuda:7").groupby("site", observed=True)["nbytes"].sum().empty
+    assert trace.live(0).groupby("site", observed=True)["nbytes"].sum().empty
 
 
 def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:

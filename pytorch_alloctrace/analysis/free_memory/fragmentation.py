@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...errors import TraceError
 from ...reading.dtypes import no_rows
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
@@ -36,8 +35,8 @@ class Fragmentation:
 
     device: str
     """Torch's spelling."""
-    at: Position
-    """The position that was asked for."""
+    at: int
+    """The event after which it was so: the position that was asked for."""
     reserved: int
     """All segments."""
     active: int
@@ -77,14 +76,16 @@ class Fragmentation:
 
 def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> Fragmentation:
     """See `Trace.fragmentation`."""
-    if device is not None and device not in trace.devices:
-        raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
+    device = trace.named_device(device)
+    at = trace.first_event_after(at, device) - 1
     segments = trace.segments(at, device=device)
     if device is None:
         reserved = segments.groupby("device")["total_size"].sum()
-        device = str(reserved.idxmax()) if len(reserved) else next(iter(trace.devices), "")
+        device = str(reserved.idxmax()) if len(reserved) else next(iter(trace.known_devices), "")
     segments = segments[segments["device"] == device].sort_values("address", ignore_index=True)
-    settings = SettingsHistory(trace).before(device, trace.first_event_after(at))
+    settings = SettingsHistory(trace).before(device, at + 1)
+    if segments.empty:
+        return _nothing(device, at, settings)
     blocks = trace.blocks(at, device=device)
     in_segments = blocks[blocks["segment"] != 0].reset_index(drop=True)
     return fragmentation_of(trace, at, device, segments, in_segments, settings)
@@ -95,18 +96,18 @@ def fragmentation_by_device(
 ) -> list[Fragmentation]:
     """`fragmentation_at` of one device, or of all that have segments at a position, the one with the most first; where
     none has, of the first device."""
+    # A peak is one device's: the others are shown as they were at that time.
+    at = trace.first_event_after(at, device) - 1
     if device is not None:
         return [fragmentation_at(trace, at, device=device)]
     reserved = trace.segments(at).groupby("device")["total_size"].sum().sort_values(ascending=False)
     devices = [str(name) for name in reserved.index] or trace.devices[:1]
-    if len(devices) > 1:
-        at = trace.first_event_after(at) - 1  # a peak is one device's: the others are shown as they were at that time
     return [fragmentation_at(trace, at, device=name) for name in devices]
 
 
 def fragmentation_of(
     trace: RecordedTrace,
-    at: Position,
+    at: int,
     device: str,
     segments: pd.DataFrame,
     blocks: pd.DataFrame,
@@ -189,7 +190,7 @@ def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
     )
 
 
-def _nothing(device: str, at: Position, settings: AllocatorSettings) -> Fragmentation:
+def _nothing(device: str, at: int, settings: AllocatorSettings) -> Fragmentation:
     return Fragmentation(
         device=device,
         at=at,

@@ -46,6 +46,7 @@ def site_lifetimes(
 
     It takes three passes over the trace, and keeps the events of the measured steps in memory.
     """
+    device = trace.named_device(device)
     end = trace.first_event_after(until, device)
     first = 0 if since is None else trace.range(since, until, device=device).first
     last = LastSteps.before(trace, end, first)
