@@ -71,6 +71,8 @@ def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
         own.error(_not_taken(option.partition("=")[0], options.verb.name, parsers))
     # What follows an option argparse does not join to the traces before it.
     options.traces += unknown
+    if "run" in options.traces and not os.path.exists("run"):
+        own.error(f"`run`, which records a program, comes first: {PROGRAM} run SCRIPT [arguments]")
     if name is None and options.traces[0].isidentifier() and not os.path.exists(options.traces[0]):
         raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(parsers)})")
     mistake = options.verb.mistake(options)
@@ -144,8 +146,6 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     with SlowProgress(Console(stderr=True)) as progress:
         # Relative to here if it is here; a path of the machine where the trace was made stays what it is.
         user_paths = [os.path.abspath(path) if os.path.exists(path) else path for path in options.user_path]
-        if options.spool is not None and not os.path.exists(options.spool):
-            raise TraceError(f"there is no spool {options.spool!r}: give the file that lay next to the trace")
         spools = [options.spool, *[None] * (len(options.traces) - 1)]
         traces = [
             Trace(path, spool=spool, user_paths=user_paths, progress=progress)

@@ -16,7 +16,7 @@ BLOCK_STATES = pd.CategoricalDtype(["inactive", "active_allocated", "active_pend
 _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("device", "segment_type", "node_type", "name", "kind", "uuid", "pci_address"), TEXT),
     **dict.fromkeys(("site", "filename", "function"), TEXT),
-    # Numbers of events and sizes are int64, because unsigned integers wrap where they are subtracted; addresses need 64 bits.
+    # Addresses need all 64 bits. Everything else is signed, because unsigned integers wrap where they are subtracted.
     **dict.fromkeys(("address", "segment"), np.uint64),
     **dict.fromkeys(("backward", "user", "is_expandable"), np.bool_),
     **dict.fromkeys(("source", "segment_pool_id"), object),

@@ -53,7 +53,7 @@ def device_name(device_type: int, device_index: int) -> str:
 
 
 def named_device(name: str, known: Sequence[str]) -> str:
-    """One of the known devices; "cuda" stands for the only CUDA device. Raises TraceError where there is no such one."""
+    """One of the known devices; "cuda" stands for the only CUDA device. Raises TraceError for any other."""
     if name in known:
         return name
     same_type = [one for one in known if one.startswith(f"{name}:")]

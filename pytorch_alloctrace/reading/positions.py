@@ -85,6 +85,11 @@ class PositionTable:
         steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
+    def whole_steps(self, within: Range) -> npt.NDArray[np.bool_]:
+        """Which steps lie wholly within a range, from their first event to their last."""
+        begins = np.append(0, self._ends + 1)[:-1]
+        return (begins >= within.first) & (self._ends < within.end)
+
     def step_at(self, seq: int) -> int | None:
         """The step that an event belongs to; None in a trace without steps."""
         step = self.step_of(np.array([seq], dtype=np.int64))[0]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from ..errors import PositionError
+from ..errors import PositionError, TraceError
 from .driver import driver_memory
 from .dtypes import TEXT, no_rows
 from .integrity import Integrity
@@ -22,6 +22,7 @@ from .positions import PEAKS, Position, PositionTable, Range, time_of
 from .replay import POINTS, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
+from .words import counted
 
 EVENT_COLUMNS = (
     *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id", "step"),
@@ -51,6 +52,8 @@ class RecordedTrace:
         self.path = os.fspath(path)
         """The trace file."""
         self._progress = progress
+        if spool is not None and not os.path.exists(spool):
+            raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
         self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
@@ -59,7 +62,7 @@ class RecordedTrace:
         self._user_paths = tuple(user_paths)
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path}: {self.integrity.events:,} events, {self.integrity.state}>"
+        return f"<Trace {self.path}: {counted(self.integrity.events, 'event')}, {self.integrity.state}>"
 
     # The file
 

@@ -181,7 +181,9 @@ class Replay:
         """See `Trace.live`, without the steps; the state before event `until`."""
         found = self._by_device(self._run.live_before, until, device)
         tables = [pd.DataFrame({"device": name, **columns}) for name, columns in found]
-        return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values("birth_seq", ignore_index=True, kind="stable")
+        return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values(
+            "birth_seq", ignore_index=True, kind="stable"
+        )
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""

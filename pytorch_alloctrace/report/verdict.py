@@ -2,7 +2,7 @@
 
 As text, and as JSON: one object. All bytes are integers and mean requested bytes; rates (`bytes_per_...`) are rounded
 to whole bytes; seconds are numbers; null means unknown. Later versions may add fields, but neither change nor remove
-any: `format_version` stays 1 as long as that holds. Tables of lines have as many rows as --top allows.
+any: `format_version` stays 1 as long as that holds. Tables of lines have all rows, or as many as --top allows.
 
 format, format_version
     "pytorch_alloctrace.verdict", 1
@@ -355,8 +355,8 @@ def _device_data(device: DeviceSummary) -> dict[str, Any]:
         "device": device.device,
         "allocations": device.allocations,
         "bytes_allocated": device.bytes_allocated,
-        "peak": _holding_data(device.peak),
-        "end": _holding_data(device.end),
+        "peak": dataclasses.asdict(device.peak),
+        "end": dataclasses.asdict(device.end),
         "growth": _growth_data(device.growth) if device.growth is not None else None,
         "growing": [
             {
@@ -370,28 +370,6 @@ def _device_data(device: DeviceSummary) -> dict[str, Any]:
         ],
         "leaks_judged": device.leaks.judged,
         "live_bytes_over_time": list(device.levels),
-    }
-
-
-def _holding_data(holding: Holding) -> dict[str, Any]:
-    return {
-        "bytes": holding.bytes,
-        "blocks": holding.blocks,
-        "event": holding.event,
-        "seconds": holding.seconds,
-        "step": holding.step,
-        "sites": [
-            {
-                "site": _site_data(site.site),
-                "bytes": site.bytes,
-                "backward_bytes": site.backward_bytes,
-                "blocks": site.blocks,
-                "stack_id": site.stack_id,
-            }
-            for site in holding.sites
-        ],
-        "more_sites": holding.more_sites,
-        "more_bytes": holding.more_bytes,
     }
 
 

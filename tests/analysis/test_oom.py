@@ -191,7 +191,7 @@ def test_of_a_device(folder: Path) -> None:
     assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         trace.ooms(device="cuda:7")
-    with pytest.raises(alloctrace.TraceError, match="'cuda' is . devices: name one of .*cuda:0"):
+    with pytest.raises(alloctrace.TraceError, match=r"'cuda' is . devices: name one of .*cuda:0"):
         trace.ooms(device="cuda")
 
 

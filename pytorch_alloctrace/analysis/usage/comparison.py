@@ -9,8 +9,8 @@ import pandas as pd
 
 from ...errors import PositionError
 from ...reading.dtypes import TEXT
-from ...reading.positions import PEAKS, Position
 from ...reading.kinds import named_device
+from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import BY, Frame
 from .composition import composition_at

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.dtypes import no_rows
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 
 MOST_EVENTS = 2_000_000
@@ -47,7 +48,7 @@ class LastSteps:
         """The last steps that end before event `limit` and do not begin before event `first`."""
         ends = trace.steps()["seq"].to_numpy(np.int64)
         begins = np.append(0, ends + 1)[:-1]
-        is_within = (ends < limit) & (begins >= first)
+        is_within = trace.positions.whole_steps(Range(first, limit))
         begins, ends = begins[is_within], ends[is_within]
         if not len(ends):
             return cls(max(limit - MOST_EVENTS, first), limit, ends)
