@@ -178,7 +178,8 @@ class RecordedTrace:
                 made[name] = self._node_types(raw["node_type"])
             else:
                 made[name] = raw[name]
-        return pd.DataFrame(made)
+        # Nobody else has these arrays: to copy them into one block is a sixth of the time of reading all events.
+        return pd.DataFrame(made, copy=False)
 
     def _node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> Any:
         """Types of autograd nodes, in full, by number; "" for none."""
