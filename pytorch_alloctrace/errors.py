@@ -16,7 +16,7 @@ class SessionError(AlloctraceError):
 
 
 class TraceError(AlloctraceError):
-    """A file cannot be read as a trace: not there, not a trace, or of a newer format."""
+    """A file cannot be read as a trace (not there, not a trace, of a newer format), or lacks the device asked for."""
 
 
 class PositionError(AlloctraceError):

@@ -39,9 +39,9 @@ def load(
     ("transformers") whose code counts as the user's own although it is installed. progress: called now and then with a
     share from 0 to 1.
 
-    Raises TraceError for a file that is not there, is not a trace, or is of a newer format; UserPathError if no file of
-    the trace is in one of `user_paths`. Damage does not raise: it warns (IncompleteTraceWarning), and `Trace.integrity`
-    says what is missing.
+    Raises TraceError for a file or a spool that is not there, and for a file that is not a trace or is of a newer
+    format; UserPathError if no file of the trace is in one of `user_paths`. Damage does not raise: it warns
+    (IncompleteTraceWarning), and `Trace.integrity` says what is missing.
     """
     trace = Trace(path, spool=spool, user_paths=user_paths, progress=progress)
     if not trace.integrity.whole:
@@ -65,7 +65,8 @@ class Trace(RecordedTrace):
         device: default the one with the highest peak. since, until: only in this range (positions, as `at` of `live`);
         the state that it begins with counts. What the peak consisted of is worked out when it is first asked for.
 
-        Raises PositionError if there is no peak or no such range, ValueError for another measure.
+        Raises PositionError if there is no peak or no such range, TraceError for a device that the trace does not have,
+        ValueError for another measure.
         """
         from .analysis.usage.peak import peak_between, peak_memory
 
@@ -123,8 +124,8 @@ class Trace(RecordedTrace):
     ) -> pd.DataFrame:
         """What leaks, one row per leak, likely ones first, then by rate; empty if nothing does or the run is too short.
 
-        device: default all. since, until: judges the steps in this range alone, and takes everything before it as the
-        warm-up. What counts as a leak is defined in `pytorch_alloctrace.analysis.leaks.judge`.
+        device: default all. since, until: judges only the steps that lie wholly in this range, and takes everything
+        before them as the warm-up. What counts as a leak is defined in `pytorch_alloctrace.analysis.leaks.judge`.
 
         Columns: device; filename, line, function, source of the line to look at; kind ("survivors": blocks that are
         never freed; "growing": a buffer replaced by ever larger ones); rate (requested bytes per unit), unit ("step",
@@ -134,10 +135,11 @@ class Trace(RecordedTrace):
         stack_id (one through the line), sites (the lines that allocate the bytes, most first: dicts with filename,
         line, function, source, rate, bytes, blocks, stack_id).
 
-        Raises PositionError if no step ends in the range.
+        Raises PositionError if no whole step lies in the range, TraceError for a device that the trace does not have.
         """
         from .analysis.leaks.judge import leak_table
 
+        device = self.named_device(device)
         return leak_table(self, self.devices if device is None else [device], self._asked_range(since, until, device))
 
     def fragmentation(self, at: Position = "end", *, device: str | None = None) -> Fragmentation:

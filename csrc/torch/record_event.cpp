@@ -43,7 +43,7 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
 
 void add_context(python::HookScope& scope, Event& event, const Location& where) {
   add_thread_context(scope, event);
-  event.location = scope.thread().place_in(scope.session(), where);
+  event.location = scope.thread().location_id(scope.session(), where);
 }
 
 void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {

@@ -128,14 +128,16 @@ def summarize(
     of_leaks: bool = False,
     within: Range | None = None,
 ) -> Summary:
-    """Summarizes a trace: all its devices or those named, with the `top` lines of each table.
+    """Summarizes a trace: all its devices or those named, with the `top` lines of each table. Raises TraceError for a
+    device that the trace does not have.
 
     of_leaks: only leaks are looked for. within: only leaks in these events.
 
     It takes one pass over the trace and some twenty states of the replay per device; memory is in proportion to live
     blocks and stacks, not to events.
     """
-    wanted = [device for device in trace.devices if not devices or device in devices]
+    asked = [trace.named_device(device) for device in devices]
+    wanted = [device for device in trace.devices if not asked or device in asked]
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,

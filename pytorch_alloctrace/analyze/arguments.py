@@ -58,11 +58,11 @@ class VerbParser(argparse.ArgumentParser):
         self._form.add_argument("--csv", action="store_true", help="print the table as CSV; sizes are in bytes")
 
     def add_top(self, default: int, what: str = "rows of each table") -> None:
-        """default: how many the text shows; 0: all."""
-        shown = f"{default}; 0: all" if default else "all"
+        """default: how many the text shows; 0: all. JSON and CSV have all unless --top is given."""
+        shown = f"{default}, in JSON and CSV all; 0: all" if default else "all"
         self._output.add_argument("--top", type=row_count, metavar="N", help=f"show N {what} (default: {shown})")
 
-    def add_device(self, text: str = 'show only this device, such as "cuda:0"') -> None:
+    def add_device(self, text: str = 'show only this device, such as "cuda:0" ("cuda" where there is one)') -> None:
         """One device."""
         self.add_argument("--device", action=_Once, metavar="NAME", help=text)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..report.segments import write_blocks
-from .arguments import VerbParser
+from ..report.segments import largest_blocks, write_blocks
+from .arguments import ALL_ROWS, VerbParser
 from .verb import Exit, Query, Verb
 
 _ROWS = 20
@@ -14,7 +14,7 @@ class Blocks(Verb):
     summary = "the largest blocks, and the line that made each"
     description = (
         "Shows the largest blocks that are in use at a position, with their age and the line that made each. --json "
-        "and --csv have all blocks, including the free ones."
+        "and --csv have all blocks, including the free ones, unless --top is given."
     )
     examples = (("blocks run.alloctrace --at step:12 --top 50", "the 50 largest blocks when step 12 ended"),)
     if_cut = '"end" is where the trace breaks off, not the end of the run.'
@@ -29,10 +29,12 @@ class Blocks(Verb):
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         blocks = trace.blocks(options.at, device=options.device)
+        top = query.rows(_ROWS)
+        shown = blocks if top == ALL_ROWS else largest_blocks(blocks, top)
         if options.json:
-            query.print_json(blocks)
+            query.print_json(shown)
         elif options.csv:
-            query.print_csv(blocks)
+            query.print_csv(shown)
         else:
-            write_blocks(blocks, trace, query.screen, query.names, query.rows(_ROWS))
+            write_blocks(blocks, trace, query.screen, query.names, top)
         return Exit.OK

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import AlloctraceError, TraceError, UserPathError
+from ..reading.kinds import named_device
 from ..reading.recorded import Progress
 from ..report.incomplete import write_incomplete
 from ..report.progress import SlowProgress
@@ -71,6 +72,8 @@ def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
         own.error(_not_taken(option.partition("=")[0], options.verb.name, parsers))
     # What follows an option argparse does not join to the traces before it.
     options.traces += unknown
+    if "run" in options.traces and not os.path.exists("run"):
+        own.error(f"`run`, which records a program, comes first: {PROGRAM} run SCRIPT [arguments]")
     if name is None and options.traces[0].isidentifier() and not os.path.exists(options.traces[0]):
         raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(parsers)})")
     mistake = options.verb.mistake(options)
@@ -145,8 +148,6 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
     console = Console()
     with SlowProgress(Console(stderr=True)) as progress:
-        if options.spool is not None and not os.path.exists(options.spool):
-            raise TraceError(f"there is no spool {options.spool!r}: give the file that lay next to the trace")
         spools = [options.spool, *[None] * (len(options.traces) - 1)]
         traces = [
             _load(path, spool, options.user_path, progress, len(spools) > 1)
@@ -155,11 +156,11 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
         for path in options.user_path:
             if not any(path in trace.user_paths for trace in traces):
                 Trace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
-        known = list(dict.fromkeys(device for trace in traces for device in trace.devices))
-        wanted = [options.device] if isinstance(options.device, str) else options.device or []
-        unknown = [device for device in wanted if device not in known]
-        if unknown:
-            raise TraceError(f"the trace has no device {unknown[0]!r}: it has {', '.join(known) or 'none'}")
+        known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
+        if isinstance(options.device, str):
+            options.device = named_device(options.device, known)
+        elif options.device:
+            options.device = [named_device(device, known) for device in options.device]
         query = Query(traces, options, Screen(console, options.width))
         # As a whole, so that a reader that goes away (head) is noticed in one place, in main.
         with console.capture() as captured:

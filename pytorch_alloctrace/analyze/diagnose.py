@@ -20,7 +20,7 @@ class Diagnose(Verb):
     )
     examples = (
         ("run.alloctrace", "what is wrong, then peak, end and growth"),
-        ("run.alloctrace --json --top 0 > diagnosis.json", "the same for programs, with all lines"),
+        ("run.alloctrace --json > diagnosis.json", "the same for programs, with all lines"),
     )
     if_cut = IN_DIAGNOSIS
 
@@ -39,8 +39,7 @@ class Diagnose(Verb):
         )
 
     def run(self, query: Query) -> Exit:
-        top = _ROWS if query.options.top is None else query.options.top
-        summary = summarize(query.trace, top=top, devices=query.options.device)
+        summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)
         if query.options.json:
             query.data = verdict_json(summary, query.frames) + "\n"
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from ..analysis.free_memory.fragmentation import fragmentation_by_device
+from ..analysis.free_memory.pinning import PINNER_COLUMNS
+from ..reading.dtypes import no_rows
 from ..report.fragmentation import fragmentation_data, write_fragmentation
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -32,16 +34,18 @@ class Fragmentation(Verb):
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         found = fragmentation_by_device(trace, options.at, device=options.device)
+        top = query.rows(_ROWS)
         if options.json:
-            top = query.rows(_ROWS)
             query.print_json([fragmentation_data(one, top) for one in found])
         elif options.csv:
-            tables = [one.pinners.assign(device=one.device) for one in found]
-            query.print_csv(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame())
+            tables = [one.pinners.head(top).assign(device=one.device) for one in found]
+            query.print_csv(pd.concat(tables, ignore_index=True) if tables else no_rows((*PINNER_COLUMNS, "device")))
+        elif not found:
+            query.screen.text("Nothing was allocated.")
         else:
             for number, one in enumerate(found):
                 if number:
                     query.screen.blank()
                 blocks, timeline = trace.blocks(one.at, device=one.device), trace.timeline(device=one.device)
-                write_fragmentation(one, blocks, timeline, query.screen, query.names, query.rows(_ROWS))
+                write_fragmentation(one, blocks, timeline, query.screen, query.names, top)
         return Exit.OK

@@ -30,8 +30,8 @@ class Leaks(Verb):
 
     def add_arguments(self, parser: VerbParser) -> None:
         parser.add_range(
-            "judge what happened after this position; what came before is warm-up",
-            "judge what happened up to this position (default: end)",
+            "judge the steps that lie wholly after this position; what came before is warm-up",
+            "judge the steps that lie wholly before this position (default: end)",
         )
         parser.add_device()
         parser.add_argument(

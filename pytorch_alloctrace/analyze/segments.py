@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..report.segments import write_segments
+from ..report.segments import largest_segments, write_segments
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
@@ -28,10 +28,11 @@ class Segments(Verb):
     def run(self, query: Query) -> Exit:
         at, device = query.options.at, query.options.device
         segments = query.trace.segments(at, device=device)
+        top = query.rows(_ROWS)
         if query.options.json:
-            query.print_json(segments)
+            query.print_json(largest_segments(segments, top))
         elif query.options.csv:
-            query.print_csv(segments)
+            query.print_csv(largest_segments(segments, top))
         else:
-            write_segments(segments, query.trace.blocks(at, device=device), query.screen, query.rows(_ROWS))
+            write_segments(segments, query.trace.blocks(at, device=device), query.screen, top)
         return Exit.OK

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .dtypes import TEXT
 from .kinds import device_name
 
 COLUMNS = ("seq", "time_ns", "device", "used", "total", "by_this_process", "by_others", "reserved", "outside")
@@ -19,7 +20,7 @@ def driver_memory(samples: dict[str, npt.NDArray[Any]]) -> pd.DataFrame:
     """A row for each change: see `Trace.driver_memory`. samples: by column, as the replay took them (-1: unknown)."""
     table = pd.DataFrame(samples)
     pairs = zip(table.pop("device_type"), table.pop("device_index"), strict=True)
-    table.insert(2, "device", pd.Series([device_name(kind, index) for kind, index in pairs], dtype=object))
+    table.insert(2, "device", pd.Series([device_name(kind, index) for kind, index in pairs], dtype=TEXT))
     for name in _BYTES:
         table[name] = table[name].astype("Int64").where(table[name] >= 0)
     # For the machine no sum of other processes is known, and all that is resident belongs to this process.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from .. import _replay
+from .words import counted
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,25 @@ class Integrity:
     def __str__(self) -> str:
         notes = []
         if self.corrupt_blocks:
-            notes.append(f"{self.corrupt_bytes:,} damaged bytes in {self.corrupt_blocks:,} places")
+            notes.append(f"{counted(self.corrupt_bytes, 'damaged byte')} in {counted(self.corrupt_blocks, 'place')}")
         if self.missing_events:
-            notes.append(f"{self.missing_events:,} events missing")
+            notes.append(f"{counted(self.missing_events, 'event')} missing")
         if self.lost:
             causes = ", ".join(
                 f"{name.replace('_', ' ')}: {count:,}" for name, count in self.lost_by_cause.items() if count
             )
-            notes.append(f"{self.lost:,} events lost while recording ({causes})")
+            notes.append(f"{counted(self.lost, 'event')} lost while recording ({causes})")
         if self.truncated_bytes:
-            notes.append(f"{self.truncated_bytes:,} bytes of an unfinished block")
+            notes.append(f"{counted(self.truncated_bytes, 'byte')} of an unfinished block")
         if not self.ended:
             if self.spool_read:
-                notes.append(f"the program was killed or still runs; {self.recovered:,} events read from its spool")
+                recovered = counted(self.recovered, "event")
+                notes.append(f"the program was killed or still runs; {recovered} read from its spool")
             else:
                 notes.append("ends before the recording did")
         if self.uncommitted:
-            notes.append(f"{self.uncommitted:,} calls were in progress at the end")
+            were = "was" if self.uncommitted == 1 else "were"
+            notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
-            notes.append(f"{self.unknown_stacks:,} events without their stack")
+            notes.append(f"{counted(self.unknown_stacks, 'event')} without a stack")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

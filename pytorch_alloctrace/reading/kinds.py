@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..errors import TraceError
+
 KINDS = (
     "none",
     "alloc",
@@ -46,6 +50,18 @@ def device_name(device_type: int, device_index: int) -> str:
     """Torch's own spelling: "cpu", "cuda:0"; and "pinned"."""
     name = _DEVICE_TYPES.get(device_type, f"device{device_type}")
     return name if name in ("cpu", "pinned") else f"{name}:{device_index}"
+
+
+def named_device(name: str, known: Sequence[str]) -> str:
+    """One of the known devices; "cuda" stands for the only CUDA device. Raises TraceError for any other."""
+    if name in known:
+        return name
+    same_type = [one for one in known if one.startswith(f"{name}:")]
+    if len(same_type) == 1:
+        return same_type[0]
+    if same_type:
+        raise TraceError(f"{name!r} is {len(same_type)} devices: name one of {', '.join(same_type)}")
+    raise TraceError(f"no device {name!r} was recorded, only {', '.join(known) or 'none'}")
 
 
 def kind_name(number: int) -> str:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..errors import PositionError
+from .dtypes import no_rows
 from .kinds import MARK, STEP, kind_name
 
 Position = int | str | datetime.datetime
@@ -84,6 +85,11 @@ class PositionTable:
         steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
+    def whole_steps(self, within: Range) -> npt.NDArray[np.bool_]:
+        """Which steps lie wholly within a range, from their first event to their last."""
+        begins = np.append(0, self._ends + 1)[:-1]
+        return (begins >= within.first) & (self._ends < within.end)
+
     def step_at(self, seq: int) -> int | None:
         """The step that an event belongs to; None in a trace without steps."""
         step = self.step_of(np.array([seq], dtype=np.int64))[0]
@@ -100,7 +106,7 @@ class PositionTable:
             }
             for _, seq, time_ns, number, live in self._steps
         ]
-        return pd.DataFrame(rows, columns=["step", "seq", "time_ns", "live_bytes"])
+        return pd.DataFrame(rows) if rows else no_rows(("step", "seq", "time_ns", "live_bytes"))
 
     def marks(self) -> pd.DataFrame:
         """See `Trace.marks`."""
@@ -108,7 +114,7 @@ class PositionTable:
             {"name": name, "kind": kind_name(kind), "seq": seq, "time_ns": time_ns}
             for kind, seq, time_ns, name, _ in self._marks
         ]
-        return pd.DataFrame(rows, columns=["name", "kind", "seq", "time_ns"])
+        return pd.DataFrame(rows) if rows else no_rows(("name", "kind", "seq", "time_ns"))
 
     def first_event_after(self, position: str) -> int | None:
         """For "step:N" and "mark:NAME"; None: the end of the trace. Raises PositionError."""

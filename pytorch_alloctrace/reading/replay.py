@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from .. import _replay
+from .dtypes import BLOCK_STATES, no_rows
 from .integrity import Integrity
 from .kinds import device_name
 
@@ -31,13 +32,10 @@ SEGMENT_COLUMNS = (
 _MADE = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
 """For a block in use: what made it, and when. `older`: it was there before the recording, which began at its birth."""
 BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns", "older")
-ADDRESSES = {"address", "segment"}
-"""Columns that are unsigned; all other integers are int64, because unsigned ones wrap where they are subtracted."""
 LIVE_COLUMNS = ("address", "nbytes", "device", *_MADE, "older")
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; the timeline has the value of each at an interval's end, and the lowest and highest within it."""
 
-_BLOCK_STATES = pd.Index(["inactive", "active_allocated", "active_pending_free"])
 _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
 POINTS = 6000
@@ -175,15 +173,17 @@ class Replay:
         """See `Trace.blocks`; the state before event `until`."""
         tables = []
         for name, columns in self._by_device(self._run.blocks_before, until, device):
-            state = pd.Categorical.from_codes(columns["state"], categories=_BLOCK_STATES)
+            state = pd.Categorical.from_codes(columns["state"], dtype=BLOCK_STATES)
             tables.append(pd.DataFrame({"device": name, **columns, "state": state}))
-        return _joined(tables, BLOCK_COLUMNS)
+        return _joined(tables, BLOCK_COLUMNS, node_type=np.int64)
 
     def live(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.live`, without the steps; the state before event `until`."""
         found = self._by_device(self._run.live_before, until, device)
         tables = [pd.DataFrame({"device": name, **columns}) for name, columns in found]
-        return _joined(tables, LIVE_COLUMNS).sort_values("birth_seq", ignore_index=True, kind="stable")
+        return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values(
+            "birth_seq", ignore_index=True, kind="stable"
+        )
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""
@@ -202,17 +202,18 @@ class Replay:
 
     def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.timeline`, without its times; `points` divides the number of intervals that were measured."""
+        need_segments = {f"{measure}{end}": "Int64" for measure in _NEED_SEGMENTS for end in _ENDS}
         tables = []
         for name, timeline in self.devices.items():
             if device in (None, name):
                 table = _fewer(pd.DataFrame(timeline.columns), points)
                 table.insert(0, "device", name)
                 unknown = pd.Series(pd.NA, index=table.index, dtype="Int64")
-                for column in (f"{measure}{end}" for measure in _NEED_SEGMENTS for end in _ENDS):
+                for column in need_segments:
                     table[column] = table[column].astype("Int64") if timeline.reports_segments else unknown
                 tables.append(table)
-        columns = [f"{measure}{end}" for measure in MEASURES for end in _ENDS]
-        return _joined(tables, ("device", *columns, "blocks", "seq"))
+        columns = ("device", *(f"{measure}{end}" for measure in MEASURES for end in _ENDS), "blocks", "seq")
+        return _joined(tables, columns, **need_segments)
 
     def samples(self) -> _replay.Columns:
         """What the driver reported, by column: see `driver.driver_memory`."""
@@ -240,9 +241,9 @@ class Replay:
         )
 
 
-def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...], **dtypes: Any) -> pd.DataFrame:
     if not tables:
-        return pd.DataFrame({name: pd.Series(dtype=np.uint64 if name in ADDRESSES else np.int64) for name in columns})
+        return no_rows(columns, **dtypes)
     return pd.concat(tables, ignore_index=True)[list(columns)]
 
 

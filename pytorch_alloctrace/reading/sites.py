@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
+from .dtypes import no_rows
 from .user_code import UserCode, can_be_opened, package_of
 
 BY = ("line", "stack", "function", "file")
@@ -317,11 +318,15 @@ def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
     return dict(zip(stacks.tolist(), totals.tolist(), strict=True))
 
 
-def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any]) -> pd.DataFrame:
+def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any], by: str = "line") -> pd.DataFrame:
     """NAME_COLUMNS of each stack, a row for each of `stack_ids`."""
-    names = {int(stack): stacks.describe(int(stack), "line") for stack in stack_ids.unique()}
-    rows = [names[int(stack)] for stack in stack_ids]
-    return pd.DataFrame(rows, columns=[*NAME_COLUMNS], index=stack_ids.index)
+    if stack_ids.empty:
+        return no_rows(NAME_COLUMNS)
+    names = {int(stack): stacks.describe(int(stack), by) for stack in stack_ids.unique()}
+    table = pd.DataFrame([names[int(stack)] for stack in stack_ids], index=stack_ids.index)
+    # Otherwise it is text in one table and an object in another, where no line has its source.
+    table["source"] = table["source"].astype(object).where(table["source"].notna(), None)
+    return table
 
 
 def group_stacks(
@@ -337,7 +342,7 @@ def group_stacks(
     if by not in BY:
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
     if totals.empty:
-        return pd.DataFrame(columns=[*SITE_COLUMNS, *more])
+        return no_rows((*SITE_COLUMNS, *more))
     numbers: dict[tuple[Any, ...], int] = {}
     group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack_id"]])
     keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
@@ -351,9 +356,7 @@ def group_stacks(
         stack_id=("stack_id", "first"),
         **{name: (name, how) for name, how in more.items()},
     )
-    names = pd.DataFrame([index.describe(int(stack), by) for stack in groups["stack_id"]], index=groups.index)
-    result = pd.concat([names, groups], axis=1)[[*SITE_COLUMNS, *more]]
-    result["source"] = result["source"].astype(object).where(result["source"].notna(), None)
+    result = pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)
 
 

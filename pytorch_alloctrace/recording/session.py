@@ -130,7 +130,7 @@ class Session:
         end = {"reason": reason}
         try:
             self._optimizer_steps.stop()
-            if replaced_by := self._recorder.cuda_allocator_in_our_place():
+            if replaced_by := self._recorder.cuda_allocator_instead_of_ours():
                 end["cuda_allocator_replaced_by"] = replaced_by
             self._flush()
         finally:  # a Ctrl-C must not leave the recorder running without a session

@@ -1,8 +1,9 @@
 """Fragmentation, as text and as plain values: how the free memory is cut up, and which lines of code pin it.
 
 JSON is a list with an object for each device: the sums and tables of `analysis.Fragmentation` under their names, each
-table a list of objects; `pinners` and `pinners_by_line` have as many rows as --top allows. CSV is all the pinners of
-all devices. Sizes in bytes, ages in nanoseconds, shares from 0 to 1.
+table a list of objects; `at` is the event after which it was so. CSV is the pinners of all devices. With --top,
+`pinners` and `pinners_by_line` have at most that many rows, in CSV for each device. Sizes in bytes, ages in
+nanoseconds, shares from 0 to 1.
 """
 
 from __future__ import annotations

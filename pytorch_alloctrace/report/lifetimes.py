@@ -48,7 +48,9 @@ def write_lifetimes(
 ) -> None:
     """A table for each respect in which sites can lead. steps: how many were measured; since: where the range begins,
     if it is one."""
-    measured = f"the average of the last {units.counted(steps, 'step')}" if steps else "unknown, there are no steps"
+    measured = "unknown, there are no steps"
+    if steps:
+        measured = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
     sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
     if since is not None:
         table = table.assign(live_shrunk=-table["live_change"])
@@ -113,7 +115,7 @@ def _live(row: dict[str, Any]) -> str:
 
 
 def _churn(row: dict[str, Any]) -> str:
-    note = f"{row['allocations_per_step']:.3g} allocations"
+    note = units.averaged(row["allocations_per_step"], "allocation")
     backward = row["backward_per_step"]
     return f"{note}; backward allocates {units.size(backward)} for it" if backward else note
 
@@ -123,7 +125,8 @@ def _retained(row: dict[str, Any]) -> str:
 
 
 def _temporary(row: dict[str, Any]) -> str:
-    return f"the largest; {units.size(row['bytes_per_step'])} in {row['allocations_per_step']:.3g} allocations per step"
+    allocations = units.averaged(row["allocations_per_step"], "allocation")
+    return f"the largest; {units.size(row['bytes_per_step'])} in {allocations} per step"
 
 
 def _slow(row: dict[str, Any]) -> str:

@@ -265,7 +265,8 @@ def write_ooms(found: Sequence[OutOfMemory], screen: Screen, names: SiteNames, b
         screen.text(NONE)
         return
     if not all_of:
-        screen.text(f"The last {units.counted(len(found), 'refused request')} (--top 0 shows all):", style="dim")
+        last = units.last(len(found), "refused request")
+        screen.text(f"{last.capitalize()} (--top 0 shows all):", style="dim")
     for number, one in enumerate(found):
         if number or not all_of:
             screen.blank()

@@ -18,6 +18,21 @@ _MAP = {"active_allocated": "█", "active_pending_free": "▒", "inactive": "·
 _PLAIN_MAP = {"active_allocated": "#", "active_pending_free": "%", "inactive": "."}
 
 
+def largest_segments(segments: pd.DataFrame, top: int) -> pd.DataFrame:
+    """The largest segments of each device, in the order of the table."""
+    return _largest(segments, "total_size", top)
+
+
+def largest_blocks(blocks: pd.DataFrame, top: int) -> pd.DataFrame:
+    """The largest blocks of each device that are not free, in the order of the table."""
+    return _largest(blocks[blocks["state"] != "inactive"], "nbytes", top)
+
+
+def _largest(table: pd.DataFrame, size: str, top: int) -> pd.DataFrame:
+    rank = table.sort_values(size, ascending=False, kind="stable").groupby("device", sort=False).cumcount()
+    return table[rank.reindex(table.index) < top]
+
+
 def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen, top: int) -> None:
     """The largest segments, each with a map of its blocks."""
     if segments.empty:
@@ -30,7 +45,7 @@ def write_segments(segments: pd.DataFrame, blocks: pd.DataFrame, screen: Screen,
         count = units.counted(len(of_device), "segment")
         title = f"{units.size(total)} reserved in {count}, {units.size(active)} active"
         screen.text(Text.assemble((str(device), "bold"), f"  {title}"))
-        largest = of_device.nlargest(top, "total_size", keep="first").sort_values("address")
+        largest = largest_segments(of_device, top)
         for row in rows(largest):
             inside = blocks[(blocks["device"] == device) & (blocks["segment"] == row["address"])]
             write_segment(row, inside, screen)

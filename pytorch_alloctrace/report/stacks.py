@@ -25,7 +25,7 @@ def with_frames(data: Any, frames: Frames | None) -> Any:
     """Plain values, where each object that has a stack gets its frames; unchanged without `frames`."""
     if frames is None:
         return data
-    if isinstance(data, list):
+    if isinstance(data, list | tuple):
         return [with_frames(item, frames) for item in data]
     if not isinstance(data, dict):
         return data

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..reading.words import counted as counted
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -41,9 +43,15 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A count and its noun, in the plural unless it is one: "1 step", "5,662 events"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def averaged(count: float, noun: str) -> str:
+    """An average count with three digits, and its noun: "1 allocation", "2.67 allocations"."""
+    shown = f"{count:.3g}"
+    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
+
+
+def last(count: int, noun: str) -> str:
+    """So many at the end: "the last step", "the last 4 steps"."""
+    return f"the last {noun}" if count == 1 else f"the last {counted(count, noun)}"
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 As text, and as JSON: one object. All bytes are integers and mean requested bytes; rates (`bytes_per_...`) are rounded
 to whole bytes; seconds are numbers; null means unknown. Later versions may add fields, but neither change nor remove
-any: `format_version` stays 1 as long as that holds. Tables of lines have as many rows as --top allows.
+any: `format_version` stays 1 as long as that holds. Tables of lines have all rows, or as many as --top allows.
 
 format, format_version
     "pytorch_alloctrace.verdict", 1

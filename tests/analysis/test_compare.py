@@ -113,7 +113,7 @@ def test_devices_that_only_one_run_has(traces: Traces) -> None:
     table = alloctrace.compare(cuda, cpu, device="cpu")
     assert set(table["match"]) == {"new"} and table["bytes_before"].sum() == 0
     assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
-    with pytest.raises(alloctrace.PositionError, match="neither trace has cuda:5"):
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:5'"):
         alloctrace.compare(cuda, cpu, device="cuda:5")
 
 

@@ -169,6 +169,9 @@ def test_verb(folder: Path) -> None:
     assert data["pinners"][0]["stranded"] == 1187 * MIB and data["device"] == "cuda:0"
     assert data["free"] == data["releasable"] + data["stranded"]
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
+    few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
+    every = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv")
+    assert few.splitlines() == every.splitlines()[:4] and len(every.splitlines()) > 4
     assert int(rows[0]["line"]) == marked_line(PROGRAM, "gradient", "PIN") and rows[0]["backward"] == "True"
     assert "no device" in run_analyze(folder, "fragmentation", "gradient.alloctrace", "--device", "cuda:9", status=2)
 
@@ -190,3 +193,17 @@ def test_without_segments(run_program: Any, tmp_path: Path) -> None:
     assert data["pinners"] == []
     assert pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--csv"))).empty
     assert "No request ran out" in run_analyze(tmp_path, "oom", "run.alloctrace")
+
+
+def test_without_allocations(run_program: Any, tmp_path: Path) -> None:
+    run_program(
+        """
+        import pytorch_alloctrace as alloctrace
+        with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+            pass
+        """
+    )
+    assert run_analyze(tmp_path, "fragmentation", "run.alloctrace") == "Nothing was allocated.\n"
+    assert json.loads(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--json")) == []
+    table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--csv")))
+    assert table.empty and {"site", "stranded", "device"} <= {*table.columns}

@@ -191,11 +191,22 @@ def test_of_a_device(folder: Path) -> None:
     assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         trace.ooms(device="cuda:7")
+    with pytest.raises(alloctrace.TraceError, match=r"'cuda' is . devices: name one of .*cuda:0"):
+        trace.ooms(device="cuda")
 
 
 def test_devices_at_one_position(folder: Path) -> None:
     shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))
     assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
+    trace = alloctrace.load(folder / "one_of_two_devices.alloctrace")
+    for device in (None, "cuda:0", "cuda:2"):
+        for at in ("peak", "end", 5):
+            one = trace.fragmentation(at, device=device)
+            assert type(one.at) is int and one.at + 1 == trace.first_event_after(at, device)
+    [data] = json.loads(
+        run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--device", "cuda:2", "--json")
+    )
+    assert type(data["at"]) is int
 
 
 def test_events_of_a_kind(folder: Path) -> None:

@@ -12,6 +12,8 @@ from marked_programs import run_analyze
 from running import needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.windows import Windows
+from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
 from pytorch_alloctrace.analysis.usage.peak import peak_between
 from pytorch_alloctrace.reading.positions import Range
 
@@ -102,6 +104,14 @@ def test_sites_of_a_range_are_those_of_its_events(trace: alloctrace.Trace) -> No
     live = [int(trace.live(at, device="cuda:0")["nbytes"].sum()) for at in ("step:3", "step:7")]
     assert row["live_change"] == live[1] - live[0] and row["live_bytes"] == live[1]
     assert row["allocations_per_step"] == 8
+    # A larger block was allocated before some ranges than in them.
+    largest = {}
+    for number in range(11):
+        made = trace.events(since=f"step:{number}", until=f"step:{number + 1}", kinds=("alloc",))
+        in_range = trace.lifetimes(device="cuda:0", since=f"step:{number}", until=f"step:{number + 1}").iloc[0]
+        assert in_range["largest"] == made.loc[made["device"] == "cuda:0", "nbytes"].max()
+        largest[number] = int(in_range["largest"])
+    assert any(largest[later] < largest[number] for number in largest for later in largest if later > number)
     one = trace.lifetimes(device="cuda:0", since="step:3", until="step:4")
     assert list(one["allocations_per_step"]) == [8]
 
@@ -113,6 +123,8 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert "the average of the last 4 steps" in shown and "ALLOCATED from step:3 to step:7" in shown
     assert "(32 allocations" in shown and "LIVE" not in shown
     assert "SHRANK from step:3 to step:7: what holds less -86.0 MiB" in shown and "GREW" not in shown
+    one = run_analyze(folder, "sites", "run.alloctrace", "--since", "step:3", "--until", "step:4")
+    assert one.startswith("Per step: as in the last step.\n")
     peak = json.loads(run_analyze(folder, "peak", *words, "--json"))
     expected = trace.peak(device="cuda:0", since="step:3", until="step:7")
     assert (peak["bytes"], peak["seq"], peak["since"]) == (expected.bytes, expected.seq, "step:3")
@@ -159,10 +171,16 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
     assert leak["unit"] == "step" and leak["rate"] == 40_000 and leak["confidence"] > 0.9
     shown = run_analyze(tmp_path, "leaks", "for_a_while.alloctrace", "--since", "step:19", "--until", "step:44")
     assert "LEAK  program.py:" in shown and "steps judged" in " ".join(shown.split())
+    # Step 20 begins right after step 19 has ended; from its second event on it does not lie wholly in the range.
+    begin = trace.first_event_after("step:19") - 1
+    for since, steps in ((begin, 25), (begin + 1, 24)):
+        within = trace.range(since, "step:44")
+        assert Windows.of(trace, "cpu", within).units == steps
+        assert len(LastSteps.before(trace, within.end, within.first).step_ends) == steps
     assert trace.leaks(since="step:44").empty and trace.leaks(until="step:19").empty
     for name, since, part in (
         ("no_steps", "0.0s", "and the trace has none"),
-        ("for_a_while", "step:99", "no step ends"),
+        ("for_a_while", "step:99", "no whole step"),
     ):
         shown = run_analyze(tmp_path, "leaks", f"{name}.alloctrace", "--since", since, status=2)
         assert part in shown.splitlines()[-1]

@@ -26,6 +26,7 @@ from running import program_environment
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import summarize
 from pytorch_alloctrace.analyze import command_line, diagnose
+from pytorch_alloctrace.reading.integrity import Integrity
 from pytorch_alloctrace.report import progress, units
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.verdict import verdict_data, write_verdict
@@ -191,6 +192,19 @@ def test_top_limits_the_tables(folder: Path) -> None:
     assert "in 2 more lines" in verdict_of(folder, "run.alloctrace", "--top", "1")
 
 
+def test_json_has_all_lines_unless_top_is_given(tmp_path: Path) -> None:
+    lines = "\n".join(f"    kept.append(torch.empty({number}000))" for number in range(1, 8))
+    run_python(
+        tmp_path,
+        "import torch, pytorch_alloctrace as alloctrace\nkept = []\n"
+        f"with alloctrace.enable('run.alloctrace', devices=('cpu',)):\n{lines}\n",
+    )
+    held = {top: verdict_of(tmp_path, "run.alloctrace", "--json", *top) for top in ((), ("--top", "0"), ("--top", "2"))}
+    sites = [json.loads(text)["devices"][0]["end"]["sites"] for text in held.values()]
+    assert [len(rows) for rows in sites] == [7, 7, 2]
+    assert "in 2 more lines" in verdict_of(tmp_path, "run.alloctrace")
+
+
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     return done.stderr
@@ -214,6 +228,8 @@ def test_bad_input_is_one_line_and_exit_2(folder: Path, tmp_path: Path) -> None:
     assert refused(analyze(folder, "a", "b")).count("\n") == 1
     for arguments in ([], ["run.alloctrace", "--top", "-1"], ["run.alloctrace", "--top", "x"], ["peak", "a", "b"]):
         assert "usage:" in refused(analyze(folder, *arguments))
+    for arguments in (["program.py", "run"], ["--width", "80", "run", "program.py"]):
+        assert "comes first: python -m pytorch_alloctrace run SCRIPT" in refused(analyze(folder, *arguments))
 
 
 def test_a_newer_format_is_one_sentence(folder: Path, tmp_path: Path) -> None:
@@ -431,3 +447,19 @@ def test_charts() -> None:
     spike[500] = 9
     assert units.sparkline(spike, 20).count("█") == 1
     assert (units.share(1, 0), units.share(1, 1000), units.share(45, 100)) == ("-", "<1 %", "45 %")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (units.averaged(1.0, "allocation"), "1 allocation"),
+        (units.averaged(2 / 3, "allocation"), "0.667 allocations"),
+        (units.last(1, "refused request"), "the last refused request"),
+        (units.last(1200, "step"), "the last 1,200 steps"),
+        (str(Integrity("gaps", 9, 1, {"fault": 1})), "gaps: 1 event lost while recording (fault: 1)"),
+        (str(Integrity("corrupt", 9, 0, corrupt_blocks=1, corrupt_bytes=2)), "corrupt: 2 damaged bytes in 1 place"),
+        (str(Integrity("complete", 9, 0, uncommitted=1)), "complete: 1 call was in progress at the end"),
+    ],
+)
+def test_one_is_singular(text: str, expected: str) -> None:
+    assert text == expected

@@ -44,6 +44,19 @@ def test_verbs_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     assert "14.3 MiB" not in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
     assert "40.0 MiB" in run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")
 
+    # --top means the same in every format: the largest ones of each device, here of one.
+    for verb, size, all_of in (("segments", "total_size", segments), ("blocks", "nbytes", blocks.to_dict("records"))):
+        words = (verb, "run.alloctrace", "--at", "mark:kept")
+        shown = [
+            json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2")),
+            pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv", "--top", "2"))).to_dict("records"),
+        ]
+        used = [row for row in all_of if row.get("state") != "inactive"]
+        expected = sorted(sorted(used, key=lambda row: -row[size])[:2], key=lambda row: row["address"])
+        for rows in shown:
+            assert [row["address"] for row in rows] == [row["address"] for row in expected], verb
+        assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
+
     timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
     assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * 2**20
     assert timeline["allocated"].iloc[-1] < timeline["allocated_max"].max()

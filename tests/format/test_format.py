@@ -20,39 +20,9 @@ from format_reader import BLOCK_HEADER, DEFINITIONS, DICTIONARY, END, EVENTS, Da
 from running import ROOT
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.kinds import KINDS
 
 DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
-KINDS = [
-    "none",
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-    "step",
-    "mark",
-    "region_begin",
-    "region_end",
-    "lost",
-    "raw",
-    "role",
-    "memory",
-    "config",
-    "no_split",
-    "state_segment",
-    "state_block",
-    "latency",
-    "empty_cache",
-    "stream_use",
-    "allocator_state",
-    "pool_restore",
-    "pool_use",
-    "pool_allocator",
-]
 DEVICES = {0: "cpu", 1: "cuda"}
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP = 1, 2, 3, 10
 SEGMENTS_AND_STATES = (4, 5, 6, 7, 20, 21)
@@ -176,6 +146,14 @@ alloctrace.step(7); work(8); alloctrace.step(); work(9); alloctrace.step()
 deep = lambda n: deep(n - 1) if n else torch.empty(10)
 list(deep(n) for n in range(60))
 """
+
+
+def test_kinds_have_the_names_of_the_header() -> None:
+    header = (ROOT / "csrc/core/format/event.h").read_text().partition("enum class EventKind")[2].partition("};")[0]
+    written = {int(number): name for name, number in re.findall(r"^  k(\w+) = (\d+),", header, re.MULTILINE)}
+    assert len(written) > 20
+    named = {number: KINDS[number].title().replace("_", "") for number in written}
+    assert named == written and {*range(len(KINDS))} - {*written} == {KINDS.index("none"), KINDS.index("role")}
 
 
 def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: Path) -> None:

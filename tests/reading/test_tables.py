@@ -3,15 +3,22 @@ subtracted."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from marked_programs import run_analyze
 from running import needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analyze.verbs import VERBS
 
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
@@ -31,6 +38,8 @@ def refuse():
     except torch.OutOfMemoryError:
         pass
 
+with alloctrace.enable("nothing.alloctrace", devices=("cpu",)):
+    pass
 with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     model = torch.nn.Linear(64, 64, device="cuda")
     optimizer = torch.optim.Adam(model.parameters())
@@ -59,7 +68,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
     """All of them, by the expression that makes them; none may be empty."""
     columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
-    yield "events", trace.events(columns=columns)
+    yield "events", trace.events()
+    yield "events, all columns", trace.events(columns=columns)
     for at in ("end", "peak"):
         yield f"live({at})", trace.live(at)
         yield f"blocks({at})", trace.blocks(at)
@@ -89,6 +99,72 @@ def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "leaks, sites", pd.DataFrame(leaks["sites"].iloc[0])
 
 
+def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The same expressions where there is nothing; nothing: a trace without an allocation."""
+    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
+    for one in (trace, nothing):
+        yield "events", one.events(since="end")
+        yield "events", one.events(kinds=("pool_restore",))
+        yield "events, all columns", one.events(columns=columns, since="end")
+        for at in ("end", "peak"):
+            yield f"live({at})", one.live(-1)
+            yield f"blocks({at})", one.blocks(-1)
+            yield f"segments({at})", one.segments(-1)
+            yield f"stack_totals({at})", one.stack_totals(-1)
+        for by in ("line", "stack", "function", "file"):
+            yield f"sites by {by}", one.sites(-1, by=by)
+            yield f"lifetimes by {by}", one.lifetimes(by=by, until=-1)
+        for by in ("line", "stack", "function", "file", "age", "phase"):
+            yield f"composition by {by}", one.composition(-1, by=by)
+            yield f"diff by {by}", one.diff(-1, -1, by=by)
+            yield f"compare by {by}", alloctrace.compare(one, one, at=-1, by=by)
+    # In the first segment is no block when it was made: segments, and nothing that pins them.
+    segment = int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0])
+    fragmentation = nothing.fragmentation(), trace.fragmentation(-1), trace.fragmentation(segment)
+    for found in fragmentation[:2]:
+        for name in ("segments", "pools", "free_pieces"):
+            yield f"fragmentation, {name}", getattr(found, name)
+    for found in fragmentation:
+        for name in ("pinners", "pinners_by_line"):
+            yield f"fragmentation, {name}", getattr(found, name)
+    none_between = nothing.lifetimes(since=nothing.events()["seq"].iloc[0], by="line")
+    yield "lifetimes since by line", none_between
+    yield "timeline", nothing.timeline()
+    yield "timeline", nothing.timeline(100)
+    yield "driver_memory", trace.driver_memory()[:0]
+    yield "steps", nothing.steps()
+    yield "marks", nothing.marks()
+    yield "threads", nothing.threads
+    yield "hardware", nothing.hardware
+    yield "leaks", nothing.leaks()
+
+
+@needs_cuda_build
+def test_an_empty_table_has_the_dtypes_of_a_full_one(trace: alloctrace.Trace) -> None:
+    """So that what is written for a full one (sums, joins, concatenations) does not fail for the run with nothing."""
+    nothing = alloctrace.load(os.path.join(os.path.dirname(trace.path), "nothing.alloctrace"))
+    full = {name: table.dtypes.astype(str).to_dict() for name, table in tables(trace)}
+    asked = set()
+    for name, table in empty_tables(trace, nothing):
+        assert table.empty, name
+        assert (name, table.dtypes.astype(str).to_dict()) == (name, full[name])
+        asked.add(re.split(r"\W", name)[0])
+    assert public_tables() - asked == set(), "a method that returns a table, and is asked here for none"
+
+
+def public_tables() -> set[str]:
+    """The methods and properties of Trace that return a table."""
+    members = {name: getattr(alloctrace.Trace, name) for name in dir(alloctrace.Trace) if not name.startswith("_")}
+    functions = {name: getattr(member, "func", member) for name, member in members.items()}
+    found = {name for name, function in functions.items() if is_table(getattr(function, "__annotations__", {}))}
+    assert {"events", "live", "hardware", "lifetimes"} <= found
+    return found
+
+
+def is_table(annotations: dict[str, str]) -> bool:
+    return annotations.get("return") == "pd.DataFrame"
+
+
 @needs_cuda_build
 def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
     taken = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
@@ -98,10 +174,40 @@ def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
 
 
 @needs_cuda_build
+def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
+    needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
+    needed |= {"range": ("step:3",), "named_device": ()}
+    members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
+    asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
+    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}
+    for name in asked:
+        if name == "plot_timeline":  # draws what `timeline` returns
+            continue
+        ask = functools.partial(getattr(trace, name), *needed.get(name, ()))
+        with pytest.raises(alloctrace.TraceError, match=r"no device 'cuda:7' was recorded, only cuda:0, cpu"):
+            ask(device="cuda:7")
+        one, same = repr(ask(device="cuda")), repr(ask(device="cuda:0"))
+        assert re.sub("0x[0-9a-f]+", "", one) == re.sub("0x[0-9a-f]+", "", same), name
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
+        alloctrace.compare(trace, trace, device="cuda:7")
+    folder = Path(trace.path).parent
+    for verb in VERBS:
+        if verb.name != "verify":
+            traces = ("run.alloctrace", "--since", "step:3") if verb.name == "diff" else ("run.alloctrace",)
+            said = run_analyze(folder, verb.name, *traces, "--device", "cuda:7", status=2)
+            assert said.count("\n") == 1 and "no device 'cuda:7' was recorded, only cuda:0, cpu" in said
+            assert run_analyze(folder, verb.name, *traces, "--device", "cuda", "--json")
+
+
+def takes_device(member: object) -> bool:
+    return inspect.isfunction(member) and "device" in inspect.signature(member).parameters
+
+
+@needs_cuda_build
 def test_integers_are_signed(trace: alloctrace.Trace) -> None:
     """What pandas subtracts from an unsigned integer wraps. Also where a table is empty."""
-    nothing = [("live", trace.live(device="cuda:7")), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
-    nothing += [("stack_totals", trace.stack_totals(0)), ("timeline", trace.timeline(device="cuda:7"))]
+    nothing = [("live", trace.live(0)), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
+    nothing += [("stack_totals", trace.stack_totals(0))]
     for name, table in [*tables(trace), *nothing]:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
@@ -150,7 +256,7 @@ def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
     free = trace.blocks().query("state == 'inactive'")
     assert len(free) and free[["site", "filename", "function", "line"]].isna().all().all()
     assert {str(dtype) for dtype in trace.live()[["site", "filename", "function"]].dtypes} == {"category"}
-    assert trace.live(device="cuda:7").groupby("site", observed=True)["nbytes"].sum().empty
+    assert trace.live(0).groupby("site", observed=True)["nbytes"].sum().empty
 
 
 def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,17 @@ def counts(trace: alloctrace.Trace) -> dict[str, int]:
     return {kind: count for kind, count in trace.kind_counts.items() if kind != "memory"}
 
 
+def build_library(source: Path, library: Path) -> None:
+    """A shared library of C++ that calls torch's allocators."""
+    import torch
+
+    folder = Path(torch.__file__).parent
+    includes = [f"-I{folder}/include", f"-I{sysconfig.get_paths()['include']}"]
+    links = [f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"]
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(source), "-o", str(library)]
+    subprocess.run([*command, *includes, *links], check=True)
+
+
 @pytest.mark.parametrize("each", [25_000, pytest.param(625_000, marks=pytest.mark.slow("recording"))])
 def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> None:
     run_program(
@@ -209,8 +220,6 @@ def test_code_that_names_a_pipe_as_its_file(run_program, tmp_path: Path) -> None
 
 def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path) -> None:
     """Native threads that call torch's allocator directly, and free in thread-local destructors at their very end."""
-    import torch
-
     source = tmp_path / "native.cpp"
     source.write_text(
         """
@@ -230,25 +239,7 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
         }
         """
     )
-    folder = Path(torch.__file__).parent
-    subprocess.run(
-        [
-            "g++",
-            "-std=c++20",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            str(source),
-            "-o",
-            str(tmp_path / "native.so"),
-            f"-I{folder}/include",
-            f"-I{sysconfig.get_paths()['include']}",
-            f"-L{folder}/lib",
-            "-lc10",
-            f"-Wl,-rpath,{folder}/lib",
-        ],
-        check=True,
-    )
+    build_library(source, tmp_path / "native.so")
     run_program(
         """
         import ctypes, torch, pytorch_alloctrace as alloctrace
@@ -267,29 +258,9 @@ def test_threads_that_end_and_threads_without_python(run_program, tmp_path: Path
 
 
 def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, tmp_path: Path) -> None:
-    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. An allocator
-    hook
-    that took the GIL would hang for ever: the program's time limit is the watchdog."""
-    import torch
-
-    folder = Path(torch.__file__).parent
-    subprocess.run(
-        [
-            "g++",
-            "-std=c++20",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            str(ROOT / "tools/bench/native_threads.cpp"),
-            "-o",
-            str(tmp_path / "native.so"),
-            f"-I{folder}/include",
-            f"-L{folder}/lib",
-            "-lc10",
-            f"-Wl,-rpath,{folder}/lib",
-        ],
-        check=True,
-    )
+    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. A hook that
+    took the GIL would hang for ever: the program's time limit is the watchdog."""
+    build_library(ROOT / "tools/bench/native_threads.cpp", tmp_path / "native.so")
     run_program(
         """
         import ctypes, torch, pytorch_alloctrace as alloctrace
@@ -376,8 +347,6 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
 
 def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, tmp_path: Path) -> None:
     """Asked of torch itself: the deleter of a new block shows whether ours is in front."""
-    import torch
-
     source = tmp_path / "foreign.cpp"
     source.write_text(
         """
@@ -396,24 +365,7 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
         extern "C" long calls() { return foreign.calls; }
         """
     )
-    folder = Path(torch.__file__).parent
-    subprocess.run(
-        [
-            "g++",
-            "-std=c++20",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            str(source),
-            "-o",
-            str(tmp_path / "foreign.so"),
-            f"-I{folder}/include",
-            f"-L{folder}/lib",
-            "-lc10",
-            f"-Wl,-rpath,{folder}/lib",
-        ],
-        check=True,
-    )
+    build_library(source, tmp_path / "foreign.so")
     run_program(
         """
         import ctypes, torch, pytorch_alloctrace as alloctrace

@@ -147,6 +147,11 @@ def test_unknown_stacks_are_refused_and_zero_is_empty(trace: alloctrace.Trace) -
         trace.frames(10**6)
 
 
+def test_a_spool_that_is_not_there_is_refused(trace: alloctrace.Trace) -> None:
+    with pytest.raises(alloctrace.TraceError, match=r"no spool .*run\.spol"):
+        alloctrace.load(trace.path, spool="run.spol")
+
+
 @pytest.mark.parametrize("content", [b"hello", b"\x00" * 500, b"PK\x03\x04" + b"x" * 300])
 def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)

@@ -11,6 +11,7 @@ import pytest
 from running import needs_cuda_build, program_environment
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.timeline import plot_timeline
 from pytorch_alloctrace.report.units import size
 
 matplotlib.use("agg")
@@ -55,8 +56,10 @@ def test_one_device_into_given_axes(run_cuda_program, tmp_path: Path) -> None:
     assert trace.plot_timeline(50, device="cuda:0", axes=figure.add_subplot()) is figure
     with pytest.raises(ValueError, match="pass device="):
         trace.plot_timeline(50, axes=figure.add_subplot())
-    with pytest.raises(ValueError, match="nothing was allocated"):
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         trace.plot_timeline(50, device="cuda:7")
+    with pytest.raises(ValueError, match="nothing was allocated"):
+        plot_timeline(trace.timeline(50)[:0])
 
 
 def test_without_matplotlib(run_program, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ PYBIND11_MODULE(_record, module) {
     const py::gil_scoped_release unlocked;
     return torch_side::snapshot_cuda_allocator();
   });
-  module.def("cuda_allocator_in_our_place", &torch_side::cuda_allocator_in_our_place);
+  module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });

@@ -152,7 +152,7 @@ Session::Session(const RecorderOptions& options, bool with_python_stacks)
       python_stacks(with_python_stacks),
       number(last_session_number.fetch_add(1) + 1) {}
 
-std::uint32_t ThreadContext::place_in(Session& session, const Location& where) {
+std::uint32_t ThreadContext::location_id(Session& session, const Location& where) {
   std::uint64_t hash = where.stream ^ where.pool_first << 1 ^ where.pool_second << 2;
   hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
          0x9E3779B97F4A7C15u;

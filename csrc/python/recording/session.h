@@ -47,7 +47,7 @@ struct ThreadContext {
   std::array<NodeTypeEntry, 64> node_types{};
   StackCache stacks{};
 
-  std::uint32_t place_in(Session& session, const Location& where);
+  std::uint32_t location_id(Session& session, const Location& where);
 };
 
 // Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a

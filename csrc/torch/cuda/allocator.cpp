@@ -193,7 +193,7 @@ void remove_cuda_allocator() {
 
 bool snapshot_cuda_allocator() { return in_front.installed() && write_cuda_state(*in_front.installed()->upstream()); }
 
-std::string cuda_allocator_in_our_place() {
+std::string cuda_allocator_instead_of_ours() {
   // An allocator made of our own pair of functions records itself.
   return in_front.installed() && !in_front.is_ours() && !pair_is_used() ? native::get()->name() : "";
 }

@@ -23,6 +23,6 @@ bool snapshot_cuda_allocator();
 
 // The name of the allocator that the program has put instead of ours, whose allocations never reach ours; empty when
 // ours is current or none was installed.
-std::string cuda_allocator_in_our_place();
+std::string cuda_allocator_instead_of_ours();
 
 }  // namespace alloctrace::torch_side

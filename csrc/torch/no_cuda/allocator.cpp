@@ -7,6 +7,6 @@ bool cuda_allocator_is_built() { return false; }
 void install_cuda_allocator(bool) {}
 void remove_cuda_allocator() {}
 bool snapshot_cuda_allocator() { return false; }
-std::string cuda_allocator_in_our_place() { return ""; }
+std::string cuda_allocator_instead_of_ours() { return ""; }
 
 }  // namespace alloctrace::torch_side

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...errors import TraceError
+from ...reading.dtypes import no_rows
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import external_fragmentation
@@ -35,8 +35,8 @@ class Fragmentation:
 
     device: str
     """Torch's spelling."""
-    at: Position
-    """The position that was asked for."""
+    at: int
+    """The event after which it was so: the position that was asked for."""
     reserved: int
     """All segments."""
     active: int
@@ -76,14 +76,16 @@ class Fragmentation:
 
 def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> Fragmentation:
     """See `Trace.fragmentation`."""
-    if device is not None and device not in trace.devices:
-        raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
+    device = trace.named_device(device)
+    at = trace.first_event_after(at, device) - 1
     segments = trace.segments(at, device=device)
     if device is None:
         reserved = segments.groupby("device")["total_size"].sum()
-        device = str(reserved.idxmax()) if len(reserved) else next(iter(trace.devices), "")
+        device = str(reserved.idxmax()) if len(reserved) else next(iter(trace.known_devices), "")
     segments = segments[segments["device"] == device].sort_values("address", ignore_index=True)
-    settings = SettingsHistory(trace).before(device, trace.first_event_after(at))
+    settings = SettingsHistory(trace).before(device, at + 1)
+    if segments.empty:
+        return _nothing(device, at, settings)
     blocks = trace.blocks(at, device=device)
     in_segments = blocks[blocks["segment"] != 0].reset_index(drop=True)
     return fragmentation_of(trace, at, device, segments, in_segments, settings)
@@ -94,18 +96,18 @@ def fragmentation_by_device(
 ) -> list[Fragmentation]:
     """`fragmentation_at` of one device, or of all that have segments at a position, the one with the most first; where
     none has, of the first device."""
+    # A peak is one device's: the others are shown as they were at that time.
+    at = trace.first_event_after(at, device) - 1
     if device is not None:
         return [fragmentation_at(trace, at, device=device)]
     reserved = trace.segments(at).groupby("device")["total_size"].sum().sort_values(ascending=False)
     devices = [str(name) for name in reserved.index] or trace.devices[:1]
-    if len(devices) > 1:
-        at = trace.first_event_after(at) - 1  # a peak is one device's: the others are shown as they were at that time
     return [fragmentation_at(trace, at, device=name) for name in devices]
 
 
 def fragmentation_of(
     trace: RecordedTrace,
-    at: Position,
+    at: int,
     device: str,
     segments: pd.DataFrame,
     blocks: pd.DataFrame,
@@ -170,7 +172,7 @@ def _pools(segments: pd.DataFrame) -> pd.DataFrame:
 def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
     """Free pieces by powers of two, including the empty classes between the smallest and the largest."""
     if not len(sizes):
-        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in _CLASS_COLUMNS})
+        return no_rows(_CLASS_COLUMNS)
     # Not log2: it would round 2^49 - 512 up.
     classes = np.array([int(size).bit_length() - 1 for size in np.unique(sizes)])
     lower = np.int64(1) << np.arange(classes.min(), classes.max() + 1, dtype=np.int64)
@@ -188,10 +190,22 @@ def _classes(sizes: npt.NDArray[np.int64]) -> pd.DataFrame:
     )
 
 
-def _nothing(device: str, at: Position, settings: AllocatorSettings) -> Fragmentation:
-    def empty(columns: tuple[str, ...]) -> pd.DataFrame:
-        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in columns})
-
-    no_sizes = np.array([], dtype=np.int64)
-    tables = empty(_SEGMENT_COLUMNS), empty(_POOL_COLUMNS), _classes(no_sizes), empty(PINNER_COLUMNS)
-    return Fragmentation(device, at, 0, 0, 0, 0, 0, 0, 0.0, *tables, empty(LINE_COLUMNS), no_sizes, settings)
+def _nothing(device: str, at: int, settings: AllocatorSettings) -> Fragmentation:
+    return Fragmentation(
+        device=device,
+        at=at,
+        reserved=0,
+        active=0,
+        free=0,
+        releasable=0,
+        stranded=0,
+        largest_free=0,
+        external_fragmentation=0.0,
+        segments=no_rows(_SEGMENT_COLUMNS),
+        pools=no_rows(_POOL_COLUMNS),
+        free_pieces=no_rows(_CLASS_COLUMNS),
+        pinners=no_rows(PINNER_COLUMNS, step="Int64"),
+        pinners_by_line=no_rows(LINE_COLUMNS, step="Int64"),
+        sizes=np.array([], dtype=np.int64),
+        settings=settings,
+    )

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
-from ...errors import TraceError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
@@ -205,8 +204,7 @@ def find_ooms(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[OutOfMemory]:
     """See `Trace.ooms`. within: only requests in these events."""
-    if device is not None and device not in trace.devices:
-        raise TraceError(f"the trace has no device {device!r}: it has {', '.join(trace.devices) or 'none'}")
+    device = trace.named_device(device)
     requests = find_refused_requests(trace, device=device, within=within, last=last)
     if not requests:
         return []

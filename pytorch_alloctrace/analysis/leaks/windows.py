@@ -64,14 +64,14 @@ class Windows:
     def of(cls, trace: RecordedTrace, device: str, within: Range | None = None) -> Windows:
         """By steps if the trace has any, else by time.
 
-        within: only these events, by steps; everything before them is the warm-up. Raises PositionError if no step
-        ends in them.
+        within: only the steps that lie wholly in this range; everything before them is the warm-up. Raises
+        PositionError if there are none.
         """
         steps = trace.steps(device=device)
         if within is not None:
-            inside = within.has(steps["seq"].to_numpy(np.int64))
+            inside = trace.positions.whole_steps(within)
             if not inside.any():
-                reason = "no step ends in it" if len(steps) else "the trace has none"
+                reason = "no whole step lies in it" if len(steps) else "the trace has none"
                 raise PositionError(f"leaks of a range are judged by steps, and {reason}: judge the whole run instead")
             first, last = np.flatnonzero(inside)[[0, -1]]
             return cls._of_steps(steps[: last + 1], int(first))

@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 
 from ...errors import PositionError
+from ...reading.dtypes import TEXT
+from ...reading.kinds import named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import BY, Frame
@@ -51,8 +53,11 @@ def compare(
     none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
     `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
     bytes_after, change, blocks_before, blocks_after. By "stack" only the frames of user code count, and stacks that
-    have the same ones are one row. Raises PositionError if one of the traces does not have the position.
+    have the same ones are one row. Raises PositionError if one of the traces does not have the position, TraceError for
+    a device that neither has.
     """
+    if device is not None:
+        device = named_device(device, [*dict.fromkeys([*trace_b.known_devices, *trace_a.known_devices])])
     if device is not None and not any(has_position(trace, at, device) for trace in (trace_a, trace_b)):
         raise PositionError(f"neither trace has {device} at {at}")
     before, after = (_composition(trace, at, by, device) for trace in (trace_a, trace_b))
@@ -70,7 +75,8 @@ def compare(
             table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
         sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
-    table["match"] = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    matches = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    table["match"] = pd.Series(matches, dtype=TEXT, index=table.index)
     return table[list(COMPARISON_COLUMNS)]
 
 
@@ -82,7 +88,7 @@ def devices_at(trace_a: RecordedTrace, trace_b: RecordedTrace, at: Position) -> 
 
 def has_position(trace: RecordedTrace, at: Position, device: str) -> bool:
     """Whether a trace has the device and, if `at` is a peak, a peak of it."""
-    if at in PEAKS:
+    if at in PEAKS and device in trace.devices:
         return trace.replay.peak("reserved" if at == "peak:reserved" else "allocated", device) is not None
     return device in trace.devices
 
@@ -90,7 +96,8 @@ def has_position(trace: RecordedTrace, at: Position, device: str) -> bool:
 def _composition(trace: RecordedTrace, at: Position, by: str, device: str | None) -> pd.DataFrame:
     """Empty if only the other trace has the device."""
     missing = device is not None and not has_position(trace, at, device)
-    return composition_at(trace, 0, device="", by=by) if missing else composition_at(trace, at, device=device, by=by)
+    # Nothing is live before the first event.
+    return composition_at(trace, -1, by=by) if missing else composition_at(trace, at, device=device, by=by)
 
 
 def _pairs(

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ...reading.dtypes import TEXT
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import BEFORE_RECORDING, BY, sites_of_blocks
@@ -61,7 +62,8 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
         )
     )
     table = groups.reindex([value for value in order if value in groups.index]).astype(np.int64).reset_index()
-    return table.assign(share=_shares(table["bytes"], int(table["bytes"].sum())))[[name, *_HELD]]
+    shares = _shares(table["bytes"], int(table["bytes"].sum()))
+    return table.assign(**{name: table[name].astype(TEXT)}, share=shares)[[name, *_HELD]]
 
 
 def _by_age(trace: RecordedTrace, blocks: pd.DataFrame, until: int) -> pd.DataFrame:

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ...reading.dtypes import no_rows
+from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 
 MOST_EVENTS = 2_000_000
@@ -20,6 +22,10 @@ MOST_STEPS = 100
 _COLUMNS = (
     *("seq", "kind", "device", "address", "nbytes"),
     *("stack_id", "forward_stack_id", "node_type"),
+)
+_BLOCK_COLUMNS = (
+    *("device", "nbytes", "stack_id", "born", "freed"),
+    *("survives", "backward", "freed_in_backward"),
 )
 _FREES = ("free_requested", "free_completed")
 _KEPT = np.iinfo(np.int64).max
@@ -42,7 +48,7 @@ class LastSteps:
         """The last steps that end before event `limit` and do not begin before event `first`."""
         ends = trace.steps()["seq"].to_numpy(np.int64)
         begins = np.append(0, ends + 1)[:-1]
-        is_within = (ends < limit) & (begins >= first)
+        is_within = trace.positions.whole_steps(Range(first, limit))
         begins, ends = begins[is_within], ends[is_within]
         if not len(ends):
             return cls(max(limit - MOST_EVENTS, first), limit, ends)
@@ -62,7 +68,8 @@ class LastSteps:
         """
         events = trace.events(since=self.first - 1, until=self.end - 1, columns=_COLUMNS, kinds=("alloc", *_FREES))
         if events.empty:
-            return _no_blocks()
+            flags = dict.fromkeys(("survives", "freed_in_backward"), np.bool_)
+            return no_rows(_BLOCK_COLUMNS, **flags)
         is_alloc = (events["kind"] == "alloc").to_numpy()
         # In the order of each address: the event after an alloc is what ended it. Not its completion: a stream may
         # use the block longer, the program does not.
@@ -90,12 +97,6 @@ class LastSteps:
                 "freed_in_backward": blocks["freed_in_backward"].to_numpy(),
             }
         )
-
-
-def _no_blocks() -> pd.DataFrame:
-    numbers = {name: np.array([], dtype=np.int64) for name in ("nbytes", "stack_id", "born", "freed")}
-    flags = {name: np.array([], dtype=bool) for name in ("survives", "backward", "freed_in_backward")}
-    return pd.DataFrame({"device": np.array([], dtype=object), **numbers, **flags})
 
 
 def _equals_next(values: pd.Series[int]) -> npt.NDArray[np.bool_]:

@@ -40,12 +40,13 @@ def site_lifetimes(
 
     Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
 
-    since: allocations, bytes and slow calls are those after this position, and the measured steps lie after it;
-    live_change (only with `since`) is how much more a site holds at the end than at `since`. `largest` is of the whole
-    run. Rows are ordered by bytes, without sites that neither allocated nor changed.
+    since: allocations, bytes, largest and slow calls are those after this position, and the measured steps lie after
+    it; live_change (only with `since`) is how much more a site holds at the end than at `since`. Rows are ordered by
+    bytes, without sites that neither allocated nor changed.
 
-    It takes three passes over the trace, and keeps the events of the measured steps in memory.
+    It takes three passes over the trace (four with `since`), and keeps the events of the measured steps in memory.
     """
+    device = trace.named_device(device)
     end = trace.first_event_after(until, device)
     first = 0 if since is None else trace.range(since, until, device=device).first
     last = LastSteps.before(trace, end, first)
@@ -59,6 +60,7 @@ def site_lifetimes(
     totals = pd.concat(filled, axis=1)
     if since is not None:
         totals = _since(totals, trace.stack_totals(first - 1, device=device).astype(np.int64).set_index("stack_id"))
+        totals["largest"] = _largest(trace, device, Range(first, end)).reindex(totals.index, fill_value=0)
     more = {name: "sum" for name in ("live_change",) if name in totals}
     table = group_stacks(trace.stacks, totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
     if since is not None:
@@ -88,6 +90,18 @@ def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
         totals[name] -= before[name]
     totals["live_change"] = totals["live_bytes"] - before["live_bytes"]
     return totals[(totals[["allocations", "live_change", "slow_calls"]] != 0).any(axis=1)]
+
+
+def _largest(trace: RecordedTrace, device: str | None, within: Range) -> pd.Series[int]:
+    """The largest allocation of a range, by stack."""
+    largest = [pd.Series(dtype=np.int64, index=pd.Index([], dtype=np.int64))]
+    columns = ("device", "nbytes", "stack_id", "forward_stack_id")
+    for frame in trace.iter_events(since=within.since, until=within.until, columns=columns, kinds=("alloc",)):
+        own = frame if device is None else frame[frame["device"] == device]
+        # Only one of the two is known.
+        largest.append(own["nbytes"].groupby(own[["stack_id", "forward_stack_id"]].max(axis=1)).max())
+    found: pd.Series[int] = pd.concat(largest).groupby(level=0).max()
+    return found
 
 
 def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:

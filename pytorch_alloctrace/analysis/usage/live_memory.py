@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ...errors import PositionError
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from .composition import composition_of
@@ -55,7 +56,9 @@ def live_memory(
     """
     if at in PEAKS:
         return _at_peak(trace, at, by, device, since, until)
-    device = device or next(iter(trace.devices), "")
+    device = trace.named_device(device) or next(iter(trace.known_devices), None)
+    if device is None:
+        raise PositionError("nothing is live: nothing was allocated in the trace")
     end = trace.first_event_after(at, device)
     is_end = end == trace.end_seq
     position: Position = "end" if is_end else end - 1

@@ -73,6 +73,7 @@ def peak_memory(trace: RecordedTrace, measure: str, *, device: str | None = None
     """See `Trace.peak`."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    device = trace.named_device(device)
     peaks = {name: trace.replay.peak(measure, name) for name in trace.devices if device in (None, name)}
     reached = {name: peak for name, peak in peaks.items() if peak is not None}
     device = max(reached, key=lambda name: reached[name].bytes, default=device)
@@ -93,6 +94,7 @@ def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: s
     """As `Trace.peak`, within a range; the state that it begins with counts. Raises PositionError if there is none."""
     if measure not in ("allocated", "reserved"):
         raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
+    device = trace.named_device(device)
     highest = _highest_allocated if measure == "allocated" else _highest_reserved
     peaks = {name: highest(trace, within, name) for name in trace.devices if device in (None, name)}
     name = max(peaks, key=lambda name: peaks[name].bytes, default="")
