@@ -41,7 +41,7 @@ Sizes are integers of bytes and times integers of nanoseconds, both int64. A **p
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "pluggable_library")
 READING = ("load", "compare")
 ERRORS = (
-    *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError"),
+    *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",
     "MissingPackageError",
 )
