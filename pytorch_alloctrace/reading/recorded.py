@@ -55,6 +55,9 @@ class RecordedTrace:
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
         """What the trace has and what is missing from it."""
+        self.ending: dict[str, Any] = _json_object(self._reader.end_json)
+        """How the recording ended, its "reason": "disable", "exit", "SIGTERM" or, where `finish` ended the trace,
+        "killed". Empty as long as the trace has no end."""
         self._user_paths = tuple(user_paths)
 
     def __repr__(self) -> str:
