@@ -17,6 +17,9 @@ from ..errors import RecorderUnavailableError
 REBUILD = "run `pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
 """How to build the recorder for the torch of this environment."""
 
+main_module: str | None = None
+"""The module that `run -m` is about to run: nothing else knows its name yet."""
+
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -139,6 +142,8 @@ def _platform() -> str:
 
 
 def _main_script(main: ModuleType | None) -> str:
+    if main_module is not None:
+        return f"-m {main_module}"
     path = getattr(main, "__file__", None)
     if isinstance(path, str):
         return os.path.abspath(path)
