@@ -21,8 +21,8 @@ a position is one of:
   12.5s                 12.5 seconds after the recording began
 """
 RANGES = """\
-A range is everything after --since, up to and including --until; or what is --in
-the regions of a name: validation (all of them together), validation#3 (the third).
+A range is everything after --since, up to and including --until. --in names
+regions: validation (all of this name together), validation#3 (the third).
 """
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)
@@ -67,7 +67,7 @@ class VerbParser(argparse.ArgumentParser):
             "--fail-above",
             type=growth_limit,
             metavar="LIMIT",
-            help=f"exit with status 1 when {what} by more, such as 512MiB (0: at all), 1MiB/step, or 5%% of {share}",
+            help=f"exit with status 1 when {what} more: 512MiB (0: at all), 1MiB/step, or 5%% (of {share})",
         )
 
     def add_markdown(self) -> None:

@@ -47,7 +47,7 @@ class Diff(Verb):
         parser.add_range("of one run: the first position", "of one run: the second position (default: end)")
         parser.add_by(COMPOSITION_BY)
         parser.add_device()
-        parser.add_fail_above("a device grew", "what it held before")
+        parser.add_fail_above("a device grew by", "what it held before")
         parser.add_csv()
         parser.add_markdown()
         parser.add_top(_ROWS, "rows of the table")

@@ -49,7 +49,7 @@ class Leaks(Verb):
             action="store_true",
             help="for CI: exit with status 1 when there is a leak, 3 when this cannot be judged",
         )
-        parser.add_fail_above("the leaks of a device amount to", "its peak")
+        parser.add_fail_above("the leaks of a device hold", "its peak")
         parser.add_csv()
         parser.add_markdown()
         parser.add_top(0, "leaks")
