@@ -52,8 +52,8 @@ class KilledTrace : public BlockFile {
   std::string path_;
 };
 
-// The events of the spool that are not in the file, without breaks: a call in progress, which left its number unused, is
-// an event of no kind. A break would read as events that are missing.
+// The events of the spool that are not in the file, without breaks: a call in progress, which left its number unused,
+// is an event of no kind. A break would read as events that are missing.
 std::vector<Event> tail_events(const TraceReader& reader) {
   std::vector<Event> all, run;
   std::uint64_t first = 0;
@@ -112,8 +112,8 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     done.uncommitted = integrity.uncommitted;
   }
   if (unlink(reader.spool_path().c_str()) != 0) {
-    throw FinishError(path + " is finished, but its spool " + reader.spool_path() + " cannot be removed: " +
-                      std::strerror(errno));
+    throw FinishError(path + " is finished, but its spool " + reader.spool_path() +
+                      " cannot be removed: " + std::strerror(errno));
   }
   done.removed_spool = reader.spool_path();
   return done;
