@@ -3,7 +3,7 @@
     import pytorch_alloctrace as alloctrace
     alloctrace.enable()
 
-Then ``python -m pytorch_alloctrace.analyze TRACE``. Reading traces needs neither torch nor a GPU.
+Then ``alloctrace TRACE``, or ``python -m pytorch_alloctrace TRACE``. Reading traces needs neither torch nor a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
+
+from . import command as _command
+
+if _command.is_running():
+    _command.end_at_interrupt()
 
 from .errors import (
     AlloctraceError,
@@ -30,7 +35,7 @@ if _TYPE_CHECKING:
     from .analysis.usage.comparison import compare
     from .reading.integrity import Integrity
     from .reading.sites import Frame
-    from .trace import Trace, load
+    from .trace import Trace, finish, load
 
 __version__ = "0.1.0"
 
@@ -50,6 +55,7 @@ __all__ = [
     "compare",
     "disable",
     "enable",
+    "finish",
     "is_enabled",
     "load",
     "mark",
@@ -64,6 +70,7 @@ _ON_FIRST_USE = {
     "Integrity": ".reading.integrity",
     "Trace": ".trace",
     "compare": ".analysis.usage.comparison",
+    "finish": ".trace",
     "load": ".trace",
 }
 """Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""
@@ -83,21 +90,13 @@ def __dir__() -> list[str]:
 def _enable_from_environment() -> None:
     """ALLOCTRACE=path: records from the import on. If that fails, a line on stderr says why and the program runs on."""
     path = _os.environ.get("ALLOCTRACE")
-    if not path or is_enabled() or _is_own_command():
+    # `alloctrace run` records by itself, and nobody wants the other commands recorded.
+    if not path or is_enabled() or _command.is_running():
         return
     try:
         enable(path)
     except Exception as error:  # whatever it is: it must not reach a program that only imported us
         print(f"pytorch_alloctrace: not recording: {error}", file=_sys.stderr)
-
-
-def _is_own_command() -> bool:
-    """`python -m pytorch_alloctrace run` records by itself, and nobody wants `analyze` recorded."""
-    words = _sys.orig_argv
-    return "-m" in words and words[words.index("-m") + 1 :][:1] in (
-        ["pytorch_alloctrace"],
-        ["pytorch_alloctrace.analyze"],
-    )
 
 
 _enable_from_environment()

@@ -1,8 +1,13 @@
-"""``python -m pytorch_alloctrace [VERB] ...``: records a program, or says from a trace what happened to the memory."""
+"""The command: records a program, or says from a trace what happened to the memory.
+
+``alloctrace``, ``python -m pytorch_alloctrace`` and ``python -m pytorch_alloctrace.analyze`` are the same.
+"""
 
 from __future__ import annotations
 
 import sys
+
+from . import command
 
 
 def main(arguments: list[str]) -> int:
@@ -16,9 +21,21 @@ def main(arguments: list[str]) -> int:
         from .recording.loading import build_command
 
         return build_command(arguments[1:])
-    from .analyze.command_line import main as analyze
+    try:
+        from .analyze.command_line import main as analyze
 
-    return analyze(arguments)
+        command.raise_interrupts()
+        return analyze(arguments)
+    except KeyboardInterrupt:
+        command.say_interrupted()
+        return command.INTERRUPTED
+    finally:
+        command.end_at_interrupt()
+
+
+def script() -> int:
+    """The entry point of the installed script."""
+    return main(sys.argv[1:])
 
 
 if __name__ == "__main__":

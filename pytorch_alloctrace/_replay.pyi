@@ -66,6 +66,14 @@ class Device:
     uuid: str
     pci_address: str
 
+class FinishedTrace:
+    was_ended: bool
+    removed_spool: bytes
+    events: int
+    uncommitted: int
+
+def finish_trace(path: str | bytes, spool_path: str | bytes = "") -> FinishedTrace: ...
+
 class TraceReader:
     def __init__(
         self, path: str | bytes, spool_path: str | bytes = "", progress: Callable[[float], object] | None = None

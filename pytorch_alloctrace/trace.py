@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .errors import IncompleteTraceWarning
+from .reading.finish import Finished, finish
 from .reading.integrity import Integrity
 from .reading.positions import Position, Range
 from .reading.recorded import AUTOGRAD_COLUMNS, EVENT_COLUMNS, Progress, RecordedTrace
@@ -73,6 +74,18 @@ class Trace(RecordedTrace):
         if since is None and until is None:
             return peak_memory(self, measure, device=device)
         return peak_between(self, self.range(since, until, device=device), measure, device=device)
+
+    def regions(self, *, peaks: bool = False, device: str | None = None) -> pd.DataFrame:
+        """The regions of the program, one row each, by their beginnings.
+
+        peaks: also peak_bytes, the most bytes that `device` (default the one with the highest peak) had allocated
+        within each, <NA> if nothing was; each costs some states of the replay. Columns: name, number (from 1, among
+        those of the same name), begin_seq, begin_ns, end_seq, end_ns (<NA> if the trace ends before the region does),
+        step (in which it begins; <NA> without steps). `since=begin_seq, until=end_seq` is its range.
+        """
+        from .analysis.usage.regions import region_table
+
+        return region_table(self, peaks=peaks, device=device)
 
     def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What the live memory consisted of at a position, the most bytes first. Bytes are requested bytes.
@@ -199,4 +212,4 @@ class Trace(RecordedTrace):
         return plot_timeline(self.timeline(points, device=device), axes)
 
 
-__all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Frame", "Integrity", "Trace", "load"]
+__all__ = ["AUTOGRAD_COLUMNS", "EVENT_COLUMNS", "Finished", "Frame", "Integrity", "Trace", "finish", "load"]

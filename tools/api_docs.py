@@ -33,13 +33,13 @@ date. `help(alloctrace.Trace.live)` says more of each name: columns, units, erro
     import pytorch_alloctrace as alloctrace
 
 Sizes are integers of bytes and times integers of nanoseconds, both int64. A **position** is `"end"`, `"peak"`,
-`"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`, `"12.5s"`
-(after the recording began) or a datetime. A **range** is everything after `since`, up to and including `until`. A
-**device** is spelled as in torch: `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`,
-`"file"` or `"stack"`.
+`"peak:reserved"`, an event number (the state after it), `"step:12"` (the end of that step), `"mark:NAME"`,
+`"region:NAME"`, `"region:NAME:end"`, `"12.5s"` (after the recording began) or a datetime; `"mark:NAME#3"` is the third
+of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
+`"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"` or `"stack"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "pluggable_library")
-READING = ("load", "compare")
+READING = ("load", "finish", "compare")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",

@@ -116,8 +116,13 @@ class Summary:
         was judged and has none; else this is unknown. A small device need not be judged."""
         if any(not leak.minor for device in self.devices for leak in device.leaks.leaks):
             return LeaksAnswer.FOUND
+        return LeaksAnswer.NONE if self.leaks_are_known else LeaksAnswer.UNKNOWN
+
+    @property
+    def leaks_are_known(self) -> bool:
+        """Whether the whole trace could be read and judged. A small device need not be judged."""
         unjudged = any(not device.leaks.judged and not self.is_small(device) for device in self.devices)
-        return LeaksAnswer.UNKNOWN if unjudged or not self.devices or not self.integrity.whole else LeaksAnswer.NONE
+        return bool(self.devices) and self.integrity.whole and not unjudged
 
 
 def summarize(

@@ -1,4 +1,4 @@
-"""``python -m pytorch_alloctrace.analyze``: the same as ``python -m pytorch_alloctrace``."""
+"""``python -m pytorch_alloctrace.analyze``: the same as ``alloctrace``."""
 
 from __future__ import annotations
 

@@ -7,16 +7,23 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..analysis.limit import GrowthLimit
+
 POSITIONS = """\
 a position is one of:
   end                   the end of the trace
   peak, peak:reserved   when the most was allocated, reserved
   4711                  event 4711 (after it)
   step:12               the end of step 12
-  mark:NAME             the mark of that name
+  mark:NAME             the first mark of that name (mark:NAME#3: the third)
+  region:NAME           where the first region of that name begins
+  region:NAME:end       where it ends (region:NAME#3:end: the third)
   12.5s                 12.5 seconds after the recording began
 """
-RANGES = "A range is everything after --since, up to and including --until.\n"
+RANGES = """\
+A range is everything after --since, up to and including --until. --in names
+regions: validation (all of this name together), validation#3 (the third).
+"""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)
 _POWERS = "KMGTP"
@@ -38,7 +45,8 @@ class VerbParser(argparse.ArgumentParser):
         self.notes = ""
         """What the help says below the options: how positions and ranges are written."""
         # Every verb can be asked for these, whether it has the option or not.
-        self.set_defaults(csv=False, all_frames=False, by=None, device=None, top=None, user_path=[])
+        self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
+        self.set_defaults(since=None, until=None, region=None)
 
     def add_common(self) -> None:
         """What every verb has. Comes last."""
@@ -51,6 +59,21 @@ class VerbParser(argparse.ArgumentParser):
         )
         self._reading.add_argument(
             "--spool", metavar="PATH", help="the spool of a killed recording, if it was moved away from the trace"
+        )
+
+    def add_fail_above(self, what: str, share: str) -> None:
+        """what grew, and what a share is of."""
+        self.add_argument(
+            "--fail-above",
+            type=growth_limit,
+            metavar="LIMIT",
+            help=f"exit with status 1 when {what} more: 512MiB (0: at all), 1MiB/step, or 5%% (of {share})",
+        )
+
+    def add_markdown(self) -> None:
+        """For a verb whose verdict belongs into a pull request."""
+        self._form.add_argument(
+            "--markdown", action="store_true", help="print Markdown: a short comment for a pull request"
         )
 
     def add_csv(self) -> None:
@@ -77,6 +100,9 @@ class VerbParser(argparse.ArgumentParser):
         self._explain(RANGES)
         self.add_argument("--since", type=position, metavar="POSITION", help=since)
         self.add_argument("--until", type=position, metavar="POSITION", help=until)
+        self.add_argument(
+            "--in", dest="region", metavar="REGION", help="only what happened in the regions of this name"
+        )
 
     def add_by(self, choices: Sequence[str]) -> None:
         """What the rows are; the first is the default."""
@@ -138,6 +164,22 @@ def positive(text: str) -> int:
 def row_count(text: str) -> int:
     """0 stands for all."""
     return count(text) or ALL_ROWS
+
+
+def growth_limit(text: str) -> GrowthLimit:
+    """ "64MiB", "1MiB/step" or "5%"."""
+    shown = text.strip()
+    percent = re.fullmatch(r"(\d{1,9}(?:\.\d*)?)\s*%", shown)
+    if percent is not None:
+        return GrowthLimit(shown, share=float(percent[1]) / 100)
+    size, slash, unit = shown.partition("/")
+    try:
+        if slash and unit.strip() != "step":
+            raise argparse.ArgumentTypeError
+        return GrowthLimit(shown, bytes=byte_count(size), per_step=bool(slash))
+    except argparse.ArgumentTypeError:
+        wanted = "use one such as 512MiB, 1MiB/step or 5%"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a limit: {wanted}") from None
 
 
 def byte_count(text: str) -> int:

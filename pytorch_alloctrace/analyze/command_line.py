@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from .. import __version__
+from .. import __version__, command
 from ..errors import AlloctraceError, TraceError, UserPathError
+from ..reading.finish import is_being_recorded
+from ..reading.integrity import Integrity
 from ..reading.kinds import named_device
 from ..reading.recorded import Progress
 from ..report.incomplete import write_incomplete
+from ..report.markdown import incomplete_markdown
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from ..trace import Trace
@@ -22,7 +26,8 @@ from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 from .verbs import VERBS
 
-PROGRAM = "python -m pytorch_alloctrace"
+PROGRAM = command.SCRIPT if command.spelled() == command.SCRIPT else f"python -m {command.MODULES[0]}"
+"""How the help calls this program: as short as it is installed here."""
 DEFAULT = "diagnose"
 """The verb of a command that names none."""
 _LINE = 79
@@ -35,25 +40,22 @@ _EXAMPLES = f"""\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; returns its exit status."""
-    try:
-        verb, options = parse(arguments)
-        text, status = _run(verb, options)
+    """Runs a command; returns its exit status. Raises SystemExit where argparse ends it, or a pipe is closed."""
+    with command.quiet_pipe():
+        try:
+            verb, options = parse(arguments)
+            text, status = _run(verb, options)
+        except AlloctraceError as error:
+            print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+            return Exit.BAD_INPUT
+        except KeyboardInterrupt:
+            command.say_interrupted()
+            return Exit.INTERRUPTED
         if hasattr(sys.stdout, "reconfigure"):
             # Source may hold what the terminal's encoding does not have.
             sys.stdout.reconfigure(errors="backslashreplace")
         sys.stdout.write(text)
-        sys.stdout.flush()
-    except AlloctraceError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return Exit.BAD_INPUT
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The interpreter flushes once more at exit, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.BROKEN_PIPE
-    return status
+        return status
 
 
 def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
@@ -148,37 +150,56 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
     console = Console()
     with SlowProgress(Console(stderr=True)) as progress:
-        spools = [options.spool, *[None] * (len(options.traces) - 1)]
-        traces = [
-            _load(path, spool, options.user_path, progress, len(spools) > 1)
-            for path, spool in zip(options.traces, spools, strict=True)
-        ]
-        for path in options.user_path:
-            if not any(path in trace.user_paths for trace in traces):
-                Trace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
-        known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
-        if isinstance(options.device, str):
-            options.device = named_device(options.device, known)
-        elif options.device:
-            options.device = [named_device(device, known) for device in options.device]
+        traces = _load(options, progress) if verb.reads_events else []
         query = Query(traces, options, Screen(console, options.width))
         # As a whole, so that a reader that goes away (head) is noticed in one place, in main.
         with console.capture() as captured:
-            if not (options.json or options.csv):
+            if not (options.json or options.csv or options.markdown):
                 _say_incomplete(query, verb, query.screen)
             status = verb.run(query)
     if options.json or options.csv:
         # The data have no room for it.
         _say_incomplete(query, verb, Screen(Console(stderr=True), options.width))
+    if options.markdown:
+        query.data = "".join(incomplete_markdown(*said) for said in _incomplete(query, verb)) + query.data
+    for trace in traces:
+        _offer_to_finish(trace)
     return query.data or captured.get(), status
 
 
 def _say_incomplete(query: Query, verb: Verb, screen: Screen) -> None:
-    for trace in query.traces:
-        write_incomplete(trace.integrity, verb.if_cut, screen, trace.path if len(query.traces) > 1 else "")
+    for integrity, if_cut, name in _incomplete(query, verb):
+        write_incomplete(integrity, if_cut, screen, name)
 
 
-def _load(
+def _incomplete(query: Query, verb: Verb) -> list[tuple[Integrity, str, str]]:
+    """What each trace lacks, what this does to the answer, and the name of the trace where there are two."""
+    return [(trace.integrity, verb.if_cut, trace.path if len(query.traces) > 1 else "") for trace in query.traces]
+
+
+def _load(options: argparse.Namespace, progress: Progress) -> list[Trace]:
+    spools = [options.spool, *[None] * (len(options.traces) - 1)]
+    traces = [
+        _load_one(path, spool, options.user_path, progress, len(spools) > 1)
+        for path, spool in zip(options.traces, spools, strict=True)
+    ]
+    for path in options.user_path:
+        if not any(path in trace.user_paths for trace in traces):
+            Trace(options.traces[0], spool=options.spool, user_paths=[path])  # says what there is instead
+    known = list(dict.fromkeys(device for trace in traces for device in trace.known_devices))
+    if isinstance(options.device, str):
+        options.device = named_device(options.device, known)
+    elif options.device:
+        # Where several may be shown, "cuda" is all that there are.
+        options.device = [
+            name
+            for device in options.device
+            for name in [one for one in known if one.startswith(f"{device}:")] or [named_device(device, known)]
+        ]
+    return traces
+
+
+def _load_one(
     path: str, spool: str | None, user_paths: Sequence[str], progress: Progress, is_one_of_several: bool
 ) -> Trace:
     """A trace; one of several need not have all of the user paths."""
@@ -188,3 +209,14 @@ def _load(
         if not is_one_of_several:
             raise
         return Trace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])
+
+
+def _offer_to_finish(trace: Trace) -> None:
+    """Says on stderr that a recording was killed, and what makes one whole file of what it left."""
+    integrity = trace.integrity
+    if integrity.ended or not integrity.spool_read or is_being_recorded(trace.path):
+        return
+    made = f"{command.spelled()} finish {shlex.quote(trace.path)}"
+    print(
+        f"The recording was killed; its last events were read from its spool. One whole file: {made}", file=sys.stderr
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analysis import summarize
 from ..report.incomplete import IN_DIAGNOSIS
+from ..report.markdown import verdict_markdown
 from ..report.verdict import verdict_json, write_verdict
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -32,6 +33,7 @@ class Diagnose(Verb):
             metavar="NAME",
             help='show only this device, such as "cuda:0" (repeatable)',
         )
+        parser.add_markdown()
         parser.add_top(_ROWS)
         parser.add_code()
         parser.notes = (
@@ -41,7 +43,9 @@ class Diagnose(Verb):
     def run(self, query: Query) -> Exit:
         summary = summarize(query.trace, top=query.rows(_ROWS), devices=query.options.device)
         if query.options.json:
-            query.data = verdict_json(summary, query.frames) + "\n"
+            query.print_text(verdict_json(summary, query.frames) + "\n")
+        elif query.options.markdown:
+            query.print_text(verdict_markdown(summary))
         else:
             write_verdict(summary, query.screen, query.frames)
         return Exit.OK

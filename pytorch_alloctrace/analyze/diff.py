@@ -9,14 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis.usage.comparison import compare, devices_at
+from ..analysis.limit import GrowthLimit
+from ..analysis.usage.comparison import compare, devices_at, differences, steps_between
 from ..analysis.usage.composition import COMPOSITION_BY
+from ..errors import PositionError
 from ..reading.positions import PEAKS
 from ..reading.sites import Frame
-from ..report import units
-from ..report.difference import Changes, changes_data, write_changes
+from ..report.difference import Changes, changes_data, grew_sentence, write_changes
+from ..report.markdown import changes_markdown
 from ..report.stacks import frames_of
-from .arguments import VerbParser, byte_count
+from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
 _ROWS = 10
@@ -35,6 +37,7 @@ class Diff(Verb):
             "which lines hold more than before the change; exit status 1 when a device grew by more than 64 MiB",
         ),
         ("diff run.alloctrace --since step:10 --until step:20", "what ten steps left behind"),
+        ("diff run.alloctrace --in validation --fail-above 0", "what all validations together left behind"),
     )
     traces = "TRACE [OTHER]"
     if_cut = "What was held after the break is not compared, and a peak may have come after it."
@@ -44,24 +47,21 @@ class Diff(Verb):
         parser.add_range("of one run: the first position", "of one run: the second position (default: end)")
         parser.add_by(COMPOSITION_BY)
         parser.add_device()
-        parser.add_argument(
-            "--fail-above",
-            type=byte_count,
-            metavar="SIZE",
-            help="exit with status 1 when a device grew by more, such as 512MiB (0: at all), 3 when a trace has a part"
-            " missing that could decide it",
-        )
+        parser.add_fail_above("a device grew by", "what it held before")
         parser.add_csv()
+        parser.add_markdown()
         parser.add_top(_ROWS, "rows of the table")
         parser.add_code()
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 2:
             return f"diff compares two traces, not {len(options.traces)}"
-        if len(options.traces) == 2 and (options.since, options.until) != (None, None):
+        if len(options.traces) == 2 and (options.since, options.until, options.region) != (None, None, None):
             return "diff of two traces compares one position of each: --at POSITION"
-        if len(options.traces) == 1 and options.since is None:
+        if len(options.traces) == 1 and options.since is None and options.region is None:
             return "diff needs a second trace, or two positions of one: --since POSITION [--until POSITION]"
+        if len(options.traces) == 2 and options.fail_above is not None and options.fail_above.per_step:
+            return "growth per step is between two positions of one run: give --since, or a limit without /step"
         if len(options.traces) == 1 and options.at is not None:
             return "diff of one trace compares two positions of it: --since POSITION [--until POSITION], not --at"
         return super().mistake(options)
@@ -70,7 +70,7 @@ class Diff(Verb):
         options = query.options
         found = _between_runs(query) if len(query.traces) == 2 else _between_positions(query)
         limit = options.fail_above
-        grew = [changes for changes in found if limit is not None and changes.change > limit]
+        grew = [changes for changes in found if limit is not None and _is_above(limit, changes)]
         top = query.rows(_ROWS)
         if options.json:
             query.print_json([changes_data(changes, top) for changes in found])
@@ -78,13 +78,17 @@ class Diff(Verb):
             tables = [changes.table.head(top).assign(device=changes.device) for changes in found]
             if tables:
                 query.print_csv(pd.concat(tables, ignore_index=True))
+        elif options.markdown:
+            sentences = [grew_sentence(changes, limit) for changes in grew]
+            query.print_text(changes_markdown(found, sentences, query.names, top))
         else:
             _write(found, grew, query, top)
         return Exit.OK if limit is None else self._judged(query, found, grew)
 
     def _judged(self, query: Query, found: Sequence[Changes], grew: Sequence[Changes]) -> Exit:
         before, after = (query.trace.integrity, query.traces[-1].integrity)
-        until_end = query.options.until in (None, "end", *PEAKS)
+        # Of the regions of a name, some may be missing.
+        until_end = query.options.region is not None or query.options.until in (None, "end", *PEAKS)
         if len(query.traces) == 1:
             # What comes before the break is exact.
             known = not before.has_gaps and not (before.cut and until_end)
@@ -96,13 +100,16 @@ class Diff(Verb):
         if known and found:
             return Exit.FOUND if grew else Exit.OK
         why = "a part of a trace is missing" if found else "nothing was allocated"
-        if not (query.options.json or query.options.csv):
-            query.screen.text(f"UNKNOWN  Whether a device grew by more than the limit: {why}.", hanging=9, style="bold")
+        said = f"Whether a device grew by more than the limit: {why}."
+        if query.options.markdown:
+            query.print_text(f"\n**UNKNOWN** {said}\n")
+        elif not (query.options.json or query.options.csv):
+            query.screen.text(f"UNKNOWN  {said}", hanging=9, style="bold")
         return Exit.UNKNOWN
 
 
 def _write(found: Sequence[Changes], grew: Sequence[Changes], query: Query, top: int) -> None:
-    screen, limit = query.screen, query.options.fail_above
+    screen = query.screen
     if not found:
         screen.text("Nothing was allocated in either.")
     for number, changes in enumerate(found):
@@ -110,8 +117,14 @@ def _write(found: Sequence[Changes], grew: Sequence[Changes], query: Query, top:
             screen.blank()
         write_changes(changes, screen, query.names, top)
     for changes in grew:
-        said = f"{changes.device} grew by {units.size(changes.change)}: more than {units.size(limit)} (--fail-above)"
-        screen.text(f"FAIL  {said}", hanging=6, style="bold red")
+        sentence = grew_sentence(changes, query.options.fail_above)
+        screen.text(f"FAIL  {sentence}", hanging=6, style="bold red")
+
+
+def _is_above(limit: GrowthLimit, changes: Changes) -> bool:
+    if limit.per_step and not changes.steps:
+        raise PositionError(f"{limit.text} cannot be judged: no step ends between {changes.before} and {changes.after}")
+    return limit.is_exceeded(changes.change, changes.bytes_before, changes.per_step)
 
 
 def _between_runs(query: Query) -> list[Changes]:
@@ -133,9 +146,16 @@ def _between_runs(query: Query) -> list[Changes]:
 
 def _between_positions(query: Query) -> list[Changes]:
     trace, options = query.trace, query.options
-    until = "end" if options.until is None else options.until
+    ranges = [(0 if since is None else since, "end" if until is None else until) for since, until in query.ranges]
     frames = (lambda row: frames_of(trace)(int(row["stack_id"]))) if options.all_frames else None
     devices = [options.device] if options.device else trace.devices
-    tables = [trace.diff(options.since, until, by=options.by, device=device) for device in devices]
-    names = str(options.since), str(until)
-    return [Changes(name, *names, options.by, table, frames) for name, table in zip(devices, tables, strict=True)]
+    tables = [differences(trace, ranges, device=device, by=options.by) for device in devices]
+    (since, until), number = ranges[0], len(ranges)
+    names = str(since), str(until)
+    if number > 1:
+        regions = f"of all {number:,} regions {options.region!r}"
+        names = f"the beginnings {regions}", f"the ends {regions}"
+    steps = sum(steps_between(trace, since, until) for since, until in ranges)
+    return [
+        Changes(name, *names, options.by, table, frames, steps) for name, table in zip(devices, tables, strict=True)
+    ]

@@ -38,9 +38,12 @@ class Oom(Verb):
 
     def run(self, query: Query) -> Exit:
         trace, options, top = query.trace, query.options, query.rows(_REQUESTS)
-        is_whole = options.since is None and options.until is None
         # One more than is shown, to know whether there are more.
-        found = trace.ooms(device=options.device, since=options.since, until=options.until, last=top + 1)
+        found = [
+            one
+            for since, until in query.ranges
+            for one in trace.ooms(device=options.device, since=since, until=until, last=top + 1)
+        ]
         all_of, found = len(found) <= top, found[-top:]
         names = query.names
         if options.json:
@@ -49,7 +52,7 @@ class Oom(Verb):
             table = pd.DataFrame([oom_row(one) for one in found], columns=list(COLUMNS))
             # Whole numbers stay whole where some are unknown.
             query.print_csv(table.convert_dtypes())
-        elif not found and not is_whole:
+        elif not found and not query.is_whole:
             query.screen.text("No request ran out of memory in this range.")
         else:
             write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..analysis.usage.composition import COMPOSITION_BY
-from ..analysis.usage.live_memory import live_memory
+from ..analysis.usage.live_memory import highest_of_ranges
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, write_composition
 from .arguments import VerbParser
@@ -25,6 +25,7 @@ class Peak(Verb):
         ("peak run.alloctrace --by function", "which functions hold the peak"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
+        ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
         ("peak run.alloctrace --top 3 --all-frames", "the three lines that hold most, each with its whole stack"),
     )
     if_cut = "A higher peak may have come after the break."
@@ -42,15 +43,14 @@ class Peak(Verb):
         parser.add_code()
 
     def mistake(self, options: argparse.Namespace) -> str | None:
-        if (options.since, options.until) != (None, None) and options.at not in PEAKS:
-            return f"--since and --until look for a peak: --at peak or peak:reserved, not {options.at}"
+        has_range = (options.since, options.until, options.region) != (None, None, None)
+        if has_range and options.at not in PEAKS:
+            return f"--since, --until and --in look for a peak: --at peak or peak:reserved, not {options.at}"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        found = live_memory(
-            trace, options.at, by=options.by, device=options.device, since=options.since, until=options.until
-        )
+        found = highest_of_ranges(trace, query.ranges, options.at, by=options.by, device=options.device)
         top = query.rows(_ROWS)
         if options.json:
             query.print_json(composition_data(found, top))

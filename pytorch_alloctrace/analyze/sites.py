@@ -40,14 +40,15 @@ class Sites(Verb):
         parser.add_code()
 
     def mistake(self, options: argparse.Namespace) -> str | None:
-        if options.at is not None and (options.since, options.until) != (None, None):
-            return "--at is one position, --since and --until are two: give either"
+        if options.at is not None and (options.since, options.until, options.region) != (None, None, None):
+            return "--at is one position, --since and --until are two, as --in is: give either"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        until = next((position for position in (options.until, options.at) if position is not None), "end")
-        table = trace.lifetimes(device=options.device, by=options.by, since=options.since, until=until)
+        since, until_asked = query.range
+        until = next((position for position in (until_asked, options.at) if position is not None), "end")
+        table = trace.lifetimes(device=options.device, by=options.by, since=since, until=until)
         top = query.rows(_ROWS)
         if options.json:
             query.print_json(table.head(top))
@@ -56,7 +57,7 @@ class Sites(Verb):
         elif table.empty:
             query.screen.text("Nothing was allocated.")
         else:
-            steps = measured_steps(trace, device=options.device, since=options.since, until=until)
-            since = None if options.since is None else str(options.since)
-            write_lifetimes(table, steps, str(until), options.by, query.screen, query.names, top, since=since)
+            steps = measured_steps(trace, device=options.device, since=since, until=until)
+            begin = None if since is None else str(since)
+            write_lifetimes(table, steps, str(until), options.by, query.screen, query.names, top, since=begin)
         return Exit.OK

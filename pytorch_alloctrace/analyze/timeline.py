@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+import pandas as pd
+
 from ..reading.positions import Position
 from ..reading.timeline import intervals_of_range
 from ..report.timeline import write_timeline
@@ -43,14 +45,19 @@ class Timeline(Verb):
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         table = trace.timeline(options.points, device=options.device)
-        if (options.since, options.until) != (None, None):
+        if not query.is_whole:
             device = options.device
-            trace.range(options.since, options.until, device=device)  # raises where nothing happened in between
 
             def time_ns(position: Position | None) -> int | None:
                 return None if position is None else trace.time_ns(position, device=device)
 
-            table = intervals_of_range(table, time_ns(options.since), time_ns(options.until))
+            parts = []
+            for since, until in query.ranges:
+                trace.range(since, until, device=device)  # raises where nothing happened in between
+                parts.append(intervals_of_range(table, time_ns(since), time_ns(until)))
+            # An interval may be in several short ranges.
+            table = pd.concat(parts).drop_duplicates(["device", "time_ns"]).sort_values("time_ns", kind="stable")
+            table = table.sort_values("device", kind="stable", ignore_index=True) if len(parts) > 1 else parts[0]
         if options.json:
             query.print_json(table)
         elif options.csv:

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from .. import command
+from ..errors import PositionError
+from ..reading.positions import Position
 from ..report.screen import Screen
 from ..report.site_names import SiteNames
 from ..report.stacks import Frames, frames_of, with_frames
@@ -28,10 +31,8 @@ class Exit(enum.IntEnum):
     BAD_INPUT = 2
     UNKNOWN = 3
     """With --fail or --fail-above: it cannot be judged, since the trace is too short or a part of it is missing."""
-    INTERRUPTED = 130
-    """As a shell reports a program that SIGINT ended."""
-    BROKEN_PIPE = 141
-    """As a shell reports a program that SIGPIPE ended."""
+    INTERRUPTED = command.INTERRUPTED
+    BROKEN_PIPE = command.BROKEN_PIPE
 
 
 class Query:
@@ -39,12 +40,16 @@ class Query:
 
     def __init__(self, traces: Sequence[Trace], options: argparse.Namespace, screen: Screen) -> None:
         self.traces = traces
-        self.trace = traces[0]
         self.options = options
         self.screen = screen
         """Where the text goes."""
         self.data = ""
-        """What was printed as JSON or CSV."""
+        """What was printed as JSON, CSV or Markdown."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of a verb that takes one."""
+        return self.traces[0]
 
     @property
     def frames(self) -> Frames | None:
@@ -57,12 +62,41 @@ class Query:
         # Two runs share the names of the later one.
         return SiteNames(str(self.traces[-1].header.get("working_directory", "")), self.frames)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no range was asked for."""
+        return self.options.since is None and self.options.until is None and self.options.region is None
+
+    @property
+    def ranges(self) -> list[tuple[Position | None, Position | None]]:
+        """The positions of --since and --until, or those of each region that --in names."""
+        if self.options.region is None:
+            return [(self.options.since, self.options.until)]
+        regions = self.trace.positions.regions_named(self.options.region)
+        names = [f"region:{region.name}#{region.number}" for region in regions]
+        return [(name, f"{name}:end") for name in names]
+
+    @property
+    def range(self) -> tuple[Position | None, Position | None]:
+        """The same for a verb that can show only one. Raises PositionError if there are several."""
+        ranges, name = self.ranges, self.options.region
+        if len(ranges) > 1:
+            raise PositionError(
+                f"{self.options.verb.name} shows one range, and there are {len(ranges):,} regions {name!r}: "
+                f"--in {name}#1 to {name}#{len(ranges)}"
+            )
+        return ranges[0]
+
     def rows(self, default: int) -> int:
         """How many rows to show: what --top says; without it `default` in text, all in JSON and CSV."""
         if self.options.top is not None:
             return int(self.options.top)
         is_data = self.options.json or self.options.csv
         return ALL_ROWS if is_data or not default else default
+
+    def print_text(self, text: str) -> None:
+        """Text that is wrapped already, or must not be."""
+        self.data += text
 
     def print_json(self, data: Any) -> None:
         """A table, or plain values; with --all-frames whatever has a stack has its frames."""
@@ -93,12 +127,17 @@ class Verb(ABC):
     traces: ClassVar[str] = "TRACE"
     """What it reads, as the usage names it."""
 
+    reads_events: ClassVar[bool] = True
+    """Whether it is given the traces, opened; else it has their paths alone."""
+
     @abstractmethod
     def add_arguments(self, parser: VerbParser) -> None:
         """Adds what the verb takes besides what all verbs do (`VerbParser.add_common`)."""
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         """What is wrong with the options taken together, in a sentence; None where nothing is."""
+        if options.region is not None and (options.since, options.until) != (None, None):
+            return "--in is a range already: not --since and --until too"
         if len(options.traces) > 1 and self.traces == Verb.traces:
             return f"{self.name} takes one trace, not {options.traces[1]!r} too"
         if options.all_frames and options.csv:

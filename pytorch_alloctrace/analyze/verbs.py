@@ -8,6 +8,7 @@ from __future__ import annotations
 from .blocks import Blocks
 from .diagnose import Diagnose
 from .diff import Diff
+from .finish import Finish
 from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .oom import Oom
@@ -30,4 +31,5 @@ VERBS: list[Verb] = [
     Fragmentation(),
     Oom(),
     Verify(),
+    Finish(),
 ]

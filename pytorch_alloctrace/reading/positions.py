@@ -1,17 +1,23 @@
 """Positions in a trace: steps, marks and regions, and how a user names a position.
 
 A position is "end", "peak" (of allocated bytes), "peak:reserved", an event number (after that event), "step:N" (the end
-of step N), "mark:NAME" (the first mark of that name), "12.5s" (that long after the recording began) or a datetime.
+of step N), "mark:NAME" (the first mark of that name; "mark:NAME#3": the third), "region:NAME" (where the first region
+of that name begins), "region:NAME:end" (where it ends; "region:NAME#3", "region:NAME#3:end": the third), "12.5s" (that
+long after the recording began) or a datetime.
+
 Inside, a position is the number of the first event after it: `RecordedTrace.first_event_after`.
 """
 
 from __future__ import annotations
 
 import datetime
+import difflib
+import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +25,16 @@ import pandas as pd
 
 from ..errors import PositionError
 from .dtypes import no_rows
-from .kinds import MARK, STEP, kind_name
+from .kinds import MARK, REGION_BEGIN, REGION_END, STEP, kind_name
 
 Position = int | str | datetime.datetime
 PEAKS = ("peak", "peak:reserved")
 
 _LARGEST = (1 << 63) - 2
+_NAMES_LISTED = 10
+"""Names that an error lists at most."""
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,20 @@ def time_of(position: Position, begin_ns: int) -> int | None:
         return (stamp if stamp.tzinfo is not None else pd.Timestamp(stamp.to_pydatetime().astimezone())).value
     seconds = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]*)?)s", position) if isinstance(position, str) else None
     return None if seconds is None else min(begin_ns + round(float(seconds[1]) * 1e9), _LARGEST)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the run that the program named: the events after `begin_seq`, up to and including `end_seq`."""
+
+    name: str
+    number: int
+    """From 1, among those of the same name."""
+    begin_seq: int
+    begin_ns: int
+    end_seq: int | None
+    """None if the trace ends before the region does."""
+    end_ns: int | None
 
 
 class PositionTable:
@@ -117,17 +141,42 @@ class PositionTable:
         return pd.DataFrame(rows) if rows else no_rows(("name", "kind", "seq", "time_ns"))
 
     def first_event_after(self, position: str) -> int | None:
-        """For "step:N" and "mark:NAME"; None: the end of the trace. Raises PositionError."""
+        """For "step:N", "mark:NAME" and "region:NAME"; None: the end of the trace. Raises PositionError."""
         kind, _, name = position.partition(":")
         if kind == "step":
             index = self._step_index(name)
             return int(self._ends[index]) + 1 if index < len(self._ends) else None
         if kind == "mark":
             return self._mark(name) + 1
+        if kind == "region":
+            ends = name.endswith(":end") and not any(region.name == name for region in self.regions)
+            region = self.regions_named(name.removesuffix(":end") if ends else name)[0]
+            seq = region.end_seq if ends else region.begin_seq
+            return None if seq is None else seq + 1
         raise PositionError(
-            f"{position!r} is not a valid position: "
-            "use end, peak, peak:reserved, an event number, step:N, mark:NAME or a time such as 12.5s"
+            f"{position!r} is not a valid position: use end, peak, peak:reserved, an event number, step:N, mark:NAME, "
+            "region:NAME, region:NAME:end or a time such as 12.5s"
         )
+
+    @functools.cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """All regions, by their beginnings. An end belongs to the last region of its name that has none yet."""
+        found: list[Region] = []
+        open_regions: dict[str, list[int]] = {}
+        counts: Counter[str] = Counter()
+        for kind, seq, time_ns, name, _ in self._marks:
+            if kind == REGION_BEGIN:
+                counts[name] += 1
+                open_regions.setdefault(name, []).append(len(found))
+                found.append(Region(name, counts[name], seq, time_ns, None, None))
+            elif kind == REGION_END and open_regions.get(name):
+                index = open_regions[name].pop()
+                found[index] = replace(found[index], end_seq=seq, end_ns=time_ns)
+        return tuple(found)
+
+    def regions_named(self, name: str) -> list[Region]:
+        """Those of that name, or "NAME#3": the third, "NAME#-1": the last. Raises PositionError if there is none."""
+        return _named("region", name, [(region.name, region) for region in self.regions])
 
     def _step_index(self, name: str) -> int:
         # The step after the last one that ended has begun, too: it lasts to the end of the trace.
@@ -141,7 +190,39 @@ class PositionTable:
         return int(found[0])
 
     def _mark(self, name: str) -> int:
-        for kind, seq, _, text, _ in self._marks:
-            if text == name and kind >= MARK:
-                return seq
-        raise PositionError(f"the trace has no mark named {name!r}")
+        marks = [(text, seq) for kind, seq, _, text, _ in self._marks if kind == MARK]
+        begins = [(region.name, region.begin_seq) for region in self.regions]
+        known = {text for text, _ in marks}
+        is_region = (
+            name not in known and name.rpartition("#")[0] not in known and any(name == text for text, _ in begins)
+        )
+        return _named("mark", name, begins if is_region else marks)[0]
+
+
+def _named(kind: str, name: str, known: Sequence[tuple[str, _Found]]) -> list[_Found]:
+    """What has that name, or, of "NAME#3", the third that has. A name may itself contain "#"."""
+    found = [value for text, value in known if text == name]
+    if found:
+        return found
+    base, _, number = name.rpartition("#")
+    found = [value for text, value in known if text == base]
+    if not found or not re.fullmatch(r"-?[0-9]{1,9}", number):
+        raise PositionError(
+            f"the trace has no {kind} named {name!r}: {_listed(kind, name, [text for text, _ in known])}"
+        )
+    index = int(number) - 1 if int(number) > 0 else len(found) + int(number)
+    if int(number) == 0 or not 0 <= index < len(found):
+        raise PositionError(f"the trace has no {kind} {name!r}: it has {base}#1 to {base}#{len(found)}")
+    return [found[index]]
+
+
+def _listed(kind: str, name: str, names: Sequence[str]) -> str:
+    """The names that there are, those like the one asked for first."""
+    counts = Counter(names)
+    if not counts:
+        return f"it has no {kind}s"
+    near = difflib.get_close_matches(name.partition("#")[0], counts, n=_NAMES_LISTED)
+    ordered = list(dict.fromkeys([*near, *counts]))
+    shown = [f"{text} ({counts[text]:,})" if counts[text] > 1 else text for text in ordered[:_NAMES_LISTED]]
+    more = len(ordered) - len(shown)
+    return f"it has {', '.join(shown)}" + (f" and {more:,} more" if more else "")

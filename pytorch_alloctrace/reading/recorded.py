@@ -18,7 +18,7 @@ from .driver import driver_memory
 from .dtypes import TEXT, no_rows
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name, named_device
-from .positions import PEAKS, Position, PositionTable, Range, time_of
+from .positions import PEAKS, Position, PositionTable, Range, Region, time_of
 from .replay import POINTS, Replay
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
@@ -60,6 +60,9 @@ class RecordedTrace:
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
         """What the trace has and what is missing from it."""
+        self.ending: dict[str, Any] = _json_object(self._reader.end_json)
+        """How the recording ended, its "reason": "disable", "exit", "SIGTERM" or, where `finish` ended the trace,
+        "killed". Empty as long as the trace has no end."""
         self.user_paths = tuple(user_paths)
         """Files, folders and packages whose code counts as the user's own although it is installed."""
         self._code = self._user_code(user_paths)
@@ -291,8 +294,9 @@ class RecordedTrace:
         """The blocks that were live at a position, oldest first.
 
         at: "end", "peak" (of `device`, default the one with the highest), "peak:reserved", an event number (after it),
-        "step:N" (the end of step N), "mark:NAME", "12.5s" (after the recording began) or a datetime. device: "cpu",
-        "cuda:0", ..., or "cuda" if the trace has one CUDA device; default all.
+        "step:N" (the end of step N), "mark:NAME" (the first of that name), "mark:NAME#3" (the third), "region:NAME"
+        (its beginning), "region:NAME:end", "12.5s" (after the recording began) or a datetime. device: "cpu", "cuda:0",
+        ..., or "cuda" if the trace has one CUDA device; default all.
 
         Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
         it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
@@ -479,6 +483,10 @@ class RecordedTrace:
             begin, end = "the beginning" if since is None else since, "the end" if until is None else until
             raise PositionError(f"nothing happened between {begin} and {end}: the first must come before the second")
         return within
+
+    def range_of(self, region: Region) -> Range:
+        """The events of a region, from after its beginning up to and including its end."""
+        return Range(region.begin_seq + 1, self.end_seq if region.end_seq is None else region.end_seq + 1)
 
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
         first = 0 if since is None else self.first_event_after(since, device)

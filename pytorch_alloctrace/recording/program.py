@@ -10,6 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+main_module: str | None = None
+"""The module that `run -m` is about to run: nothing else knows its name yet."""
+
 ENVIRONMENT_ALLOWED = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -115,6 +118,8 @@ def _platform() -> str:
 
 
 def _main_script(main: ModuleType | None) -> str:
+    if main_module is not None:
+        return f"-m {main_module}"
     path = getattr(main, "__file__", None)
     if isinstance(path, str):
         return os.path.abspath(path)

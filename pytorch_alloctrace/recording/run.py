@@ -1,4 +1,4 @@
-"""``python -m pytorch_alloctrace run``: records a program without changing it.
+"""``alloctrace run``: records a program without changing it.
 
 The program finds what it would find under plain ``python``: its own ``__main__`` module in sys.modules (which pickling
 and multiprocessing look up), sys.argv, sys.path[0], ``__file__`` and ``__spec__``. runpy.run_path is not used: it
@@ -18,15 +18,18 @@ import os
 import pkgutil
 import runpy
 import shlex
-import shutil
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from .. import command
 from ..errors import AlloctraceError
-from . import children, session
+from . import children, loading, program, session
+
+_launchers: set[str] = set()
+"""The files that this process was started with."""
 
 
 class _NoProgramError(Exception):
@@ -39,8 +42,12 @@ def run(arguments: list[str]) -> int:
     Returns 2 if it could not be started (one line on stderr says why), else 0. Whatever the program raises passes
     through, so the interpreter ends as it would without us: SystemExit, KeyboardInterrupt and its signal, tracebacks.
     """
-    options = _parse(arguments)
-    main = _new_main(sys.modules["__main__"])
+    with command.quiet_pipe():
+        options = _parse(arguments)
+    outer = sys.modules["__main__"]
+    # The script that pip makes is the outermost frame of a traceback.
+    _launchers.add(str(getattr(outer, "__file__", "")))
+    main = _new_main(outer)
     try:
         code = _start(options, main)
     except (_NoProgramError, AlloctraceError) as error:
@@ -62,7 +69,7 @@ def run(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m pytorch_alloctrace run",
+        prog=f"{command.spelled()} run",
         usage="%(prog)s [options] (script.py | -m module) [arguments]",
         description="Runs a program, unchanged, and records every allocation and free of torch into a trace file.",
         allow_abbrev=False,
@@ -124,9 +131,12 @@ def _start(options: argparse.Namespace, main: ModuleType) -> CodeType:
     """Makes `main` the program's main module, starts recording and returns the code to execute."""
     # A script is read before recording starts, so that one with a syntax error leaves no trace file. A module cannot
     # be: finding it imports the packages around it, which is part of the program.
+    program.main_module = options.module
     if options.module is None:
         code = _load_script(options.script, options.arguments, main)
     else:
+        if not _path_is_safe():
+            _set_first_path(os.getcwd())  # as `python -m` does; the script's own folder is there otherwise
         _check_module(options.module)
         sys.argv = ["-m", *options.arguments]
     # Before recording starts: the header of the trace describes the program, not this launcher.
@@ -252,6 +262,9 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "sources": not options.no_sources,
         "overwrite": options.overwrite,
     }
+    # Importing torch takes seconds: until then nothing has begun, and Ctrl-C is one line.
+    loading.load_recorder()
+    command.raise_interrupts()
     closing_line.trace = session.enable(options.out, **settings).path
     if options.follow:
         closing_line.children = children.begin(options.out, settings)
@@ -271,9 +284,9 @@ class _ClosingLine:
         if self.trace is None or os.getpid() != self._process:
             return
         children = f" (children: {self.children})" if self.children else ""
-        command = f"{_python_command()} -m pytorch_alloctrace.analyze {shlex.quote(_shortest(self.trace))}"
+        reading = f"{command.spelled()} {shlex.quote(_shortest(self.trace))}"
         print(
-            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; read it with: {command}",
+            f"pytorch_alloctrace: the trace is {_shortest(self.trace)}{children}; read it with: {reading}",
             file=sys.stderr,
         )
 
@@ -283,12 +296,6 @@ def _shortest(path: Path) -> str:
         return str(path.relative_to(os.getcwd()))
     except (OSError, ValueError):  # the program may have removed its working directory
         return str(path)
-
-
-def _python_command() -> str:
-    """This interpreter: the name under which the shell finds it, else its path."""
-    name = os.path.basename(sys.executable)
-    return name if shutil.which(name) == sys.executable else shlex.quote(sys.executable)
 
 
 def _hide_our_frames(error: BaseException) -> None:
@@ -314,5 +321,5 @@ def _is_ours(filename: str) -> bool:
     """Whether the file is ours or Python's import system: what runs between the interpreter and the program."""
     package = os.path.dirname(os.path.dirname(__file__))
     entries = (os.path.join(package, "__main__.py"), os.path.join(package, "analyze", "__main__.py"))
-    ours = (__file__, *entries, importlib.util.__file__, runpy.__file__)
+    ours = (__file__, *entries, importlib.util.__file__, runpy.__file__, *_launchers)
     return filename.startswith("<frozen ") or filename in ours

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
+from ..analysis.limit import GrowthLimit
 from ..analysis.usage.comparison import GONE, NEW
 from ..analysis.usage.matching import NEAR
 from ..reading.sites import BY, Frame
@@ -43,6 +44,8 @@ class Changes:
     """As `Trace.diff` or `compare` returns it."""
     frames: Callable[[dict[str, Any]], Sequence[Frame]] | None = None
     """The whole stack of a row; given if stacks are to be shown."""
+    steps: int = 0
+    """How many steps ended in between; 0 for two runs."""
 
     @property
     def bytes_before(self) -> int:
@@ -58,6 +61,11 @@ class Changes:
     def change(self) -> int:
         """In bytes; above 0 if it grew."""
         return self.bytes_after - self.bytes_before
+
+    @property
+    def per_step(self) -> float | None:
+        """The change per step; None if no step ended in between."""
+        return self.change / self.steps if self.steps else None
 
 
 def changes_data(changes: Changes, top: int) -> dict[str, Any]:
@@ -77,14 +85,35 @@ def changes_data(changes: Changes, top: int) -> dict[str, Any]:
     }
 
 
-def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) -> None:
-    """One device: the sums, then the rows that changed the most; of a line that moved, where it was."""
-    direction = (changes.change > 0) - (changes.change < 0)
-    label, style = _LABELS[direction]
+def grew_sentence(changes: Changes, limit: GrowthLimit) -> str:
+    """That a device grew by more than a limit allows."""
+    rate = f", {units.rate(changes.per_step, 'step')}" if limit.per_step and changes.per_step is not None else ""
+    share = f" ({units.share(changes.change, changes.bytes_before)})" if limit.share is not None else ""
+    amount = f"{units.size(changes.change)}{share}{rate}"
+    return f"{changes.device} grew by {amount}: more than {limit.text} (--fail-above)"
+
+
+def amount_of(changes: Changes) -> str:
+    """The change in words: "+6.00 MiB (2.00 MiB to 8.00 MiB, 300 %)"; what is held where nothing changed."""
+    if not changes.change:
+        return units.size(changes.bytes_after)
     comparable = changes.bytes_before and abs(changes.change) <= _MOST_TIMES * changes.bytes_before
     percent = f", {units.share(abs(changes.change), changes.bytes_before)}" if comparable else ""
-    sizes = f"{units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}"
-    amount = f"{units.change(changes.change)} ({sizes}{percent})" if direction else units.size(changes.bytes_after)
+    return (
+        f"{units.change(changes.change)} "
+        f"({units.size(changes.bytes_before)} to {units.size(changes.bytes_after)}{percent})"
+    )
+
+
+def label_of(changes: Changes) -> tuple[str, str]:
+    """MORE, LESS or SAME, and its style."""
+    return _LABELS[(changes.change > 0) - (changes.change < 0)]
+
+
+def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) -> None:
+    """One device: the sums, then the rows that changed the most; of a line that moved, where it was."""
+    label, style = label_of(changes)
+    amount = amount_of(changes)
     screen.text(Text.assemble((label, style), f"  {changes.device}: ", (amount, "bold")), hanging=len(label) + 2)
     screen.text(f"from {changes.before} to {changes.after}", len(label) + 2)
     moved = changes.table[changes.table["change"] != 0]
@@ -105,12 +134,12 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
 def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
     sizes = f"{units.size(row['bytes_before'])} to {units.size(row['bytes_after'])}"
     bar = units.bar(abs(row["change"]) / max(largest, 1), ENTRY_BAR, plain=screen.plain)
-    name, source = _name(row, changes.by, names)
+    name, source = row_name(row, changes.by, names)
     frames = [names.site(frame) for frame in changes.frames(row)] if changes.frames is not None else []
     screen.entry(units.change(row["change"]), f"{name} ({sizes})", source, 0, _COLUMN, bar=bar, frames=frames)
 
 
-def _name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
+def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
     """What a row is about, and its source."""
     if by not in BY:
         return str(row[by]), None

@@ -9,6 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, Leak
+from ..analysis.leaks.limit import Exceeded
+from ..analysis.limit import GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
 from . import units
 from .finding import Finding
@@ -39,6 +41,12 @@ def leak_findings(summary: Summary) -> tuple[Finding, ...]:
     if unjudged:
         found.append(_not_judged(unjudged))
     return (*found, *(_minor_leak(leak, summary, names) for leak in leaks if leak.minor))
+
+
+def exceeded_sentence(one: Exceeded, limit: GrowthLimit) -> str:
+    """That the leaks of a device are above a limit."""
+    amount = f"{units.size(one.bytes)}, {units.rate(one.rate, one.unit)}"
+    return f"{one.device} leaks {amount}: more than {limit.text} (--fail-above)"
 
 
 def confidence_word(confidence: float) -> str:

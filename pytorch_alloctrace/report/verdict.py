@@ -78,6 +78,8 @@ _LABEL_STYLES = {
     "churn": ("CHURN", "bold yellow"),
     "outside": ("OUTSIDE", "bold yellow"),
 }
+LABELS = {kind: label for kind, (label, _) in _LABEL_STYLES.items()}
+"""What a finding of each kind begins with."""
 _GROWING_SITES = 5
 _ALIKE = 0.2
 """The end is like the peak if what its lines hold differs by at most this share of the peak."""

@@ -307,7 +307,7 @@ def test_an_interrupt_is_exit_130(folder: Path, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(diagnose, "summarize", interrupted)
-    assert in_process(folder / "run.alloctrace") == (130, "", "")
+    assert in_process(folder / "run.alloctrace") == (130, "", "alloctrace: interrupted\n")
 
 
 def test_a_progress_bar_is_shown_to_a_terminal_only_and_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ def step(size):
 
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 for number in range(25):
-    step(int(sys.argv[2]) * MIB)
+    with alloctrace.region("validation" if number in (5, 15) else "training"):
+        step(int(sys.argv[2]) * MIB)
     alloctrace.step()
 try:
     torch.empty(100 << 30, dtype=torch.uint8, device="cuda")

@@ -66,7 +66,7 @@ def without_closing_line(stderr: str) -> str:
     closing = [line for line in lines if line.startswith(CLOSING_LINE)]
     assert len(closing) == 1, stderr
     assert lines[-1] == closing[0], "the closing line comes last"
-    assert "python" in closing[0] and "-m pytorch_alloctrace.analyze run.alloctrace" in closing[0]
+    assert "python" in closing[0] and "-m pytorch_alloctrace run.alloctrace" in closing[0]
     return "".join(lines[:-1])
 
 

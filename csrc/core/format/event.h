@@ -10,7 +10,8 @@
 namespace alloctrace {
 
 // What happened. Names are torch's own (`c10::CachingDeviceAllocator::TraceEntry::Action`) where torch has one.
-// The numbers are part of the file format: append, never renumber. 0 (none) and 16 (role) are taken, and never written.
+// The numbers are part of the file format: append, never renumber. 0 (none) is a call that a
+// kill interrupted, written by finish_trace alone; 16 (role) is taken, and never written.
 enum class EventKind : std::uint8_t {
   kAlloc = 1,
   kFreeRequested = 2,

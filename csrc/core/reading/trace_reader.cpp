@@ -37,20 +37,24 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
 
   // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
   // never in neither.
-  spool_ = read_spool(spool_path.empty() ? path + ".spool" : spool_path, session_id);
+  spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
+  spool_ = read_spool(spool_path_, session_id);
   if (!spool_ && spool_path.empty() && spool_of_header) {
     BlockHeader header;
     if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
         header.payload_bytes <= file_.size()) {
       std::string json(header.payload_bytes, '\0');
       if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
-        spool_ = read_spool(spool_of_header(json), session_id);
+        spool_path_ = spool_of_header(json);
+        spool_ = read_spool(spool_path_, session_id);
       }
     }
   }
   file_.refresh_size();
   integrity_.spool_read = spool_.has_value();
+  whole_bytes_ = file_.size();
   scan_blocks(first_block, progress);
+  last_anchor_of_file_ = last_anchor_;
   if (spool_) take_spool();
   if (damaged_end_ > next_sequence_) integrity_.missing_events += damaged_end_ - next_sequence_;
   if (last_anchor_.counter > first_anchor_.counter) {
@@ -169,6 +173,7 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
   // Behind the last block of a recording that was stopped in good order there is nothing that could have been cut.
   if (is_cut && !integrity_.ended) {
     integrity_.truncated_bytes += end - begin;
+    whole_bytes_ = begin;
   } else {
     // One damaged part may end in several pieces: garbage that happens to look like a block's header is a second one.
     if (begin != last_damage_end_) ++integrity_.corrupt_blocks;
@@ -228,7 +233,6 @@ void TraceReader::take_spool() {
   } catch (const DecodeError&) {
     ++integrity_.corrupt_blocks;
   }
-  const ClockAnchor begin = last_anchor_;
   note_clock(spool_->anchor);
   note_counters(spool_->counters);
   integrity_.uncommitted = spool_->uncommitted;
@@ -247,7 +251,7 @@ void TraceReader::take_spool() {
     Chunk chunk;
     chunk.first_sequence = events.first_sequence;
     chunk.event_count = events.events.size();
-    chunk.begin = begin;
+    chunk.begin = last_anchor_of_file_;
     chunk.end = last_anchor_;
     chunk.spool_run = run;
     // A break before this run is a hook that never ended, counted as `uncommitted`: not a missing event.

@@ -82,6 +82,17 @@ class TraceReader {
   const std::vector<Chunk>& chunks() const { return chunks_; }
   std::uint64_t file_bytes() const { return file_.size(); }
 
+  // For finish_trace. The spool, nullptr where there is none, and where it is.
+  const SpoolContents* spool() const { return spool_ ? &*spool_ : nullptr; }
+  const std::string& spool_path() const { return spool_path_; }
+  // Where the file ends, without the block that was being written when its recording was killed.
+  std::uint64_t whole_bytes() const { return whole_bytes_; }
+  // The number after that of the last event.
+  std::uint64_t next_sequence() const { return next_sequence_; }
+  // The latest of the file, and of file and spool.
+  const ClockAnchor& last_anchor_of_file() const { return last_anchor_of_file_; }
+  const ClockAnchor& last_anchor() const { return last_anchor_; }
+
   // Events of one chunk, in order; the first has chunk.first_sequence. A stack, location or node type that has no
   // definition (damage took it) comes out as 0. Thread-safe. Throws OpenError, or DecodeError where a faulty writer
   // made the block.
@@ -106,7 +117,7 @@ class TraceReader {
   void note_clock(const ClockAnchor& anchor);
   void note_counters(const Counters& counters);
 
-  std::string path_;
+  std::string path_, spool_path_;
   InputFile file_;
   std::string header_json_ = "{}", end_json_ = "{}";
   Definitions definitions_;
@@ -116,7 +127,8 @@ class TraceReader {
   std::uint64_t next_sequence_ = 0;
   std::uint64_t damaged_end_ = 0;      // end of the last event block whose payload is damaged
   std::uint64_t last_damage_end_ = 0;  // in the file: of the damage that was noted last
-  ClockAnchor first_anchor_{}, last_anchor_{};
+  std::uint64_t whole_bytes_ = 0;
+  ClockAnchor first_anchor_{}, last_anchor_{}, last_anchor_of_file_{};
   double slope_ = 1.0;  // ns per count over the whole trace
   std::int64_t begin_ns_ = 0, end_ns_ = 0;
 };

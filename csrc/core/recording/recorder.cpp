@@ -85,7 +85,14 @@ bool Recorder::stop(const std::string& end_json) {
   if (writer_->flush()) sources_->wait();
   const bool written = writer_->stop(end_json);
   if (written) spool_->remove_file();
+  termination_.reset();  // last: a program that ends its trace when SIGTERM comes must not leave a spool either
   return written;
+}
+
+void Recorder::publish() {
+  spool_->publish();
+  file_->publish();
+  termination_.emplace(wake_);
 }
 
 void Recorder::discard() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "../format/definitions.h"
@@ -12,6 +13,7 @@
 #include "source_lines.h"
 #include "spool.h"
 #include "stack_table.h"
+#include "termination_signal.h"
 #include "trace_file.h"
 #include "writer.h"
 
@@ -60,10 +62,7 @@ class Recorder {
   bool stop(const std::string& end_json);
 
   // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
-  void publish() {
-    spool_->publish();
-    file_->publish();
-  }
+  void publish();
   void discard();
 
   const std::string& path() const { return file_->path(); }
@@ -71,8 +70,11 @@ class Recorder {
   // Around fork(): no lock of ours may be inherited in a locked state.
   void lock_for_fork();
   void unlock_after_fork();
-  // In the child: gives back the trace's file descriptor; the spool is not mapped there.
-  void abandon_in_child() { file_->close_in_child(); }
+  // In the child: gives back the trace's file descriptor and SIGTERM; the spool is not mapped there.
+  void abandon_in_child() {
+    file_->close_in_child();
+    TerminationSignal::forget_in_child();
+  }
 
  private:
   WakeSignal wake_;
@@ -81,6 +83,7 @@ class Recorder {
   std::unique_ptr<StackTable> stacks_;
   std::unique_ptr<SourceLines> sources_;
   std::unique_ptr<Writer> writer_;
+  std::optional<TerminationSignal> termination_;
   bool stopped_ = false;
 
   std::mutex mutex_;  // of the tables below; a leaf except for the definition log's

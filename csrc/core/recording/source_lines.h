@@ -2,6 +2,7 @@
 // machine that does not have the files, or after they have changed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -32,7 +33,7 @@ class SourceLines {
   void find(const std::uint8_t* records, std::size_t size);
 
   // Waits until all lines found so far are read, or until it is clear that a file hangs.
-  void wait() { reader_.wait(); }
+  void wait(std::chrono::milliseconds patience = SourceReader::kPatience) { reader_.wait(patience); }
 
   // Appends a source_line record for each line whose text became known since the last call.
   void take_records(Bytes& out);

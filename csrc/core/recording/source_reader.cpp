@@ -19,8 +19,6 @@ namespace {
 
 // More than the distinct lines of a large program.
 constexpr std::size_t kMaxRequests = 65'536;
-// An ordinary file system has answered long before; the end of the program is not held up for longer by one that hangs.
-constexpr auto kPatience = std::chrono::seconds(2);
 // Generated sources of many megabytes exist; their lines are not worth the program's memory.
 constexpr std::size_t kMaxFileBytes = std::size_t{8} << 20;
 constexpr std::size_t kMaxFilesHeld = 64;
@@ -57,8 +55,8 @@ struct SourceReader::Shared {
   bool stopping = false, ended = false;
 
   template <typename Condition>
-  bool wait_patiently(std::unique_lock<std::mutex>& lock, Condition condition) {
-    hangs = hangs || !answered.wait_for(lock, kPatience, condition);
+  bool wait_patiently(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience, Condition condition) {
+    hangs = hangs || !answered.wait_for(lock, patience, condition);
     return condition();
   }
 };
@@ -71,7 +69,7 @@ SourceReader::~SourceReader() {
   std::unique_lock<std::mutex> lock(shared_->mutex);
   shared_->stopping = true;
   shared_->requested.notify_one();
-  const bool ended = shared_->wait_patiently(lock, [this] { return shared_->ended; });
+  const bool ended = shared_->wait_patiently(lock, kPatience, [this] { return shared_->ended; });
   lock.unlock();
   if (ended) {
     thread_.join();
@@ -95,9 +93,9 @@ void SourceReader::request(std::vector<SourceLine> lines) {
   shared_->requested.notify_one();
 }
 
-void SourceReader::wait() {
+void SourceReader::wait(std::chrono::milliseconds patience) {
   std::unique_lock<std::mutex> lock(shared_->mutex);
-  shared_->wait_patiently(lock, [this] { return shared_->requests.empty(); });
+  shared_->wait_patiently(lock, patience, [this] { return shared_->requests.empty(); });
 }
 
 void SourceReader::take_records(Bytes& out) {

@@ -2,6 +2,7 @@
 // its files, but never the writer's time, since events are lost when nobody drains the spool.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,6 +24,10 @@ struct SourceLine {
 
 class SourceReader {
  public:
+  // An ordinary file system has answered long before; the end of the program is not held up for longer by one that
+  // hangs.
+  static constexpr std::chrono::milliseconds kPatience{2000};
+
   // Relative file names are those of `working_directory`.
   explicit SourceReader(std::string working_directory);
   // Leaves the thread behind when it hangs in a file; it then ends when the file answers.
@@ -34,7 +39,7 @@ class SourceReader {
   void request(std::vector<SourceLine> lines);
 
   // Waits until all requested lines are read, but not long for a file that hangs, and only once.
-  void wait();
+  void wait(std::chrono::milliseconds patience);
 
   // Appends a source_line record for each line that was read since the last call.
   void take_records(Bytes& out);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "../base/thread.h"
+#include "termination_signal.h"
 
 namespace alloctrace {
 namespace {
@@ -15,20 +17,12 @@ constexpr std::uint64_t kBlockEvents = 65'536;
 // A reader of a running program's trace is at most this far behind.
 constexpr std::uint64_t kMaxBlockAgeNs = 1'000'000'000;
 constexpr std::uint64_t kSleepMs = 250;
+// How long a program that SIGTERM ends waits for source lines: a part of what it has (termination_signal.h).
+constexpr std::chrono::milliseconds kSourcePatience{500};
 // How often the dictionary is repeated, so that a trace of days that is damaged anywhere keeps its names.
 constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
 
 }  // namespace
-
-void WakeSignal::wait_ms(std::uint64_t milliseconds) {
-  // On the monotonic clock: on the wall clock, setting it back by an hour would mean an hour of sleep.
-  const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
-  timespec until{};
-  until.tv_sec = static_cast<time_t>(until_ns / 1'000'000'000);
-  until.tv_nsec = static_cast<long>(until_ns % 1'000'000'000);
-  sem_clockwait(&semaphore_, CLOCK_MONOTONIC, &until);
-  pending_.store(false, std::memory_order_release);
-}
 
 Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json)
     : file_(file),
@@ -70,6 +64,7 @@ bool Writer::stop(const std::string& end_json) {
 void Writer::run() {
   for (;;) {
     wake_.wait_ms(kSleepMs);
+    if (TerminationSignal::received()) return end_by_signal();
     bool stopping;
     std::uint64_t requests;
     {
@@ -82,9 +77,7 @@ void Writer::run() {
     try {
       written = note_outcome(drain(everything));
       if (stopping && written) {
-        // Losses from a full ring that no later event has reported: now there is room.
-        spool_.report_losses();
-        written = drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json_);
+        written = write_end(end_json_);
       }
     } catch (...) {
       // Out of memory, most likely. The spool still has everything; the next round tries again.
@@ -99,6 +92,35 @@ void Writer::run() {
     progress_.notify_all();
     if (stopping) return;
   }
+}
+
+bool Writer::write_end(const std::string& end_json) {
+  // Losses from a full ring that no later event has reported: now there is room.
+  spool_.report_losses();
+  return drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json);
+}
+
+// Hooks still run: what they record from now on is not in the trace.
+void Writer::end_by_signal() {
+  bool written = false;
+  try {
+    written = drain(true);
+    sources_.wait(kSourcePatience);
+    written = written && write_end(R"({"reason": "SIGTERM"})");
+  } catch (...) {
+    // The spool has what could not be written.
+  }
+  if (written) spool_.remove_file();
+  TerminationSignal::pass_on();
+  // Still here: the program has installed a handler. It goes on without being recorded.
+  spool_.set_write_failed(true);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    stopped_cleanly_ = written;
+    flush_succeeded_ = false;
+  }
+  progress_.notify_all();
 }
 
 // `everything`: all events claimed so far, else only blocks that are full or old.

@@ -2,9 +2,6 @@
 // so that the program's signal handlers never run on it.
 #pragma once
 
-#include <semaphore.h>
-
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -15,26 +12,9 @@
 #include "source_lines.h"
 #include "spool.h"
 #include "trace_file.h"
+#include "wake_signal.h"
 
 namespace alloctrace {
-
-// The writer's alarm. Posting is async-signal-safe and never blocks: hooks do it.
-class WakeSignal {
- public:
-  WakeSignal() { sem_init(&semaphore_, 0, 0); }
-  ~WakeSignal() { sem_destroy(&semaphore_); }
-  WakeSignal(const WakeSignal&) = delete;
-  WakeSignal& operator=(const WakeSignal&) = delete;
-  void post() {
-    // One pending alarm is enough; more would make the writer spin through stale ones.
-    if (!pending_.exchange(true, std::memory_order_acq_rel)) sem_post(&semaphore_);
-  }
-  void wait_ms(std::uint64_t milliseconds);
-
- private:
-  sem_t semaphore_;
-  std::atomic<bool> pending_{false};
-};
 
 class Writer {
  public:
@@ -55,6 +35,8 @@ class Writer {
   bool write_definitions();
   bool write_events(std::uint64_t end);
   bool repeat_names();
+  bool write_end(const std::string& end_json);
+  void end_by_signal();
   BlockHeader block(BlockType type) const;
   bool note_outcome(bool written);
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../core/reading/finish_trace.h"
 #include "../../core/reading/trace_reader.h"
 #include "../../core/replay/allocator_rules.h"
 #include "event_stream.h"
@@ -153,6 +154,7 @@ PYBIND11_MODULE(_replay, module) {
   const py::object trace_error = py::module_::import("pytorch_alloctrace.errors").attr("TraceError");
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
+  py::register_exception<FinishError>(module, "FinishError", trace_error);
 
   module.attr("MINIMUM_BLOCK") = kMinimumBlock;
   module.attr("SMALL_REQUEST") = kSmallRequest;
@@ -164,6 +166,18 @@ PYBIND11_MODULE(_replay, module) {
   define_replay(module);
   define_event_stream(module);
 
+  py::class_<FinishedTrace>(module, "FinishedTrace")
+      .def_readonly("was_ended", &FinishedTrace::was_ended)
+      .def_property_readonly("removed_spool", [](const FinishedTrace& done) { return py::bytes(done.removed_spool); })
+      .def_readonly("events", &FinishedTrace::events)
+      .def_readonly("uncommitted", &FinishedTrace::uncommitted);
+  module.def(
+      "finish_trace",
+      [](const std::string& path, const std::string& spool_path) {
+        const py::gil_scoped_release unlocked;
+        return finish_trace(path, spool_path, spool_of_header);
+      },
+      py::arg("path"), py::arg("spool_path") = "");
   py::class_<TraceReader, std::shared_ptr<TraceReader>>(module, "TraceReader")
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
              const Progress progress = with_gil(callback);

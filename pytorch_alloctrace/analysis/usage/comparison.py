@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -31,9 +31,25 @@ def difference(
     trace: RecordedTrace, a: Position, b: Position, *, device: str | None = None, by: str = "line"
 ) -> pd.DataFrame:
     """See `Trace.diff`."""
-    before, after = (composition_at(trace, position, device=device, by=by) for position in (a, b))
+    return differences(trace, [(a, b)], device=device, by=by)
+
+
+def differences(
+    trace: RecordedTrace, ranges: Sequence[tuple[Position, Position]], *, device: str | None = None, by: str = "line"
+) -> pd.DataFrame:
+    """The same of several ranges together: bytes and blocks are sums over their beginnings, and over their ends."""
+    before, after = (
+        pd.concat([composition_at(trace, position, device=device, by=by) for position in side], ignore_index=True)
+        for side in zip(*ranges, strict=True)
+    )
     names = [name for name in before.columns if name not in ("share", "largest", "backward_bytes", *_HELD)]
     return _changes(before, after, _key_of(by), names)
+
+
+def steps_between(trace: RecordedTrace, a: Position, b: Position) -> int:
+    """How many steps end after one position, up to and including another."""
+    ends = trace.steps()["seq"]
+    return int(((ends >= trace.first_event_after(a)) & (ends < trace.first_event_after(b))).sum())
 
 
 def compare(

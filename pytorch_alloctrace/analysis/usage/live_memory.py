@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -87,6 +89,30 @@ def _insides(trace: RecordedTrace, composition: pd.DataFrame, blocks: pd.DataFra
     worth = composition.index[composition["share"] >= WORTH_OPENING]
     found = {int(row): look_inside(trace.stacks, held, int(composition["stack_id"][row]), total) for row in worth}
     return {row: inside for row, inside in found.items() if inside is not None}
+
+
+def highest_of_ranges(
+    trace: RecordedTrace,
+    ranges: Sequence[tuple[Position | None, Position | None]],
+    at: Position = "peak",
+    *,
+    by: str = "line",
+    device: str | None = None,
+) -> LiveMemory:
+    """As `live_memory`, of the highest peak of several ranges. A range in which nothing was allocated is left out;
+    raises PositionError where that is all of them."""
+    if len(ranges) == 1 or at not in PEAKS:
+        return live_memory(trace, at, by=by, device=device, since=ranges[0][0], until=ranges[0][1])
+    measure = "reserved" if at == "peak:reserved" else "allocated"
+    found = []
+    for since, until in ranges:
+        with contextlib.suppress(PositionError):
+            within = trace.range(since, until, device=device)
+            found.append((peak_between(trace, within, measure, device=device), since, until))
+    if not found:
+        raise PositionError(f"there is no peak of {device or 'any device'} in these {len(ranges):,} ranges")
+    highest, since, until = max(found, key=lambda one: one[0].bytes)
+    return live_memory(trace, at, by=by, device=highest.device, since=since, until=until)
 
 
 def _at_peak(

@@ -1,0 +1,38 @@
+// A trace that is written to: whole blocks are appended, or nothing is.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "../base/varint.h"
+#include "format.h"
+
+namespace alloctrace {
+
+class BlockFile {
+ public:
+  // Closes the file.
+  ~BlockFile();
+  BlockFile(const BlockFile&) = delete;
+  BlockFile& operator=(const BlockFile&) = delete;
+
+  // Appends one block; all header fields except type, first_sequence, event_count, end and counters are filled in here.
+  // False when it could not be written whole: the file then still ends where it did (the next block overwrites the torn
+  // part).
+  bool append(BlockHeader header, const Bytes& payload);
+  bool append(BlockHeader header, std::string_view payload);
+
+  // Where the next block begins in time: its events' times are relative to this.
+  const ClockAnchor& next_begin() const { return next_begin_; }
+  std::uint64_t bytes() const { return size_; }
+
+ protected:
+  explicit BlockFile(const ClockAnchor& begin) : next_begin_(begin) {}
+  bool write_at(const void* data, std::size_t size, std::uint64_t offset);
+
+  int file_ = -1;
+  std::uint64_t size_ = 0;
+  ClockAnchor next_begin_;
+};
+
+}  // namespace alloctrace

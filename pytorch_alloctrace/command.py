@@ -1,0 +1,89 @@
+"""The command `alloctrace`: how it is spelled here, and how Ctrl-C and a pipe that is closed end it.
+
+Imports nothing that takes time: what it is for must work while everything else is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+SCRIPT = "alloctrace"
+MODULES = ("pytorch_alloctrace", "pytorch_alloctrace.analyze")
+INTERRUPTED = 130
+"""As a shell reports a program that SIGINT ended."""
+BROKEN_PIPE = 141
+"""As a shell reports a program that SIGPIPE ended."""
+
+_INTERRUPTED_LINE = f"{SCRIPT}: interrupted"
+
+
+def spelled() -> str:
+    """The shortest way to write the command here: the installed script, if it is that of this interpreter, else a
+    module of it."""
+    found = shutil.which(SCRIPT)
+    if found is not None and os.path.dirname(found) == os.path.dirname(sys.executable):
+        return SCRIPT
+    name = os.path.basename(sys.executable)
+    python = name if shutil.which(name) == sys.executable else shlex.quote(sys.executable)
+    return f"{python} -m {MODULES[0]}"
+
+
+def is_running() -> bool:
+    """Whether this process was started as the command, by whichever name."""
+    words = sys.orig_argv
+    if "-m" in words:
+        return words[words.index("-m") + 1 :][:1] in ([name] for name in MODULES)
+    return len(words) > 1 and os.path.basename(words[1]) == SCRIPT
+
+
+def end_at_interrupt() -> None:
+    """Ctrl-C is one line and the end, without a traceback from the middle of an import. Not where the process was
+    started with the signal ignored, as shells start what runs in the background."""
+    _replace(signal.default_int_handler, _end)
+
+
+def raise_interrupts() -> None:
+    """Ctrl-C raises KeyboardInterrupt again, as Python begins."""
+    _replace(_end, signal.default_int_handler)
+
+
+def say_interrupted() -> None:
+    """The one line."""
+    print(_INTERRUPTED_LINE, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """A reader that goes away (head) ends the command without a word. What is printed inside is flushed."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit, and would complain then.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(BROKEN_PIPE) from None
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # Not print: the signal may have come in the middle of one.
+    with contextlib.suppress(OSError):
+        os.write(2, f"{_INTERRUPTED_LINE}\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def _replace(old: object, new: signal.Handlers | object) -> None:
+    # Only the main thread may; where the program is somebody else's, nothing is changed.
+    if signal.getsignal(signal.SIGINT) is old:
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, new)  # type: ignore[arg-type]

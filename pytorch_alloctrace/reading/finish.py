@@ -1,0 +1,53 @@
+"""Ending the trace of a recording that was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import _replay
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What `finish` did."""
+
+    trace: Path
+    """The trace, which is one whole file now."""
+    was_ended: bool
+    """It had its end already: at most a spool was left to remove."""
+    spool: Path | None
+    """The spool that was removed; None if there was none."""
+    events: int
+    """How many events were taken over from the spool."""
+    calls_in_progress: int
+    """Allocator calls in progress when the program was killed; they had not returned."""
+
+
+def finish(path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None) -> Finished:
+    """Ends the trace of a recording that was killed: writes what its spool has into it, states in `Trace.ending` that
+    the program was killed, and removes the spool.
+
+    The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
+    repeated. spool: where the spool is, if it was moved away from the trace.
+
+    Raises TraceError if the recording still runs, if the spool of a trace without an end is missing, or if the trace
+    cannot be read or written.
+    """
+    done = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "")
+    removed = Path(os.fsdecode(done.removed_spool)) if done.removed_spool else None
+    return Finished(Path(path), done.was_ended, removed, done.events, done.uncommitted)
+
+
+def is_being_recorded(path: str | os.PathLike[str]) -> bool:
+    """Whether a process is writing this trace: a recorder holds a lock on it."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,163 @@
+"""A comment for a pull request, in Markdown: the verdict in words, then one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.summary import DeviceSummary, Summary
+from ..reading.integrity import Integrity
+from ..reading.sites import Frame, Site
+from . import units
+from .difference import Changes, amount_of, label_of, row_name
+from .finding import Finding
+from .incomplete import LABEL, effects
+from .leaks import confidence_word, leak_findings
+from .site_names import SiteNames
+from .tables import rows
+from .verdict import LABELS, diagnosis
+
+_ROWS = 10
+"""Most rows of a table: a comment is read as a whole."""
+_NOT_WRONG = ("leak", "minor_leak", "no_leak", "not_judged")
+
+
+def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
+    """As `write_incomplete`: before the comment, if a part of a trace is missing."""
+    if integrity.whole:
+        return ""
+    name = f"{trace} is " if trace else ""
+    sentences = " ".join((f"{name}{integrity}.", *effects(integrity, if_cut)))
+    return f"> **{LABEL}** {_escaped(sentences)}\n\n"
+
+
+def verdict_markdown(summary: Summary) -> str:
+    """Every finding, and what each device held at its peak."""
+    names = SiteNames(summary.program.working_directory)
+    found = diagnosis(summary) if summary.devices else ()
+    said = [one for one in found if one.kind != "incomplete"]
+    parts = [_heading(summary, said), *(_finding(one, names) for one in said)]
+    parts += [_peak(device, names) for device in summary.devices]
+    return _joined([*parts, _footer(summary, names)])
+
+
+def leaks_markdown(summary: Summary, failures: Sequence[str], top: int) -> str:
+    """The leaks. failures: sentences on limits that were exceeded."""
+    names = SiteNames(summary.program.working_directory)
+    found = leak_findings(summary)
+    parts = [_heading(summary, found), *_failures(failures)]
+    leaks = [finding for finding in found if finding.leak is not None]
+    if leaks:
+        table = []
+        for finding in leaks[: min(top, _ROWS)]:
+            leak = finding.leak
+            assert leak is not None
+            held = f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}"
+            certain = f"{confidence_word(leak.confidence)} ({units.share(leak.confidence, 1)})"
+            table.append((units.rate(leak.rate, leak.unit), held, leak.device, _code(leak.line, names), certain))
+        parts.append(_table(("leak", "live", "device", "line", "confidence"), table, numbers=2))
+        if len(leaks) > len(table):
+            parts.append(f"and {units.counted(len(leaks) - len(table), 'more leak')}")
+    else:
+        parts += [_sentence(finding.title) for finding in found]
+    return _joined([*parts, _footer(summary, names)])
+
+
+def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: SiteNames, top: int) -> str:
+    """What changed on each device. failures: sentences on limits that were exceeded."""
+    if not found:
+        return "### Memory: nothing was allocated in either\n"
+    heading = "; ".join(f"{changes.device} {amount_of(changes)}" for changes in found)
+    parts = [f"### Memory: {heading}", *_failures(failures)]
+    for changes in found:
+        said = f"**{label_of(changes)[0]}** on {changes.device}, from {changes.before} to {changes.after}."
+        moved = changes.table[changes.table["change"] != 0]
+        shown = moved.head(min(top, _ROWS))
+        table = []
+        for row in rows(shown):
+            name, source = row_name(row, changes.by, names)
+            sizes = units.size(row["bytes_before"]), units.size(row["bytes_after"])
+            table.append((units.change(row["change"]), *sizes, _quoted(name, source)))
+        parts.append(said if table else f"{said} No {changes.by} changed.")
+        if table:
+            parts.append(_table(("change", "before", "after", changes.by), table, numbers=3))
+        rest = moved.iloc[len(shown) :]
+        if len(rest):
+            more = units.counted(len(rest), f"more {changes.by}")
+            parts.append(f"{units.change(int(rest['change'].sum()))} in {more}")
+    return _joined(parts)
+
+
+def _heading(summary: Summary, found: Sequence[Finding]) -> str:
+    if not summary.devices:
+        return "### Memory: nothing was allocated"
+    leaks = [finding for finding in found if finding.kind == "leak"]
+    wrong = [LABELS[finding.kind] for finding in found if finding.kind not in _NOT_WRONG]
+    said = ([units.counted(len(leaks), "leak")] if leaks else []) + [label.lower() for label in dict.fromkeys(wrong)]
+    if not said:
+        said = ["leaks were not judged" if any(one.kind == "not_judged" for one in found) else "nothing is wrong"]
+    return f"### Memory: {', '.join(said)}"
+
+
+def _failures(sentences: Sequence[str]) -> list[str]:
+    return [f"**FAIL** {_escaped(sentence)}." for sentence in sentences]
+
+
+def _finding(finding: Finding, names: SiteNames) -> str:
+    source = names.source(finding.site) if finding.site is not None else None
+    quoted = f"<br>{_in_code(source)}" if source else ""
+    sentences = "".join(f" {_escaped(sentence)}" for sentence in finding.sentences)
+    return (
+        f"**{LABELS[finding.kind]}** {_sentence(finding.title)}{quoted}{'<br>' if quoted else ''}{sentences}".rstrip()
+    )
+
+
+def _peak(device: DeviceSummary, names: SiteNames) -> str:
+    held = device.peak
+    said = f"**PEAK** {device.device}: {units.size(held.bytes)} in {units.counted(held.blocks, 'block')}"
+    step = "" if held.step is None else f" in step {held.step}"
+    table = [
+        (units.share(site.bytes, held.bytes), units.size(site.bytes), _code(site.site, names)) for site in held.sites
+    ]
+    if not table:
+        return f"{said}{step}"
+    return f"{said}{step}\n\n" + _table(("share", "bytes", "line"), table, numbers=2)
+
+
+def _footer(summary: Summary, names: SiteNames) -> str:
+    steps = units.counted(summary.steps, "step") if summary.steps else "no steps"
+    facts = [steps, units.duration(summary.seconds), f"torch {summary.program.torch}" if summary.program.torch else ""]
+    return f"<sub>{_escaped(names.command(summary.program))}: {', '.join(filter(None, facts))}</sub>"
+
+
+def _code(site: Site | Frame, names: SiteNames) -> str:
+    return _quoted(names.site(site), names.source(site))
+
+
+def _quoted(name: str, source: str | None) -> str:
+    return _escaped(name) + (f"<br>{_in_code(source)}" if source else "")
+
+
+def _table(header: Sequence[str], body: Sequence[Sequence[str]], *, numbers: int) -> str:
+    """The first `numbers` columns are aligned to the right."""
+    rule = ["---:" if column < numbers else "---" for column in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *body))
+
+
+def _in_code(text: str) -> str:
+    # A table ends a cell at a bar even in code; backquotes would end the code.
+    return f"<code>{_escaped(text)}</code>"
+
+
+def _escaped(text: str) -> str:
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("`", "&#96;")):
+        text = text.replace(character, entity)
+    # Words with underscores or stars would be set in italics.
+    return text.replace("*", "&#42;").replace("_", "&#95;")
+
+
+def _sentence(title: str) -> str:
+    return f"{_escaped(title)}."
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,262 @@
+"""Regions as ranges, numbered marks, limits on growth and Markdown, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+from running import needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+KIB = 1024
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+
+KIB = 1024
+kept = []
+
+def allocate(kib):
+    return torch.empty(kib * KIB, dtype=torch.uint8)
+
+with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+    weights = allocate(1000)
+    for number in range(12):
+        alloctrace.mark("eval")
+        with alloctrace.region("training"):
+            allocate(100 + number)
+            kept.append(allocate(10))  # LEAK
+        if number % 4 == 3:
+            with alloctrace.region("validation"):
+                allocate(500 + 10 * number)
+                with alloctrace.region("validation"):
+                    inner = allocate(1)
+                kept.append(allocate(3))
+            del inner
+        alloctrace.step()
+    alloctrace.mark("odd#2")
+    with alloctrace.region("ends: all:end"):
+        allocate(2)
+    cut = alloctrace.region("cut")
+    cut.__enter__()
+    last = allocate(7)
+with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
+    allocate(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("regions")
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def test_the_table_of_regions(trace: alloctrace.Trace) -> None:
+    table = trace.regions(peaks=True)
+    events = trace.events().set_index("seq")
+    counts = {"training": 12, "validation": 6, "ends: all:end": 1, "cut": 1}
+    assert table["name"].value_counts().to_dict() == counts
+    assert list(table["begin_seq"]) == sorted(table["begin_seq"])
+    validation = table[table["name"] == "validation"]
+    assert list(validation["number"]) == [1, 2, 3, 4, 5, 6] and list(validation["step"]) == [3, 3, 7, 7, 11, 11]
+    for row in table.to_dict("records"):
+        assert events["kind"][row["begin_seq"]] == "region_begin"
+        assert events["time_ns"][row["begin_seq"]] == row["begin_ns"]
+        is_cut = row["name"] == "cut"
+        assert pd.isna(row["end_seq"]) == pd.isna(row["end_ns"]) == is_cut
+        end = trace.end_seq - 1 if is_cut else int(row["end_seq"])
+        if not is_cut:
+            assert events["kind"][end] == "region_end" and events["time_ns"][end] == row["end_ns"]
+        inside = events.loc[row["begin_seq"] + 1 : end]
+        sign = inside["kind"].astype(str).map({"alloc": 1, "free_completed": -1}).fillna(0)
+        highest = max((sign * inside["nbytes"]).cumsum().max(), 0)
+        assert row["peak_bytes"] == trace.live(row["begin_seq"])["nbytes"].sum() + highest
+    # The inner of two regions of one name ends first.
+    outer, inner = validation.iloc[0], validation.iloc[1]
+    assert outer["begin_seq"] < inner["begin_seq"] < inner["end_seq"] < outer["end_seq"]
+    assert trace.regions().equals(table.drop(columns="peak_bytes"))
+
+
+def test_positions(trace: alloctrace.Trace) -> None:
+    regions = dict(iter(trace.regions().groupby("name")))
+    marks = trace.marks()
+    evals = marks[marks["name"] == "eval"]["seq"].tolist()
+    begins, ends = regions["training"]["begin_seq"].tolist(), regions["training"]["end_seq"].tolist()
+    odd = regions["ends: all:end"].iloc[0]
+    expected = {
+        "region:training": begins[0],
+        "region:training:end": ends[0],
+        "region:training#3": begins[2],
+        "region:training#3:end": ends[2],
+        "region:training#-1:end": ends[-1],
+        "region:ends: all:end": odd["begin_seq"],
+        "region:ends: all:end:end": odd["end_seq"],
+        "region:cut:end": trace.end_seq - 1,
+        "mark:eval": evals[0],
+        "mark:eval#1": evals[0],
+        "mark:eval#3": evals[2],
+        "mark:eval#-1": evals[-1],
+        "mark:odd#2": marks[marks["name"] == "odd#2"]["seq"].iloc[0],
+        "mark:training": begins[0],
+    }
+    for position, seq in expected.items():
+        assert trace.first_event_after(position) == seq + 1, position
+    since, until = "region:training#2", "region:training#2:end"
+    assert trace.events(since=since, until=until)["nbytes"].max() == 101 * KIB
+    assert trace.peak(since=since, until=until).requested == (1000 + 10 + 101) * KIB
+
+
+WRONG = [
+    ("mark:evil", "no mark named 'evil': it has eval (12), odd#2"),
+    ("mark:eval#13", "no mark 'eval#13': it has eval#1 to eval#12"),
+    ("mark:eval#0", "it has eval#1 to eval#12"),
+    ("mark:eval#x", "no mark named 'eval#x': it has eval (12)"),
+    ("region:validatoin", "no region named 'validatoin': it has validation (6), training (12)"),
+    ("region:validation#7:end", "it has validation#1 to validation#6"),
+    ("region:", "no region named ''"),
+]
+
+
+@pytest.mark.parametrize(("position", "part"), WRONG)
+def test_a_wrong_name_lists_those_that_exist(folder: Path, trace: alloctrace.Trace, position: str, part: str) -> None:
+    with pytest.raises(alloctrace.PositionError) as refused:
+        trace.live(position)
+    assert part in str(refused.value)
+    assert part in run_analyze(folder, "blocks", "run.alloctrace", "--at", position, status=2)
+    kind, _, name = position.partition(":")
+    if kind == "region" and not name.endswith(":end"):
+        assert part in run_analyze(folder, "peak", "run.alloctrace", "--in", name, status=2)
+
+
+def shown(folder: Path, *arguments: str) -> Any:
+    return json.loads(run_analyze(folder, *arguments, "run.alloctrace", "--json"))
+
+
+def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
+    peaks = trace.regions(peaks=True).query("name == 'validation'")["peak_bytes"]
+    assert shown(folder, "peak", "--in", "validation")["bytes"] == peaks.max()
+    assert shown(folder, "peak", "--in", "validation#1")["bytes"] == peaks.iloc[0]
+    text = run_analyze(folder, "peak", "run.alloctrace", "--in", "validation#1")
+    assert "the highest from region:validation#1 to region:validation#1:end" in " ".join(text.split())
+    assert shown(folder, "diff", "--in", "validation#1")[0]["change"] == 4 * KIB
+    # Of six regions of this name, three are within the other three.
+    assert shown(folder, "diff", "--in", "validation")[0]["change"] == 3 * 4 * KIB + 3 * KIB
+    assert shown(folder, "diff", "--in", "training")[0]["change"] == 12 * 10 * KIB
+    text = " ".join(run_analyze(folder, "diff", "run.alloctrace", "--in", "training").split())
+    assert "from the beginnings of all 12 regions 'training' to the ends of all 12 regions 'training'" in text
+    assert sum(row["bytes"] for row in shown(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
+    several = run_analyze(folder, "sites", "run.alloctrace", "--in", "training", status=2)
+    assert "12 regions 'training': --in training#1 to training#12" in several
+    refused = run_analyze(folder, "oom", "run.alloctrace", "--in", "training")
+    assert refused == "No request ran out of memory in this range.\n"
+    table, whole = (shown(folder, "timeline", *words, "--points", "50") for words in (("--in", "training"), ()))
+    assert 0 < len(table) <= len(whole) and all(row in whole for row in table)
+    for verb in ("peak", "diff", "sites", "leaks", "oom", "timeline"):
+        error = run_analyze(folder, verb, "run.alloctrace", "--in", "training", "--since", "1", status=2)
+        assert "--in is a range already" in error
+
+
+FORMS = pytest.mark.parametrize("form", [(), ("--json",), ("--csv",), ("--markdown",)], ids=str)
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [("120KiB", 1), ("1MiB", 0), ("0", 1), ("9KiB/step", 1), ("13KiB/step", 0), ("1%", 1), ("90%", 0)],
+)
+@FORMS
+def test_diff_fails_above(folder: Path, limit: str, status: int, form: tuple[str, ...]) -> None:
+    # Eleven steps: ten KiB each, three in three of them, seven in the end.
+    words = ("diff", "run.alloctrace", "--since", "step:0", "--fail-above", limit, *form)
+    out = " ".join(run_analyze(folder, *words, status=status).split())
+    if form in ((), ("--markdown",)):
+        assert ("cpu grew by 126 KiB" in out and f"more than {limit} (--fail-above)" in out) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [("1KiB", 1), ("1MiB", 0), ("9KiB/step", 1), ("13KiB/step", 0), ("1%", 1), ("50%", 0)]
+)
+@FORMS
+def test_leaks_fail_above(folder: Path, limit: str, status: int, form: tuple[str, ...]) -> None:
+    words = ("leaks", "run.alloctrace", "--fail-above", limit, *form)
+    out = " ".join(run_analyze(folder, *words, status=status).split())
+    if form in ((), ("--markdown",)):
+        assert ("cpu leaks " in out and f"more than {limit} (--fail-above)" in out) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("leaks", "run.alloctrace", "--fail-above", "5 apples"), "use one such as 512MiB, 1MiB/step or 5%"),
+        (("leaks", "run.alloctrace", "--fail-above", "5MiB/second"), "not a limit"),
+        (("diff", "run.alloctrace", "run.alloctrace", "--fail-above", "1MiB/step"), "two positions of one run"),
+        (("diff", "run.alloctrace", "--in", "training#1", "--fail-above", "1MiB/step"), "no step ends between"),
+        (("peak", "run.alloctrace", "--markdown"), "peak does not take --markdown: diagnose, leaks and diff do"),
+        (("leaks", "run.alloctrace", "--markdown", "--json"), "not allowed with"),
+        (("peak", "run.alloctrace", "--device", "cuda"), "has no device 'cuda': it has cpu"),
+    ],
+)
+def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
+    assert part in run_analyze(folder, *arguments, status=2).splitlines()[-1]
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The header and the rows of the one table."""
+    rows = [[cell.strip() for cell in line[2:-2].split("|")] for line in text.splitlines() if line.startswith("|")]
+    header, rule, *body = rows
+    assert all(re.fullmatch(r"---:?", cell) for cell in rule) and {len(row) for row in rows} == {len(header)}
+    return [header, *body]
+
+
+def test_markdown(folder: Path) -> None:
+    leaks = run_analyze(folder, "leaks", "run.alloctrace", "--markdown")
+    assert re.match(r"### Memory: \d leaks?\n", leaks)
+    header, first, *_ = cells_of(leaks)
+    assert header == ["leak", "live", "device", "line", "confidence"]
+    assert re.fullmatch(r"\+1\d\.\d KiB per step", first[0])
+    assert "kept.append(allocate(10)) # LEAK" in " ".join(first[3].split())
+    assert "program.py: 12 steps" in leaks and leaks.endswith("</sub>\n")
+    diff = run_analyze(folder, "diff", "run.alloctrace", "--since", "step:0", "--markdown", "--top", "1")
+    assert diff.startswith("### Memory: cpu +126 KiB (") and "**MORE** on cpu, from step:0 to end." in diff
+    assert len(cells_of(diff)) == 2 and "more line" in diff
+    whole = run_analyze(folder, "run.alloctrace", "--markdown")
+    assert "**LEAK**" in whole and "**PEAK** cpu: " in whole and cells_of(whole)[0] == ["share", "bytes", "line"]
+    nothing = run_analyze(folder, "leaks", "no_steps.alloctrace", "--markdown")
+    assert nothing.startswith("### Memory: leaks were not judged")
+    (folder / "cut.alloctrace").write_bytes((folder / "run.alloctrace").read_bytes()[:-200])
+    assert "> **INCOMPLETE** truncated" in run_analyze(folder, "leaks", "cut.alloctrace", "--markdown")
+
+
+CUDA = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("cuda.alloctrace"):
+    kept = [torch.empty(1 << 20, device=f"cuda:{number}") for number in range(torch.cuda.device_count())]
+    kept.append(torch.empty(10))
+"""
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("devices", [1, 2])
+def test_cuda_is_a_device(tmp_path: Path, devices: int) -> None:
+    (tmp_path / "program.py").write_text(CUDA)
+    command = with_cuda([sys.executable, "program.py"], devices=devices)
+    run_python(tmp_path, command, check=True, timeout=300, environment={})
+    whole = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--device", "cuda", "--json"))
+    assert sorted(one["device"] for one in whole["devices"]) == [f"cuda:{number}" for number in range(devices)]
+    words = ("peak", "cuda.alloctrace", "--device", "cuda", "--json")
+    if devices == 1:
+        assert json.loads(run_analyze(tmp_path, *words))["device"] == "cuda:0"
+    else:
+        assert "this verb shows one: cuda:0, cuda:1" in run_analyze(tmp_path, *words, status=2)

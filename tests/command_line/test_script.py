@@ -1,0 +1,199 @@
+"""The command as a user starts it: the installed script, the modules, Ctrl-C, pipes that close."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from running import ROOT, program_environment
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("t.alloctrace"):
+    held = [torch.empty(1000) for _ in range(10)]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has a trace, and the script as pip installs it, next to a Python of the same folder."""
+    made = tmp_path_factory.mktemp("script")
+    (made / "program.py").write_text(PROGRAM)
+    subprocess.run([sys.executable, "program.py"], cwd=made, env=program_environment(), check=True, timeout=300)
+    (entry,) = re.findall(r'^alloctrace = "(.+):(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    (made / "bin").mkdir()
+    # A shim, not a link: a link would find the packages of its own folder.
+    _make(made / "bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    text = f"#!{sys.executable}\nimport sys\nfrom {entry[0]} import {entry[1]}\n"
+    _make(made / "bin/alloctrace", text + f"if __name__ == '__main__':\n    sys.exit({entry[1]}())\n")
+    return made
+
+
+def _make(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+MODULE = [sys.executable, "-m", "pytorch_alloctrace"]
+
+
+def run(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=program_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["t.alloctrace"], ["peak", "t.alloctrace"], ["t.alloctrace", "peak"], ["--help"], ["--version"], [], ["leeks"]],
+    ids=" ".join,
+)
+def test_the_script_is_the_same_command(folder: Path, arguments: list[str]) -> None:
+    module, script = run(folder, [*MODULE, *arguments]), run(folder, ["bin/alloctrace", *arguments])
+    assert (script.returncode, script.stdout, script.stderr) == (module.returncode, module.stdout, module.stderr)
+    assert "Traceback" not in script.stderr
+
+
+def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> None:
+    (folder / "mirror.py").write_text("import json, sys; print(json.dumps([sys.argv, sys.path, __spec__ is None]))")
+    for arguments in (["mirror.py", "-x"], ["-m", "mirror", "-x"]):
+        plain = run(folder, [sys.executable, *arguments])
+        ours = run(folder, ["bin/alloctrace", "run", "--out", "mirror.alloctrace", "--overwrite", *arguments])
+        assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    (folder / "wrong.py").write_text("1 / 0")
+    plain = run(folder, [sys.executable, "wrong.py"])
+    ours = run(folder, ["bin/alloctrace", "run", "--out", "wrong.alloctrace", "wrong.py"])
+    assert ours.returncode == 1 and ours.stderr.startswith(plain.stderr)
+
+
+def test_a_module_keeps_its_name(folder: Path) -> None:
+    (folder / "test_one.py").write_text("import torch\ndef test_one(): torch.empty(10)")
+    command = [*MODULE, "run", "--out", "m.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
+    done = run(folder, command)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert alloctrace.load(folder / "m.alloctrace").header["program"] == "-m pytest"
+    assert "-m pytest -q -p no:cacheprovider test_one.py" in run(folder, [*MODULE, "m.alloctrace"]).stdout
+    # What argparse makes of sys.argv[0] and __main__.__spec__.
+    (folder / "usage.py").write_text("import argparse; argparse.ArgumentParser().print_usage()")
+    plain = run(folder, [sys.executable, "-m", "usage"])
+    ours = run(folder, [*MODULE, "run", "--out", "u.alloctrace", "-m", "usage"])
+    assert ours.stdout == plain.stdout
+
+
+def test_the_environment_does_not_record_the_script(folder: Path) -> None:
+    done = run(folder, ["bin/alloctrace", "t.alloctrace"], ALLOCTRACE=str(folder / "stray.alloctrace"))
+    assert done.returncode == 0 and not (folder / "stray.alloctrace").exists()
+
+
+def test_hints_have_the_shortest_spelling_that_works(folder: Path) -> None:
+    (folder / "nothing.py").write_text("")
+    for name, path in (("alloctrace", folder / "bin"), (f"{sys.executable} -m pytorch_alloctrace", Path("/usr/bin"))):
+        code = f"import sys; sys.executable = {str(folder / 'bin/python3')!r} if {path.name == 'bin'} and "
+        code += f"{str(path)!r}.startswith({str(folder)!r}) else sys.executable; "
+        code += "from pytorch_alloctrace import command; print(command.spelled())"
+        assert run(folder, [sys.executable, "-c", code], PATH=str(path)).stdout.strip() == name
+    done = run(folder, [*MODULE, "run", "--out", "n.alloctrace", "nothing.py"], PATH="/usr/bin")
+    hint = done.stderr.strip().partition("read it with: ")[2]
+    assert hint == f"{sys.executable} -m pytorch_alloctrace n.alloctrace"
+    assert run(folder, hint.split()).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["t.alloctrace"], ["--help"], ["peak", "--help"], ["run", "--help"]], ids=" ".join
+)
+@pytest.mark.parametrize("closed", ["stdout", "both"])
+def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = program_environment()
+    environment.pop("PYTHONUNBUFFERED", None)  # argparse, which prints the help, then swallows the error itself
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(
+            [*MODULE, *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.PIPE if closed == "stdout" else output,
+            timeout=300,
+        )
+    assert done.returncode == 141 and not done.stderr
+
+
+MOMENTS = ["numpy", "pandas", "rich", "pytorch_alloctrace.trace", "pytorch_alloctrace.analyze.verbs"]
+INTERRUPTER = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+def interrupted_at(folder: Path, moment: str, command: list[str]) -> tuple[int, str]:
+    """The status and stderr of a command that gets SIGINT when it imports a module."""
+    (folder / "site").mkdir(exist_ok=True)
+    (folder / "site/sitecustomize.py").write_text(INTERRUPTER)
+    environment = program_environment(INTERRUPT_AT=moment)
+    environment["PYTHONPATH"] = os.pathsep.join([str(folder / "site"), environment["PYTHONPATH"]])
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        # What a shell runs in the background begins with the signal ignored, and so may these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_during_the_imports_is_one_line(folder: Path, moment: str) -> None:
+    assert interrupted_at(folder, moment, [*MODULE, "peak", "t.alloctrace"]) == (130, "alloctrace: interrupted\n")
+
+
+def test_an_interrupt_before_the_program_begins_is_one_line(folder: Path) -> None:
+    command = [*MODULE, "run", "--out", "interrupted.alloctrace", "program.py"]
+    assert interrupted_at(folder, "torch.nn", command) == (130, "alloctrace: interrupted\n")
+    assert not list(folder.glob("interrupted*"))
+
+
+def test_an_interrupt_at_any_time_is_one_line(folder: Path) -> None:
+    statuses = set()
+    for number in range(12):
+        started = subprocess.Popen(
+            [*MODULE, "t.alloctrace"],
+            cwd=folder,
+            env=program_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        # From where the package is loaded: before, Python itself is starting.
+        while started.poll() is None and "_replay" not in Path(f"/proc/{started.pid}/maps").read_text():
+            time.sleep(0.01)
+        time.sleep(0.05 * number)
+        started.send_signal(signal.SIGINT)
+        _, error = started.communicate(timeout=300)
+        statuses.add(started.returncode)
+        assert (started.returncode, error) in ((130, "alloctrace: interrupted\n"), (0, "")), error
+    assert 130 in statuses

@@ -1,0 +1,168 @@
+"""finish: the trace of a killed recording becomes one whole file that says the same."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+from running import program_environment
+
+import pytorch_alloctrace as alloctrace
+
+KILLED = """
+import os, threading, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace", spool_dir={spool_dir!r})
+held = [torch.empty(100 + number) for number in range({count})]
+alloctrace.mark("half")
+alloctrace.step()
+if {flush}: alloctrace.recording.session._current.flush()
+held += [torch.empty(200 + number) for number in range({count})]
+os.kill(os.getpid(), {signal})
+"""
+
+
+def kill(run_program, count: int = 300, flush: bool = False, spool_dir: str | None = None, how: int = signal.SIGKILL):
+    source = KILLED.format(count=count, flush=flush, spool_dir=spool_dir, signal=int(how))
+    assert run_program(source, check=False).returncode == -how
+
+
+def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
+    pd.testing.assert_frame_equal(before.events(), after.events())
+    pd.testing.assert_frame_equal(before.live(), after.live())
+    assert before.steps().equals(after.steps()) and before.marks().equals(after.marks())
+    stacks = set(before.events()["stack_id"])
+    assert [before.frames(stack) for stack in stacks] == [after.frames(stack) for stack in stacks]
+    assert before.header == after.header
+
+
+@pytest.mark.parametrize("flush", [False, True], ids=["all in the spool", "half in the file"])
+@pytest.mark.parametrize("count", [300, 50_000])
+def test_a_finished_trace_says_the_same_without_its_spool(run_program, tmp_path: Path, flush: bool, count: int) -> None:
+    kill(run_program, count, flush)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    before = alloctrace.load(path)
+    assert before.integrity.spool_read and before.ending == {}
+    before.events()
+    out = run_analyze(tmp_path, "finish", "t.alloctrace")
+    assert f"{before.integrity.recovered:,} events" in out and "removed" in out and not spool.exists()
+    after = alloctrace.load(path)
+    assert after.ending == {"reason": "killed", "uncommitted": 0}
+    integrity = after.integrity
+    assert integrity.state == "complete" and integrity.ended and integrity.recovered == 0
+    assert integrity.events == before.integrity.events
+    same(before, after)
+    content = path.read_bytes()
+    assert "nothing to do" in run_analyze(tmp_path, "t.alloctrace", "finish")
+    assert path.read_bytes() == content
+
+
+def test_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> None:
+    """The file ends in the middle of a block, and one slot of the spool was claimed and never filled."""
+    kill(run_program, 300)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    with path.open("ab") as file:
+        file.write(b"ATBK" + bytes(50))
+    content = bytearray(spool.read_bytes())
+    (offset,) = struct.unpack_from("<Q", content, 32)
+    content[offset + 64 * 400 : offset + 64 * 400 + 4] = bytes(4)
+    spool.write_bytes(content)
+    before = alloctrace.load(path)
+    assert before.integrity.uncommitted == 1 and before.integrity.missing_events == 0
+    finished = alloctrace.finish(path)
+    assert (finished.calls_in_progress, finished.was_ended, finished.spool) == (1, False, spool)
+    after = alloctrace.load(path)
+    assert after.integrity.state == "complete" and after.integrity.missing_events == 0
+    assert after.integrity.truncated_bytes == after.integrity.corrupt_blocks == 0
+    events = after.events()
+    assert events["kind"][400] == "none"
+    rest = events[events["kind"] != "none"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(before.events().astype({"kind": str}), rest.astype({"kind": str}))
+    pd.testing.assert_frame_equal(before.live(), after.live())
+    assert after.verify().ok
+
+
+def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: Path) -> None:
+    """The process that finishes is killed at its first write, at its second, and so on."""
+    kill(run_program, 60_000, flush=True)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    before, file, ring = alloctrace.load(path), path.read_bytes(), spool.read_bytes()
+    expected = before.events()
+    finished = tmp_path / "whole.alloctrace"
+    finished.write_bytes(file)
+    (tmp_path / "whole.alloctrace.spool").write_bytes(ring)
+    alloctrace.finish(finished)
+    whole = finished.read_bytes()
+    assert whole.startswith(file)
+    for length in range(len(file), len(whole) + 1, max((len(whole) - len(file)) // 12, 1)):
+        path.write_bytes(whole[:length])
+        spool.write_bytes(ring)
+        pd.testing.assert_frame_equal(alloctrace.load(path).events(), expected)
+        alloctrace.finish(path)
+        assert not spool.exists()
+        after = alloctrace.load(path)
+        assert after.integrity.state == "complete" and after.ending["reason"] == "killed"
+        pd.testing.assert_frame_equal(after.events(), expected)
+
+
+def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> None:
+    program = """
+        import torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = torch.empty(10)
+        print("ready", flush=True)
+        input()
+        """
+    (tmp_path / "running.py").write_text("\n".join(line.strip() for line in program.splitlines()))
+    with subprocess.Popen(
+        [sys.executable, "running.py"],
+        cwd=tmp_path,
+        env=program_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as running:
+        assert running.stdout is not None and running.stdin is not None
+        running.stdout.readline()
+        content = (tmp_path / "t.alloctrace").read_bytes()
+        assert "still being recorded" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
+        with pytest.raises(alloctrace.TraceError, match="still being recorded"):
+            alloctrace.finish(tmp_path / "t.alloctrace")
+        assert content in (tmp_path / "t.alloctrace").read_bytes()
+        running.stdin.write(b"\n")
+        running.stdin.close()
+        assert running.wait(60) == 0
+    assert alloctrace.load(tmp_path / "t.alloctrace").ending == {"reason": "exit"}
+    assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
+
+
+def test_spools_elsewhere_and_missing(run_program, tmp_path: Path) -> None:
+    (tmp_path / "spools").mkdir()
+    kill(run_program, spool_dir="spools", how=signal.SIGABRT)
+    (spool,) = (tmp_path / "spools").iterdir()
+    moved = spool.rename(tmp_path / "moved")
+    assert "its spool is not there" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
+    run_analyze(tmp_path, "finish", "t.alloctrace", "--spool", "moved")
+    assert not moved.exists() and len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 600
+
+
+def test_what_is_no_killed_trace(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no trace")
+    assert "not an alloctrace trace" in run_analyze(tmp_path, "finish", "text", status=2)
+    assert "absent" in run_analyze(tmp_path, "finish", "absent", status=2)
+    assert (tmp_path / "text").read_text() == "no trace"
+
+
+def test_verbs_offer_it_where_a_recording_was_killed(run_program, tmp_path: Path) -> None:
+    from command_line import run_command
+
+    kill(run_program)
+    for arguments in (["t.alloctrace"], ["peak", "t.alloctrace"], ["leaks", "t.alloctrace", "--json"]):
+        done = run_command(tmp_path, arguments, {})
+        assert done.returncode == 0 and done.stderr.count("finish t.alloctrace") == 1
+    run_command(tmp_path, ["finish", "t.alloctrace"], {})
+    assert run_command(tmp_path, ["t.alloctrace"], {}).stderr == ""

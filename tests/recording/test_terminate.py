@@ -1,0 +1,282 @@
+"""SIGTERM: the trace is ended and its spool removed, and the program dies of the signal as it would without us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import core_probe
+import pytest
+from running import program_environment, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+BEGIN = """
+import ctypes, os, signal, subprocess, sys, threading, time
+import torch
+import pytorch_alloctrace as alloctrace
+def ready():
+    print("ready", flush=True)
+"""
+
+
+def start(folder: Path, source: str, *launcher: str, cuda: bool = False, **environment: str) -> subprocess.Popen[str]:
+    """Starts BEGIN and `source`, and returns when the program says that it is ready."""
+    (folder / "program.py").write_text(BEGIN + textwrap.dedent(source))
+    command = [sys.executable, *launcher, "program.py"]
+    started = subprocess.Popen(
+        with_cuda(command) if cuda else command,
+        cwd=folder,
+        env=program_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    line = started.stdout.readline()
+    assert line == "ready\n", (line, started.communicate(timeout=300))
+    return started
+
+
+def terminated(started: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """The exit status, and what the program printed after a SIGTERM."""
+    os.kill(started.pid, signal.SIGTERM)
+    out, error = started.communicate(timeout=300)
+    return started.returncode, out, error
+
+
+def ended(path: Path) -> alloctrace.Trace:
+    """A trace that must have come to its end by SIGTERM, without a spool."""
+    trace = alloctrace.load(path)
+    assert trace.integrity.ended and trace.integrity.state == "complete" and not trace.integrity.spool_read
+    assert trace.ending == {"reason": "SIGTERM"}
+    assert not path.with_name(path.name + ".spool").exists()
+    return trace
+
+
+CALLS = {
+    "sleep": "time.sleep(1000)",
+    "pause": "signal.pause(); print('woken')",
+    "C call": "ctypes.PyDLL(None).sleep(1000)",  # with the GIL held, so that no Python code runs
+    "busy": "\nwhile True: [torch.empty(100) for _ in range(100)]",
+    "malloc": "\nwhile True: sum(len(bytes(n)) for n in range(513, 4096))",
+    "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "thread": "\nthreading.Thread(target=lambda: time.sleep(1000)).start()",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("launcher", [(), ("-m", "pytorch_alloctrace", "run", "--out", "t.alloctrace")], ids=str)
+def test_a_program_dies_by_the_signal_and_its_trace_is_whole(
+    tmp_path: Path, call: str, launcher: tuple[str, ...]
+) -> None:
+    enable = "" if launcher else 'alloctrace.enable("t.alloctrace")'
+    source = f"""
+        {enable}
+        held = [torch.empty(777) for _ in range(1000)]
+        ready()
+        """
+    status, out, error = terminated(start(tmp_path, textwrap.dedent(source) + CALLS[call], *launcher))
+    assert (status, out, error) == (-signal.SIGTERM, "", "")
+    trace = ended(tmp_path / "t.alloctrace")
+    live = trace.live()
+    mine = live[live["nbytes"] == 777 * 4]
+    assert len(mine) == 1000 and set(mine["line"]) == {9}
+    assert trace.frames(int(mine["stack_id"].iloc[0]))[0].source == "held = [torch.empty(777) for _ in range(1000)]"
+
+
+def test_a_wait_for_the_device_is_ended(tmp_path: Path) -> None:
+    source = """
+        alloctrace.enable("t.alloctrace")
+        held = torch.empty(1 << 20, device="cuda")
+        stop = torch.empty(1, device="cuda")
+        ready()
+        while True:
+            torch.cuda.synchronize()
+            torch.empty(12345, device="cuda")
+        """
+    assert terminated(start(tmp_path, source, cuda=True)) == (-signal.SIGTERM, "", "")
+    assert (ended(tmp_path / "t.alloctrace").live(device="cuda:0")["nbytes"] == 4 << 20).sum() == 1
+
+
+HANDLED = {
+    "before": ("signal.signal(signal.SIGTERM, handler); {enable}", True),
+    "after": ("{enable}; signal.signal(signal.SIGTERM, handler)", True),
+    "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN); {enable}", False),
+    "ignored after": ("{enable}; signal.signal(signal.SIGTERM, signal.SIG_IGN)", False),
+}
+
+
+@pytest.mark.parametrize("case", HANDLED)
+def test_a_program_that_handles_the_signal_is_not_disturbed(tmp_path: Path, case: str) -> None:
+    begin, is_handled = HANDLED[case]
+    begin = begin.format(enable='alloctrace.enable("t.alloctrace")')
+    source = f"""
+        def handler(number, frame):
+            print("handled", number, flush=True)
+            sys.exit(3)
+        {begin}
+        held = torch.empty(777)
+        ready()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            time.sleep(0.1)
+        """
+    status, out, error = terminated(start(tmp_path, source))
+    assert (status, out, error) == ((3, "handled 15\n", "") if is_handled else (0, "", ""))
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.ending == {"reason": "exit"} and trace.integrity.state == "complete"
+
+
+def test_python_does_not_see_the_handler_and_the_end_of_a_recording_removes_it(run_program) -> None:
+    done = run_program(
+        """
+        import signal, torch, pytorch_alloctrace as alloctrace
+        def action():
+            lines = open("/proc/self/status").read().splitlines()
+            caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+            return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+        before = action()
+        for number in range(3):
+            alloctrace.enable(f"{number}.alloctrace")
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            print(before, action(), end=" ")
+            alloctrace.disable()
+            print(action())
+        alloctrace.enable("own.alloctrace")
+        signal.signal(signal.SIGTERM, print)
+        alloctrace.disable()
+        assert action() and signal.getsignal(signal.SIGTERM) is print
+        """
+    )
+    assert done.stdout == "False True False\n" * 3
+
+
+CHILDREN = {
+    "fork": """
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(7)
+        pids = [child]
+        """,
+    "Process": """
+        import multiprocessing
+        processes = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)) for _ in range(2)]
+        for process in processes: process.start()
+        pids = [process.pid for process in processes]
+        """,
+    "vfork": """
+        # What a child of vfork is until it becomes another program: a process with our memory and our handlers.
+        libc = ctypes.CDLL(None)
+        CLONE_VM, stack = 0x100, ctypes.create_string_buffer(1 << 20)
+        body, top = ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(ctypes.addressof(stack) + (1 << 20) - 64)
+        pids = [libc.clone(body, top, CLONE_VM | signal.SIGCHLD, None)]
+        """,
+    "subprocess": """
+        pids = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid]
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+def test_children_die_at_once_and_leave_their_parents_trace_alone(tmp_path: Path, kind: str) -> None:
+    source = f"""
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(777) for _ in range(100)]
+{CHILDREN[kind]}
+        time.sleep(0.3)
+        begin = time.monotonic()
+        for pid in pids: os.kill(pid, signal.SIGTERM)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        assert statuses == [-signal.SIGTERM] * len(pids), statuses
+        took = time.monotonic() - begin
+        after = [torch.empty(778) for _ in range(100)]
+        time.sleep(0.5)
+        print("took", took < 0.4, took)
+        ready()
+        alloctrace.disable()
+        """
+    (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=program_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0 and done.stdout.startswith("took True"), done.stdout + done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.ending == {"reason": "disable"} and len(trace.live()) == 200
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not_at_all(
+    tmp_path: Path, signals: int
+) -> None:
+    flag = tmp_path / "hangs"
+    slow = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    source = """
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(777) for _ in range(100)]
+        ready()
+        signal.pause()
+        """
+    started = start(tmp_path, source, **slow)
+    flag.touch()
+    begin = time.monotonic()
+    os.kill(started.pid, signal.SIGTERM)
+    if signals == 2:
+        time.sleep(0.2)
+        assert started.poll() is None
+        os.kill(started.pid, signal.SIGTERM)
+    started.communicate(timeout=300)
+    took = time.monotonic() - begin
+    assert started.returncode == -signal.SIGTERM
+    assert 1.9 < took < 30 if signals == 1 else took < 1.5
+    # Nothing is lost: the spool is still there.
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert len(trace.live()) == 100 and trace.integrity.spool_read and not trace.integrity.ended
+
+
+def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None:
+    """As torchrun's workers: processes of their own that their parent ends by SIGTERM; and DataLoader's, forked."""
+    source = """
+        if sys.argv[1:]:
+            held = torch.empty(4321)
+            ready()
+            time.sleep(1000)
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, index): return torch.empty(12345)
+        workers = [subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE) for _ in range(2)]
+        for worker in workers: worker.stdout.readline()
+        batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1))
+        next(batches)
+        for worker in workers: worker.terminate()
+        print([worker.wait() for worker in workers])
+        for process in batches._workers: process.terminate()
+        for process in batches._workers: process.join()
+        """
+    (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
+    options = ["--out", "run.alloctrace", "--follow"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytorch_alloctrace", "run", *options, "program.py"],
+        cwd=tmp_path,
+        env=program_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "[-15, -15]" in done.stdout, done.stdout + done.stderr
+    traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]
+    mine = [trace for trace in traces if 4321 * 4 in set(trace.live()["nbytes"])]
+    assert [trace.ending for trace in mine] == [{"reason": "SIGTERM"}] * 2
+    assert alloctrace.load(tmp_path / "run.alloctrace").ending == {"reason": "exit"}
