@@ -1,0 +1,60 @@
+"""The documentation: it builds as a site without a warning, its links lead somewhere, and its commands exist."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from pytorch_alloctrace.analyze import command_line
+
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples/README.md"])
+_COMMAND = re.compile(r"(?:^    (?:\$ )?|`)(alloctrace [^`\n]*)", re.MULTILINE)
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} == {
+        page.stem for page in (tmp_path / "site").glob("*.html")
+    } - {"404"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    # Those between pages of the site are checked, with their anchors, when it is built.
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page: Path) -> None:
+    """Every command that a page names is one that the command line takes."""
+    for command in _COMMAND.findall(page.read_text()):
+        words = shlex.split(command, comments=True)[1:]
+        if not words or words[0] == "run" or "VERB" in words:
+            continue
+        if ">" in words:
+            words = words[: words.index(">")]
+        with contextlib.suppress(SystemExit) if "--help" in words or "--version" in words else contextlib.nullcontext():
+            try:
+                command_line.parse(words)
+            except SystemExit as refused:
+                if refused.code:
+                    pytest.fail(f"not a command: {command}")
+                raise
