@@ -77,7 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_verb_is_tried() -> None:
-    assert set(FIRST) == {verb.name for verb in VERBS}
+    # `finish` answers nothing; what it refuses is in tests/recording/test_finish.py.
+    assert set(FIRST) == {verb.name for verb in VERBS if verb.reads_events}
 
 
 @pytest.mark.parametrize("name", FIRST)

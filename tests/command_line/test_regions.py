@@ -226,11 +226,12 @@ def test_markdown(folder: Path) -> None:
     header, first, *_ = cells_of(leaks)
     assert header == ["leak", "live", "device", "line", "confidence"]
     assert re.fullmatch(r"\+1\d\.\d KiB per step", first[0])
-    assert "kept.append(allocate(10)) # LEAK" in " ".join(first[3].split())
+    assert "program.py:8 in allocate" in first[3] and "return torch.empty(kib" in first[3]
     assert "program.py: 12 steps" in leaks and leaks.endswith("</sub>\n")
-    diff = run_analyze(folder, "diff", "run.alloctrace", "--since", "step:0", "--markdown", "--top", "1")
+    words = ("diff", "run.alloctrace", "--since", "step:0", "--by", "stack", "--markdown", "--top", "1")
+    diff = run_analyze(folder, *words)
     assert diff.startswith("### Memory: cpu +126 KiB (") and "**MORE** on cpu, from step:0 to end." in diff
-    assert len(cells_of(diff)) == 2 and "more line" in diff
+    assert len(cells_of(diff)) == 2 and "more stacks" in diff
     whole = run_analyze(folder, "run.alloctrace", "--markdown")
     assert "**LEAK**" in whole and "**PEAK** cpu: " in whole and cells_of(whole)[0] == ["share", "bytes", "line"]
     nothing = run_analyze(folder, "leaks", "no_steps.alloctrace", "--markdown")
