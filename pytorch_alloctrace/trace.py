@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .analysis.free_memory.fragmentation import Fragmentation
     from .analysis.free_memory.oom import OutOfMemory
     from .analysis.usage.peak import PeakMemory
+    from .analysis.usage.tree import Tree
     from .report.finding import Finding
 
 
@@ -99,6 +100,17 @@ class Trace(RecordedTrace):
         from .analysis.usage.composition import composition_at
 
         return composition_at(self, at, device=device, by=by)
+
+    def tree(self, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
+        """What the live memory consisted of at a position, by call: from the outermost call of the user's code down,
+        each with all that it called. In requested bytes.
+
+        at, device: as in `live`. all_frames: also the calls inside libraries. `Tree.calls` are the outermost calls,
+        each with its own `calls`; `Tree.table` is a DataFrame with a row a call.
+        """
+        from .analysis.usage.tree import tree_at
+
+        return tree_at(self, at, device=device, all_frames=all_frames)
 
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
