@@ -112,6 +112,29 @@ class Trace(RecordedTrace):
 
         return tree_at(self, at, device=device, all_frames=all_frames)
 
+    def annotate(
+        self,
+        filename: str,
+        *,
+        device: str | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
+    ) -> pd.DataFrame:
+        """What each line of a source file allocated, including what it called; a row a line. In requested bytes.
+
+        filename: as in the trace, or the end of it ("train.py"). device: default the one with the highest peak. since,
+        until: positions, as `at` of `live`; default the whole run.
+
+        Columns: line, source, allocations and bytes (all that were made), peak_bytes (live at the peak of the device,
+        in the range if there is one), net_bytes (live at the end; in a range by how much that changed). If the file is
+        here and unchanged, it has all its lines, otherwise only those that the trace knows.
+
+        Raises TraceError for a file that the trace does not have, PositionError if nothing was allocated.
+        """
+        from .analysis.usage.annotation import annotate
+
+        return annotate(self, filename, device=device, since=since, until=until).table
+
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
 

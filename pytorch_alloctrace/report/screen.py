@@ -49,11 +49,12 @@ class Screen:
             margin = further if number else _margin(indent)
             self._write(margin + self._fitted(line, self.width - margin.cell_len))
 
-    def source(self, text: str, indent: int) -> None:
-        """A line of source, shortened on a terminal."""
+    def source(self, text: str, indent: int | Text, *, style: str = "cyan") -> None:
+        """A line of source, shortened on a terminal. indent: or what the line begins with."""
+        margin = _margin(indent)
         if self._shortens:
-            text = shortened(text, self.width - indent)
-        self._write(Text(" " * indent) + Text(text, style="cyan"))
+            text = shortened(text, self.width - margin.cell_len)
+        self._write(margin + Text(text, style=style))
 
     def frames(self, frames: Sequence[str], indent: int) -> None:
         """The frames of a stack, one on each line."""
