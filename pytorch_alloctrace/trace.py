@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .analysis.free_memory.oom import OutOfMemory
     from .analysis.usage.peak import PeakMemory
     from .analysis.usage.tree import Tree
-    from .report.finding import Finding
+    from .report.diagnosis import Diagnosis
 
 
 def load(
@@ -220,16 +220,20 @@ class Trace(RecordedTrace):
     def _asked_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
         return None if since is None and until is None else self.range(since, until, device=device)
 
-    def diagnose(self) -> tuple[Finding, ...]:
+    def diagnose(self) -> Diagnosis:
         """What is wrong with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
 
         Each finding has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A
-        healthy run has one, of kind "no_leak".
+        healthy run has one, of kind "no_leak". `str` of the result is the whole verdict, which a notebook shows.
         """
         from .analysis.summary import summarize
-        from .report.verdict import diagnosis
+        from .report.diagnosis import Diagnosis
 
-        return diagnosis(summarize(self))
+        return Diagnosis(summarize(self, top=5))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict."""
+        return self.diagnose()._repr_html_()
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;
