@@ -23,6 +23,8 @@ _LEAST_SHARE = 0.01
 """Calls that allocated less are summed up, unless all are asked for."""
 _AMOUNT = 18
 """Width of a share and a size."""
+_ENDS = 5
+"""Of a longer chain, only so many calls at its two ends are named."""
 _LEAST_SOURCE = 20
 """Source is not shortened to less: it gets a line of its own."""
 
@@ -85,7 +87,10 @@ class _Writer:
         chain = call.chain
         last = chain[-1]
         arrow = " > " if self._screen.plain else " → "
-        name = arrow.join(self._name(one, before) for before, one in zip([caller, *chain], chain, strict=False))
+        words = [self._name(one, before) for before, one in zip([caller, *chain], chain, strict=False)]
+        if len(words) > 2 * _ENDS + 1:
+            words[_ENDS:-_ENDS] = [f"({len(words) - 2 * _ENDS} more calls)"]
+        name = arrow.join(words)
         notes = []
         if last.calls and last.own_bytes >= _LEAST_SHARE * self._tree.bytes:
             notes.append(f"{units.size(last.own_bytes)} here")

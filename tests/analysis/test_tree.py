@@ -10,7 +10,7 @@ from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.differing_frames import differing_frames
-from pytorch_alloctrace.analysis.usage.tree import Call, Tree
+from pytorch_alloctrace.analysis.usage.tree import DEEPEST, Call, Tree
 
 KIB = 1024
 PROGRAM = """
@@ -37,7 +37,8 @@ def odd(depth, size):
 def main():
     kept = two(1024), two(4096)
     kept += (descend(400, 16),)
-    kept += (even(401, 1 << 20),)
+    kept += (even(3, 1 << 20),)
+    kept += (even(399, 1 << 16),)  # DEEP
     kept += ([leaf(10) for _ in range(3)],)
     alloctrace.mark("kept")
     return kept
@@ -67,13 +68,13 @@ def below(call: Call, text: str) -> Call:
 
 def test_each_call_has_what_it_called(trace: alloctrace.Trace) -> None:
     tree = trace.tree("mark:kept")
-    held = 3 * KIB + 12 * KIB + 401 * 16 + KIB * KIB + 30
-    assert (tree.bytes, tree.blocks) == (held, 3 + 3 + 401 + 1 + 3)
+    held = 3 * KIB + 12 * KIB + 401 * 16 + KIB * KIB + 64 * KIB + 30
+    assert (tree.bytes, tree.blocks) == (held, 3 + 3 + 401 + 1 + 1 + 3)
     [outermost] = tree.calls
     assert (outermost.site.function, outermost.bytes, outermost.own_bytes) == ("<module>", held, 0)
     assert {call.site.function for call in outermost.calls} == {"main"}
     sizes = [call.bytes for call in outermost.calls]
-    assert len(sizes) == 4 and sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 5 and sizes == sorted(sizes, reverse=True)
     two = below(outermost, "kept = two(1024)")
     assert (two.bytes, two.own_bytes, two.blocks) == (15 * KIB, 0, 6), "two calls of one line are one"
     assert sorted(call.bytes for call in two.calls) == [5 * KIB, 10 * KIB]
@@ -91,20 +92,26 @@ def test_recursion_is_shown_once(trace: alloctrace.Trace) -> None:
     [again] = descend.calls
     assert (again.bytes, again.own_bytes, again.blocks) == (401 * 16, 400 * 16, 401)
     assert {call.site.function: call.bytes for call in again.calls} == {"descend": 16}
-    even = below(main, "even(401")
-    assert [call.site.function for call in even.chain[1:]] == ["even", "odd", "leaf"]
+
+
+def test_each_call_of_functions_that_call_each_other_is_shown(trace: alloctrace.Trace) -> None:
+    [main] = trace.tree("mark:kept").calls
+    even = below(main, "even(3,")
+    assert [call.site.function for call in even.chain[1:]] == ["even", "odd", "even", "odd", "leaf"]
     assert {call.bytes for call in even.chain} == {KIB * KIB}
+    deep = below(main, "# DEEP")
+    assert len(deep.chain) == DEEPEST - 1
+    assert {call.bytes for call in deep.chain} == {64 * KIB} and deep.chain[-1].own_bytes == 64 * KIB
 
 
 def test_a_chain_of_calls_is_one_line(trace: alloctrace.Trace, tmp_path: Path) -> None:
     text = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept")
     lines = text.splitlines()
-    chain = [f":{line_with(one)} in {name}" for one, name in (("return odd", "even"), ("else leaf", "odd"))]
+    chain = [f":{line_with(one)} in {name}" for one, name in (("return odd", "even"), ("else leaf", "odd"))] * 2
     arrow = " → "
     found = " ".join(text.replace("│", " ").split())
-    assert (
-        f":{line_with('even(401')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
-    )
+    assert f":{line_with('even(3,')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
+    assert f"({DEEPEST - 11} more calls)" in found, "of a long chain only the ends are shown"
     assert all(len(line) <= 80 for line in lines)
     assert any("more calls (--top 0 shows all)" in line for line in lines), "30 bytes of a megabyte"
     assert "more call" not in run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")

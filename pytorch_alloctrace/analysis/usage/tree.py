@@ -1,7 +1,7 @@
 """What the live memory consists of, top-down: each call with what it and everything that it called allocated.
 
-What backward allocated is under the line of the forward that caused it, as in `Trace.composition`. Recursion is shown
-once: a call of a line that is among its own callers counts for the first one, so that nothing is counted twice.
+What backward allocated is under the line of the forward that caused it, as in `Trace.composition`. A function that
+calls itself from one line, over and over, is one call there.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ TREE_COLUMNS = (
     *("bytes", "share", "own_bytes", "blocks", "backward_bytes", "stack_id"),
 )
 
+DEEPEST = 200
+"""Calls of a stack that are shown; the last of them stands for all below it. Python's own limits, of recursion and of
+nested JSON, are not far above."""
+
 
 @dataclass(frozen=True)
 class Call:
-    """A line that was being executed, and what is live of all that was allocated meanwhile. Requested bytes."""
+    """A call on the stacks of live blocks, with all that was allocated in it. Requested bytes."""
 
     site: Site
     """The function, and the line that it was at. `user` is False for library code, and where no line is known."""
@@ -35,6 +39,7 @@ class Call:
     own_bytes: int
     """The part that no call below it allocated."""
     blocks: int
+    """How many blocks these bytes are."""
     backward_bytes: int
     """The part of `bytes` that backward allocated for lines of forward."""
     stack_id: int
@@ -53,10 +58,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Tree:
-    """What is live, by call."""
+    """What is live, by call. Requested bytes."""
 
     bytes: int
+    """All that is live."""
     blocks: int
+    """How many blocks that is."""
     calls: tuple[Call, ...]
     """The outermost ones, the most bytes first."""
 
@@ -115,6 +122,7 @@ class _Node:
 
     site: Site
     parent: int
+    depth: int
     stack_id: int
     bytes: int = 0
     blocks: int = 0
@@ -129,7 +137,7 @@ class _Made:
     def __init__(self, stacks: StackIndex, all_frames: bool) -> None:
         self._stacks = stacks
         self._all_frames = all_frames
-        self._nodes = [_Node(Site("", 0, "", None, False), -1, 0)]
+        self._nodes = [_Node(Site("", 0, "", None, False), -1, 0, 0)]
         self._of_stack = {0: 0}
 
     def add(self, stack: int, size: int, blocks: int, backward_bytes: int) -> None:
@@ -164,16 +172,14 @@ class _Made:
         return Site(frame.filename, frame.line, frame.function, frame.source, bool(self._stacks.is_user[stack]))
 
     def _callee(self, caller: int, site: Site, stack: int) -> int:
-        """The node of a call; one of its callers if the line is among them."""
-        above = caller
-        while above > 0:
-            if self._nodes[above].site == site:
-                return above
-            above = self._nodes[above].parent
-        found = self._nodes[caller].callees.get(site)
+        """The node of a call; that of its caller where it is the same line, or where the tree is as deep as it gets."""
+        node = self._nodes[caller]
+        if caller and (node.site == site or node.depth == DEEPEST):
+            return caller
+        found = node.callees.get(site)
         if found is None:
-            found = self._nodes[caller].callees[site] = len(self._nodes)
-            self._nodes.append(_Node(site, caller, stack))
+            found = node.callees[site] = len(self._nodes)
+            self._nodes.append(_Node(site, caller, node.depth + 1, stack))
         return found
 
     def calls(self) -> tuple[Call, ...]:
