@@ -66,7 +66,7 @@ def _run_cell(shell: Any, path: str, cell: str) -> Diagnosis | RangeVerdict:
 def _in_session(session: Session, shell: Any, cell: str) -> RangeVerdict:
     from .analysis.range_summary import summarize_range
 
-    name = f"In[{shell.execution_count}]"
+    name = f"In[{_number(shell)}]"
     with region(name):
         _run(shell, cell)
     trace = session.load()
@@ -79,10 +79,26 @@ def _in_session(session: Session, shell: Any, cell: str) -> RangeVerdict:
     return RangeVerdict(name, summarize_range(trace, trace.range(since, int(ends.iloc[-1]) if has_end else "end")))
 
 
+def _number(shell: Any) -> int:
+    """The number of the cell that runs. (`execution_count` is already that of the next one in newer releases.)"""
+    return len(shell.user_ns["In"]) - 1
+
+
 def _run(shell: Any, cell: str) -> None:
-    # The magic itself is the first line of the cell, so that its lines have the numbers that the notebook shows. What
-    # begins with another cell magic must stay first.
-    shell.run_cell(cell if cell.startswith("%%") else f"# %%alloctrace\n{cell}")
+    compiler, number = shell.compile, _number(shell)
+    known_as = compiler.cache
+
+    def cache(code: str, _: int = 0, **options: Any) -> Any:
+        return known_as(code, number, **options)
+
+    # IPython names the code by `execution_count`: the lines of this cell are not to be those of the next one.
+    compiler.cache = cache
+    try:
+        # The magic itself is the first line of the cell, so that its lines have the numbers that the notebook shows.
+        # What begins with another cell magic must stay first.
+        shell.run_cell(cell if cell.startswith("%%") else f"# %%alloctrace\n{cell}")
+    finally:
+        del compiler.cache
 
 
 def _show(verdict: Diagnosis | RangeVerdict) -> None:

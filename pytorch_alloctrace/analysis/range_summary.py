@@ -30,6 +30,10 @@ class DeviceRange:
 class RangeSummary:
     """A range of a trace."""
 
+    trace: str
+    """The path of the trace."""
+    working_directory: str
+    """Of the program; empty if damage took it."""
     begin_ns: int
     """When the recording began: nanoseconds since 1970-01-01 UTC."""
     seconds: float
@@ -37,8 +41,8 @@ class RangeSummary:
     steps: int
     integrity: Integrity
     """Of the whole trace."""
-    leaks: Summary
-    """What `summarize` found on leaks in the range."""
+    leaks: Summary | None
+    """What `summarize` found on leaks in the range; None if no whole step lies in it."""
     refused: tuple[OutOfMemory, ...]
     """The last request that ran out of memory in it, if there is one."""
     devices: tuple[DeviceRange, ...]
@@ -59,12 +63,21 @@ def summarize_range(trace: RecordedTrace, within: Range) -> RangeSummary:
         devices.append(DeviceRange(peak, difference(trace, within.since, within.until, device=device)))
     steps = trace.steps()["seq"].to_numpy("int64")
     return RangeSummary(
+        trace=trace.path,
+        working_directory=str(trace.header.get("working_directory", "")),
         begin_ns=trace.begin_ns,
         seconds=(trace.time_ns(within.until) - trace.time_ns(within.since)) / 1e9,
         events=int(counts.sum()),
         steps=int(within.has(steps).sum()),
         integrity=trace.integrity,
-        leaks=summarize(trace, of_leaks=True, within=within),
+        leaks=_leaks(trace, within),
         refused=tuple(find_ooms(trace, within=within, last=1)),
         devices=tuple(sorted(devices, key=lambda one: -one.peak.requested)),
     )
+
+
+def _leaks(trace: RecordedTrace, within: Range) -> Summary | None:
+    try:
+        return summarize(trace, of_leaks=True, within=within)
+    except PositionError:
+        return None

@@ -43,17 +43,18 @@ class RangeVerdict:
         printer.text(str(self).rstrip())
 
     def _write(self, screen: Screen) -> None:
-        summary, program = self._summary, self._summary.leaks.program
-        names = SiteNames(program.working_directory)
+        summary = self._summary
+        names = SiteNames(summary.working_directory)
         write_incomplete(summary.integrity, IN_DIAGNOSIS, screen)
         steps = f", {units.counted(summary.steps, 'step')}" if summary.steps else ""
         facts = f"{units.duration(summary.seconds)}{steps}, {units.counted(summary.events, 'event')}"
-        trace = names.file(summary.leaks.trace)
+        trace = names.file(summary.trace)
         screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
         if not summary.devices:
             screen.text("It allocated nothing.")
         found = [oom_finding(one, names) for one in summary.refused]
-        found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
+        if summary.leaks is not None:
+            found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
         write_findings(found, screen, names)
         for device in summary.devices:
             self._device(device, screen, names)

@@ -58,7 +58,7 @@ class _Writer:
         self._has_hint = False
         self._guides: tuple[str, ...] = ("|- ", "`- ", "|  ", "   ") if screen.plain else ("├─ ", "└─ ", "│  ", "   ")
         if 3 * self._depth(tree.calls) * len(self._guides[0]) > screen.width:
-            self._guides = tuple(guide[0] for guide in self._guides)
+            self._guides = tuple(f"{guide[0]} " for guide in self._guides)
 
     def write(self) -> None:
         self._calls(self._tree.calls, None, "")
@@ -89,7 +89,7 @@ class _Writer:
         arrow = " > " if self._screen.plain else " → "
         words = [self._name(one, before) for before, one in zip([caller, *chain], chain, strict=False)]
         if len(words) > 2 * _ENDS + 1:
-            words[_ENDS:-_ENDS] = [f"({len(words) - 2 * _ENDS} more calls)"]
+            words[_ENDS:-_ENDS] = [f"... {len(words) - 2 * _ENDS} calls ..."]
         name = arrow.join(words)
         notes = []
         if last.calls and last.own_bytes >= _LEAST_SHARE * self._tree.bytes:

@@ -111,7 +111,7 @@ def test_a_chain_of_calls_is_one_line(trace: alloctrace.Trace, tmp_path: Path) -
     arrow = " → "
     found = " ".join(text.replace("│", " ").split())
     assert f":{line_with('even(3,')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
-    assert f"({DEEPEST - 11} more calls)" in found, "of a long chain only the ends are shown"
+    assert f"... {DEEPEST - 11} calls ..." in found, "of a long chain only the ends are shown"
     assert all(len(line) <= 80 for line in lines)
     assert any("more calls (--top 0 shows all)" in line for line in lines), "30 bytes of a megabyte"
     assert "more call" not in run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")

@@ -13,8 +13,8 @@ import pytest
 import pytorch_alloctrace as alloctrace
 
 # Each cell is run as a user would; what it shows goes to shown.json.
-SHELL = """
-import json
+SHELL = r"""
+import json, re
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -26,7 +26,7 @@ for cell in {cells!r}:
     shown.append({{
         "html": [output.data.get("text/html", "") for output in captured.outputs],
         "plain": [output.data.get("text/plain", "") for output in captured.outputs],
-        "out": captured.stdout + captured.stderr,
+        "out": re.sub(r"\x1b\[[0-9;]*m", "", captured.stdout + captured.stderr),
         "ok": result.success,
     }})
 with open("shown.json", "w") as file:
