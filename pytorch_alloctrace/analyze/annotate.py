@@ -37,13 +37,11 @@ class Annotate(Verb):
 
     def settle(self, options: argparse.Namespace) -> None:
         if len(options.traces) == 2:
-            # In either order: the trace is there, and is not Python.
-            one, other = options.traces
-            is_first = (one.endswith(".py"), not os.path.isfile(one)) > (
-                other.endswith(".py"),
-                not os.path.isfile(other),
+            # In either order: the trace is a file here, and is not Python.
+            trace, options.file = sorted(
+                options.traces, key=lambda name: (name.endswith(".py"), not os.path.isfile(name))
             )
-            options.file, options.traces = (one, [other]) if is_first else (other, [one])
+            options.traces = [trace]
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 1:
@@ -52,7 +50,8 @@ class Annotate(Verb):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        found = annotate(query.trace, options.file, device=options.device, since=options.since, until=options.until)
+        since, until = query.range
+        found = annotate(query.trace, options.file, device=options.device, since=since, until=until)
         if options.json:
             query.print_json(found.table)
         elif options.csv:

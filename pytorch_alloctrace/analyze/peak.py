@@ -82,10 +82,8 @@ class Peak(Verb):
         at = "end" if found.seq is None else found.seq
         tree = tree_at(trace, at, device=found.device, all_frames=options.all_frames)
         if options.json:
-            # Without indent, which would be most of it.
-            query.data = (
-                json.dumps({**position_data(found), "calls": calls_data(tree.head(query.rows(0)).calls)}) + "\n"
-            )
+            data = {**position_data(found), "calls": calls_data(tree.head(query.rows(0)).calls)}
+            query.print_text(json.dumps(data) + "\n")  # without indent, which would be most of it
         elif options.csv:
             query.print_csv(tree.head(query.rows(0)).table)
         else:
