@@ -40,9 +40,9 @@ def write_annotation(found: Annotation, begin_ns: int, screen: Screen, names: Si
     peak = found.peak
     when = f"{units.size(peak.bytes)} at {units.duration((peak.time_ns - begin_ns) / 1e9)}"
     step = "" if peak.step is None else f" in step {peak.step}"
-    net = "what was live at the end" if is_whole else "by how much what is live changed"
+    net = "at end: live at the end" if is_whole else "change: by how much what is live of it changed"
     screen.text(
-        f"All that each line, with what it called, allocated; what was live of it at the peak ({when}{step}); {net}.",
+        f"allocated: by the line and everything that it called; at peak: live at the peak ({when}{step}); {net}.",
         indent,
     )
     if found.text_from is not TextFrom.FILE:

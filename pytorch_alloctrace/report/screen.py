@@ -54,7 +54,9 @@ class Screen:
         margin = _margin(indent)
         if self._shortens:
             text = shortened(text, self.width - margin.cell_len)
-        self._write(margin + Text(text, style=style))
+        line = margin + Text(text, style=style)
+        line.rstrip()
+        self._write(line)
 
     def frames(self, frames: Sequence[str], indent: int) -> None:
         """The frames of a stack, one on each line."""

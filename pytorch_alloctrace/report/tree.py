@@ -104,8 +104,8 @@ class _Writer:
             line, source = Text.assemble(line, "  ", (shortened(source, room), "cyan")), ""
         self._screen.text(line, hanging=below)
         if source and not last.calls:
-            cut = Text(shortened(source, self._screen.width - below.cell_len), style="cyan")
-            self._screen.text(below + cut, hanging=below)
+            cut = shortened(source, self._screen.width - below.cell_len)
+            self._screen.text(Text.assemble((below.plain, "dim"), (cut, "cyan")), hanging=below)
         self._calls(last.calls, last, guides)
 
     def _amount(self, size: int) -> str:
