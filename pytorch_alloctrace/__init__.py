@@ -33,6 +33,7 @@ from .recording.session import Session, disable, enable, is_enabled, mark, plugg
 
 if _TYPE_CHECKING:
     from .analysis.usage.comparison import compare
+    from .notebook import diagnose
     from .reading.integrity import Integrity
     from .reading.sites import Frame
     from .trace import Trace, finish, load
@@ -53,6 +54,7 @@ __all__ = [
     "TraceError",
     "UserPathError",
     "compare",
+    "diagnose",
     "disable",
     "enable",
     "finish",
@@ -70,6 +72,7 @@ _ON_FIRST_USE = {
     "Integrity": ".reading.integrity",
     "Trace": ".trace",
     "compare": ".analysis.usage.comparison",
+    "diagnose": ".notebook",
     "finish": ".trace",
     "load": ".trace",
 }
@@ -85,6 +88,13 @@ def __getattr__(name: str) -> _Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_ON_FIRST_USE})
+
+
+def load_ipython_extension(shell: _Any) -> None:
+    """`%load_ext pytorch_alloctrace`: adds the cell magic %%alloctrace."""
+    from .notebook import register
+
+    register(shell)
 
 
 def _enable_from_environment() -> None:

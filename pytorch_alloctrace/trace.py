@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .analysis.free_memory.fragmentation import Fragmentation
     from .analysis.free_memory.oom import OutOfMemory
     from .analysis.usage.peak import PeakMemory
-    from .report.finding import Finding
+    from .analysis.usage.tree import Tree
+    from .report.diagnosis import Diagnosis
 
 
 def load(
@@ -99,6 +100,40 @@ class Trace(RecordedTrace):
         from .analysis.usage.composition import composition_at
 
         return composition_at(self, at, device=device, by=by)
+
+    def tree(self, at: Position = "end", *, device: str | None = None, all_frames: bool = False) -> Tree:
+        """What the live memory consisted of at a position, by call: from the outermost call of the user's code down,
+        each with all that it called. In requested bytes.
+
+        at, device: as in `live`. all_frames: also the calls inside libraries. `Tree.calls` are the outermost calls,
+        each with its own `calls`; `Tree.table` is a DataFrame with a row a call.
+        """
+        from .analysis.usage.tree import tree_at
+
+        return tree_at(self, at, device=device, all_frames=all_frames)
+
+    def annotate(
+        self,
+        filename: str,
+        *,
+        device: str | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
+    ) -> pd.DataFrame:
+        """What each line of a source file allocated, including what it called; a row a line. In requested bytes.
+
+        filename: as in the trace, or the end of it ("train.py"). device: default the one with the highest peak. since,
+        until: positions, as `at` of `live`; default the whole run.
+
+        Columns: line, source, allocations and bytes (all that were made), peak_bytes (live at the peak of the device,
+        in the range if there is one), net_bytes (live at the end; in a range by how much that changed). If the file is
+        here and unchanged, it has all its lines, otherwise only those that the trace knows.
+
+        Raises TraceError for a file that the trace does not have, PositionError if nothing was allocated.
+        """
+        from .analysis.usage.annotation import annotate
+
+        return annotate(self, filename, device=device, since=since, until=until).table
 
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
@@ -185,16 +220,20 @@ class Trace(RecordedTrace):
     def _asked_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
         return None if since is None and until is None else self.range(since, until, device=device)
 
-    def diagnose(self) -> tuple[Finding, ...]:
+    def diagnose(self) -> Diagnosis:
         """What is wrong with the memory, the most pressing first, in sentences: what `analyze TRACE` begins with.
 
         Each finding has kind, title, sentences, device, bytes (at stake), site (the line to look at) and stack_id. A
-        healthy run has one, of kind "no_leak".
+        healthy run has one, of kind "no_leak". `str` of the result is the whole verdict, which a notebook shows.
         """
         from .analysis.summary import summarize
-        from .report.verdict import diagnosis
+        from .report.diagnosis import Diagnosis
 
-        return diagnosis(summarize(self))
+        return Diagnosis(summarize(self, top=5))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict."""
+        return self.diagnose()._repr_html_()
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;

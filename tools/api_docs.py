@@ -18,9 +18,11 @@ from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
+from pytorch_alloctrace.analysis.usage.tree import Call, Tree
 from pytorch_alloctrace.reading.positions import Range
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site
+from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/api.md"
@@ -39,7 +41,7 @@ of that name. A **range** is everything after `since`, up to and including `unti
 `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"` or `"stack"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "pluggable_library")
-READING = ("load", "finish", "compare")
+READING = ("load", "finish", "compare", "diagnose")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",
@@ -47,9 +49,12 @@ ERRORS = (
 )
 VALUES: tuple[tuple[type, str], ...] = (
     (PeakMemory, "`trace.peak()`"),
+    (Tree, "`trace.tree()`"),
+    (Call, "`Tree.calls`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
+    (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
     (Finding, "each of `trace.diagnose()`"),
     (Verification, "`trace.verify()`"),
     (Contradiction, "in `Verification`"),

@@ -78,6 +78,7 @@ def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
         own.error(f"`run`, which records a program, comes first: {PROGRAM} run SCRIPT [arguments]")
     if name is None and options.traces[0].isidentifier() and not os.path.exists(options.traces[0]):
         raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(parsers)})")
+    options.verb.settle(options)
     mistake = options.verb.mistake(options)
     if mistake is not None:
         own.error(mistake)

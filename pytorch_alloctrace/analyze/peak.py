@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from ..analysis.usage.composition import COMPOSITION_BY
-from ..analysis.usage.live_memory import highest_of_ranges
+from ..analysis.usage.differing_frames import differing_frames
+from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
+from ..analysis.usage.tree import tree_at
 from ..reading.positions import PEAKS
-from ..report.composition import composition_data, write_composition
+from ..report.composition import composition_data, position_data, write_composition, write_position
+from ..report.tree import calls_data, write_tree
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
@@ -23,6 +27,7 @@ class Peak(Verb):
     )
     examples = (
         ("peak run.alloctrace --by function", "which functions hold the peak"),
+        ("peak run.alloctrace --tree", "who called them: from the outermost call down, each with all that it called"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
@@ -37,6 +42,12 @@ class Peak(Verb):
             "the peak up to this position (default: end)",
         )
         parser.add_by(COMPOSITION_BY)
+        parser.add_argument(
+            "--tree",
+            action="store_true",
+            help="show the calls that led to it, from the outermost down, each with all that it called (with "
+            "--all-frames also those inside libraries)",
+        )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()
         parser.add_top(_ROWS, "rows of the table")
@@ -46,16 +57,35 @@ class Peak(Verb):
         has_range = (options.since, options.until, options.region) != (None, None, None)
         if has_range and options.at not in PEAKS:
             return f"--since, --until and --in look for a peak: --at peak or peak:reserved, not {options.at}"
+        if options.tree and options.by != COMPOSITION_BY[0]:
+            return f"--tree shows calls: not --by {options.by}"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
         found = highest_of_ranges(trace, query.ranges, options.at, by=options.by, device=options.device)
         top = query.rows(_ROWS)
-        if options.json:
+        if options.tree:
+            self._tree(query, found)
+        elif options.json:
             query.print_json(composition_data(found, top))
         elif options.csv:
             query.print_csv(found.composition.head(top))
         else:
-            write_composition(found, trace.begin_ns, query.screen, query.names, top)
+            shown = found.composition["stack_id"].head(top) if options.by == "stack" else ()
+            differing = differing_frames(trace.stacks, shown)
+            write_composition(found, trace.begin_ns, query.screen, query.names, top, differing)
         return Exit.OK
+
+    def _tree(self, query: Query, found: LiveMemory) -> None:
+        trace, options = query.trace, query.options
+        at = "end" if found.seq is None else found.seq
+        tree = tree_at(trace, at, device=found.device, all_frames=options.all_frames)
+        if options.json:
+            data = {**position_data(found), "calls": calls_data(tree.head(query.rows(0)).calls)}
+            query.print_text(json.dumps(data) + "\n")  # without indent, which would be most of it
+        elif options.csv:
+            query.print_csv(tree.head(query.rows(0)).table)
+        else:
+            write_position(found, trace.begin_ns, query.screen)
+            write_tree(tree, query.screen, query.names, options.top, all_frames=options.all_frames)

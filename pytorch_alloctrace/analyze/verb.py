@@ -134,6 +134,9 @@ class Verb(ABC):
     def add_arguments(self, parser: VerbParser) -> None:
         """Adds what the verb takes besides what all verbs do (`VerbParser.add_common`)."""
 
+    def settle(self, options: argparse.Namespace) -> None:  # noqa: B027  (most verbs have nothing to settle)
+        """Completes the options, before `mistake` looks at them."""
+
     def mistake(self, options: argparse.Namespace) -> str | None:
         """What is wrong with the options taken together, in a sentence; None where nothing is."""
         if options.region is not None and (options.since, options.until) != (None, None):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from .annotate import Annotate
 from .blocks import Blocks
 from .diagnose import Diagnose
 from .diff import Diff
@@ -23,6 +24,7 @@ VERBS: list[Verb] = [
     Diagnose(),
     Leaks(),
     Peak(),
+    Annotate(),
     Diff(),
     Sites(),
     Segments(),

@@ -266,6 +266,12 @@ def is_enabled() -> bool:
     return _current is not None
 
 
+def current_session() -> Session | None:
+    """The recording that runs in this process."""
+    session = _current
+    return session if session is not None and session.is_recording else None
+
+
 def pluggable_library() -> str:
     """Path of the library with `alloctrace_malloc` and `alloctrace_free`: cudaMalloc and cudaFree, recorded.
 

@@ -3,13 +3,12 @@
 JSON is an object: device, at, since and until (the range whose peak it is; null: the whole run), measure and bytes (of
 the peak; else null), seq (the state is that after this event), time_ns (since 1970-01-01 UTC), step, requested,
 reserved (null if unknown), by, composition (a list of objects, see `Trace.composition`; by line also inside: see
-`inside_data`). CSV is the composition. Sizes
-in bytes, shares from 0 to 1.
+`inside_data`). CSV is the composition. Sizes in bytes, shares from 0 to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from ..analysis.usage.inside import Inside
 from ..analysis.usage.live_memory import LiveMemory
-from ..reading.sites import BY
+from ..reading.sites import BY, Frame
 from . import units
 from .inside import inside_data, write_inside
 from .screen import ENTRY_BAR, Screen
@@ -28,10 +27,20 @@ _COLUMN = 16
 """Width of a share and a size."""
 _BARS = 48
 """Width of everything but the bar in a line that has one."""
+_DIFFERING = 3
+"""As many of the frames by which a stack differs are shown."""
 
 
 def composition_data(shown: LiveMemory, top: int) -> dict[str, Any]:
     """As plain values, with at most `top` rows."""
+    composition = records(shown.composition.head(top))
+    if shown.by == "line":
+        composition = [{**row, "inside": inside_data(shown.insides.get(i))} for i, row in enumerate(composition)]
+    return {**position_data(shown), "by": shown.by, "composition": composition}
+
+
+def position_data(shown: LiveMemory) -> dict[str, Any]:
+    """What the position is and how much was live there, as plain values."""
     return {
         "device": shown.device,
         "at": str(shown.at),
@@ -44,16 +53,25 @@ def composition_data(shown: LiveMemory, top: int) -> dict[str, Any]:
         "step": shown.step,
         "requested": shown.requested,
         "reserved": shown.reserved,
-        "by": shown.by,
-        "composition": [
-            {**row, "inside": inside_data(shown.insides.get(number))} if shown.by == "line" else row
-            for number, row in enumerate(records(shown.composition.head(top)))
-        ],
     }
 
 
-def write_composition(shown: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int) -> None:
-    """The position and what was live there; of a peak also by phase and by age. begin_ns: when the recording began."""
+def write_composition(
+    shown: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
+) -> None:
+    """The position and what was live there; of a peak also by phase and by age. begin_ns: when the recording began.
+    differing: what `differing_frames` found, if the rows are stacks."""
+    write_position(shown, begin_ns, screen)
+    write_table(shown.composition, shown.by, screen, names, top, shown.insides, differing)
+    if shown.peak is not None and shown.by in BY:
+        for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
+            screen.blank()
+            screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
+            write_table(table, name, screen, names, top, {}, {})
+
+
+def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
+    """What the position is and how much was live there."""
     blocks = units.counted(int(shown.composition["blocks"].sum()), "block")
     when = f"at {units.duration((shown.time_ns - begin_ns) / 1e9)}"
     if shown.step is not None:
@@ -70,18 +88,19 @@ def write_composition(shown: LiveMemory, begin_ns: int, screen: Screen, names: S
     if shown.peak is not None:
         reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} was reserved"
         screen.text(f"The program requested {units.size(shown.requested)} in {blocks}{reserved}.", len(label) + 2)
-    write_table(shown.composition, shown.by, screen, names, top, shown.insides)
-    if shown.peak is not None and shown.by in BY:
-        for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
-            screen.blank()
-            screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
-            write_table(table, name, screen, names, top, {})
 
 
 def write_table(
-    table: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int, insides: Mapping[int, Inside]
+    table: pd.DataFrame,
+    by: str,
+    screen: Screen,
+    names: SiteNames,
+    top: int,
+    insides: Mapping[int, Inside],
+    differing: Mapping[int, list[Frame]],
 ) -> None:
-    """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row."""
+    """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row. differing: by
+    stack, the frames by which it differs from those of other rows of its site."""
     total = int(table["bytes"].sum())
     if by not in BY:
         width = max(min(screen.width - _BARS, 40), 4)
@@ -90,21 +109,37 @@ def write_table(
             amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
             screen.text(Text.assemble(f"{amount}  {row[by]:<16}  ", (bar, "green")))
         return
+    named = set()
     for number, row in enumerate(rows(table.head(top))):
         site = site_of(row)
         name = names.file(site.filename) if by == "file" and site.filename else names.site(site)
         notes = [units.counted(int(row["blocks"]), "block")]
         if row["backward_bytes"]:
             notes.append(f"including {units.size(row['backward_bytes'])} in its backward")
-        if by == "stack_id":
+        if by == "stack":
             notes.append(f"stack {int(row['stack_id'])}")
         amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
         bar = units.bar(row["share"], ENTRY_BAR, plain=screen.plain)
         frames = names.stack(int(row["stack_id"]))
-        screen.entry(amount, f"{name} ({', '.join(notes)})", names.source(site), 0, _COLUMN, bar=bar, frames=frames)
+        differs = differing.get(int(row["stack_id"]))
+        source = names.source(site) if differs is None or site not in named else None
+        named.add(site)
+        screen.entry(amount, f"{name} ({', '.join(notes)})", source, 0, _COLUMN, bar=bar, frames=frames)
+        if differs is not None and not frames:
+            _write_differing(differs, screen, names, _COLUMN + 2 + ENTRY_BAR + 2)
         write_inside(insides.get(number), total, screen, names, _COLUMN)
     rest = table.iloc[top:]
     if len(rest):
         left = int(rest["bytes"].sum())
         amount = f"{units.share(left, total):>5}  {units.size(left):>9}"
         screen.text(f"{amount}  in {units.counted(len(rest), f'more {by}')} (--top 0 shows all)", style="dim")
+
+
+def _write_differing(frames: Sequence[Frame], screen: Screen, names: SiteNames, indent: int) -> None:
+    if not frames:
+        screen.text("via no other frames than the others have", indent, style="dim")
+    for number, frame in enumerate(frames[:_DIFFERING]):
+        word = "called by" if number else "via"
+        screen.text(f"{word} {names.site(frame)}", indent, hanging=indent + 2, style="dim")
+    if len(frames) > _DIFFERING:
+        screen.text(f"and {units.counted(len(frames) - _DIFFERING, 'more frame')} (--all-frames)", indent, style="dim")

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.text import Text
+
 from ..analysis.leaks.leak import Leak
 from ..reading.sites import Site
+from .capture import html_of
+from .incomplete import LABEL
+from .screen import Screen
+from .site_names import SiteNames
+
+_STYLES = {
+    "incomplete": (LABEL, "bold yellow"),
+    "oom": ("OUT OF MEMORY", "bold red"),
+    "leak": ("LEAK", "bold red"),
+    "minor_leak": ("NOTE", "dim"),
+    "no_leak": ("OK", "bold green"),
+    "not_judged": ("NOTE", "bold yellow"),
+    "fragmentation": ("FRAGMENTED", "bold yellow"),
+    "cache": ("UNUSED CACHE", "bold yellow"),
+    "rounding": ("ROUNDING", "bold yellow"),
+    "pending": ("PENDING FREES", "bold yellow"),
+    "churn": ("CHURN", "bold yellow"),
+    "outside": ("OUTSIDE", "bold yellow"),
+}
+LABELS = {kind: label for kind, (label, _) in _STYLES.items()}
+"""What a finding of each kind begins with."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +54,24 @@ class Finding:
     """What it rests on, and what to do."""
     leak: Leak | None = None
     """The leak that it words."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+
+        def write(screen: Screen) -> None:
+            write_finding(self, screen, SiteNames(""))
+
+        return html_of(write)
+
+
+def write_finding(finding: Finding, screen: Screen, names: SiteNames) -> int:
+    """Its label, title, line and sentences. Returns their indent."""
+    label, style = _STYLES[finding.kind]
+    indent = len(label) + 2
+    screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
+    source = names.source(finding.site) if finding.site is not None else None
+    if source:
+        screen.source(source, indent)
+    for sentence in finding.sentences:
+        screen.text(sentence, indent)
+    return indent

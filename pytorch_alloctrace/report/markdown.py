@@ -9,12 +9,12 @@ from ..reading.integrity import Integrity
 from ..reading.sites import Frame, Site
 from . import units
 from .difference import Changes, amount_of, label_of, row_name
-from .finding import Finding
+from .finding import LABELS, Finding
 from .incomplete import LABEL, effects
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames
 from .tables import rows
-from .verdict import LABELS, diagnosis
+from .verdict import diagnosis
 
 _ROWS = 10
 """Most rows of a table: a comment is read as a whole."""

@@ -37,24 +37,26 @@ class Screen:
         """An empty line."""
         self._console.out("", highlight=False)
 
-    def text(self, text: Text | str, indent: int = 0, *, hanging: int | None = None, style: str = "") -> None:
-        """A paragraph; `hanging` is the indent of its further lines."""
+    def text(self, text: Text | str, indent: int = 0, *, hanging: int | Text | None = None, style: str = "") -> None:
+        """A paragraph; `hanging` is the indent of its further lines, or what they begin with."""
         whole = Text(text, style=style) if isinstance(text, str) else text
-        further = indent if hanging is None else hanging
-        for number, line in enumerate(whole.divide(self._breaks(whole.plain, indent, further))):
+        further = _margin(indent if hanging is None else hanging)
+        for number, line in enumerate(whole.divide(self._breaks(whole.plain, indent, further.cell_len))):
             line.rstrip()
             if number:
                 # Where several blanks separate columns, those after the break.
                 line = line[len(line.plain) - len(line.plain.lstrip()) :]
-            margin = further if number else indent
-            self._write(Text(" " * margin) + self._fitted(line, self.width - margin))
+            margin = further if number else _margin(indent)
+            self._write(margin + self._fitted(line, self.width - margin.cell_len))
 
-    def source(self, text: str, indent: int) -> None:
-        """A line of source, shortened on a terminal."""
-        room = self.width - indent
-        if self._shortens and cell_len(text) > room:
-            text = set_cell_size(text, room - 3).rstrip() + "..."
-        self._write(Text(" " * indent) + Text(text, style="cyan"))
+    def source(self, text: str, indent: int | Text, *, style: str = "cyan") -> None:
+        """A line of source, shortened on a terminal. indent: or what the line begins with."""
+        margin = _margin(indent)
+        if self._shortens:
+            text = shortened(text, self.width - margin.cell_len)
+        line = margin + Text(text, style=style)
+        line.rstrip()
+        self._write(line)
 
     def frames(self, frames: Sequence[str], indent: int) -> None:
         """The frames of a stack, one on each line."""
@@ -113,3 +115,14 @@ class Screen:
                 breaks.append(word)
                 begin, room = word, self.width - hanging
         return breaks
+
+
+def shortened(text: str, room: int) -> str:
+    """Source that fits into so many columns, cut off at its end where it is longer."""
+    room = max(room, 4)
+    return text if cell_len(text) <= room else set_cell_size(text, room - 3).rstrip() + "..."
+
+
+def _margin(width: int | Text) -> Text:
+    """What a line begins with."""
+    return Text(" " * width) if isinstance(width, int) else width

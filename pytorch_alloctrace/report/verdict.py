@@ -52,8 +52,8 @@ from ..reading.integrity import Integrity
 from ..reading.sites import Site
 from . import units
 from .conditions import condition_finding
-from .finding import Finding
-from .incomplete import IN_DIAGNOSIS, LABEL, effects
+from .finding import Finding, write_finding
+from .incomplete import IN_DIAGNOSIS, effects
 from .inside import inside_data, write_inside
 from .leaks import explanation, leak_data, leak_findings, write_leak
 from .oom import oom_finding
@@ -64,22 +64,6 @@ from .stacks import Frames, with_frames
 FORMAT = "pytorch_alloctrace.verdict"
 FORMAT_VERSION = 1
 
-_LABEL_STYLES = {
-    "incomplete": (LABEL, "bold yellow"),
-    "oom": ("OUT OF MEMORY", "bold red"),
-    "leak": ("LEAK", "bold red"),
-    "minor_leak": ("NOTE", "dim"),
-    "no_leak": ("OK", "bold green"),
-    "not_judged": ("NOTE", "bold yellow"),
-    "fragmentation": ("FRAGMENTED", "bold yellow"),
-    "cache": ("UNUSED CACHE", "bold yellow"),
-    "rounding": ("ROUNDING", "bold yellow"),
-    "pending": ("PENDING FREES", "bold yellow"),
-    "churn": ("CHURN", "bold yellow"),
-    "outside": ("OUTSIDE", "bold yellow"),
-}
-LABELS = {kind: label for kind, (label, _) in _LABEL_STYLES.items()}
-"""What a finding of each kind begins with."""
 _GROWING_SITES = 5
 _ALIKE = 0.2
 """The end is like the peak if what its lines hold differs by at most this share of the peak."""
@@ -126,7 +110,7 @@ def write_verdict(summary: Summary, screen: Screen, frames: Frames | None = None
         _nothing(summary, screen)
         return
     found = [finding for finding in diagnosis(summary) if finding.kind != "incomplete"]
-    _findings([finding for finding in found if finding.kind != "minor_leak"], screen, names)
+    write_findings([finding for finding in found if finding.kind != "minor_leak"], screen, names)
     small = [device for device in summary.devices if summary.is_small(device) or _is_aside(device, summary)]
     for device in summary.devices:
         if device not in small:
@@ -145,7 +129,7 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
         return
     found = leak_findings(summary)
     shown, more = found[:top], len(found[top:])
-    _findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
+    write_findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
     _minor_leaks([finding for finding in shown if finding.kind == "minor_leak"], screen)
     if more:
         screen.blank()
@@ -179,18 +163,12 @@ def _nothing(summary: Summary, screen: Screen) -> None:
         screen.text("No allocation could be read from this trace.")
 
 
-def _findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
+def write_findings(found: Sequence[Finding], screen: Screen, names: SiteNames) -> None:
+    """Writes findings, each after a blank line."""
     explained = False
     for finding in found:
         screen.blank()
-        label, style = _LABEL_STYLES[finding.kind]
-        indent = len(label) + 2
-        screen.text(Text.assemble((label, style), "  ", (finding.title, "bold")), hanging=indent)
-        source = names.source(finding.site) if finding.site is not None else None
-        if source:
-            screen.source(source, indent)
-        for sentence in finding.sentences:
-            screen.text(sentence, indent)
+        indent = write_finding(finding, screen, names)
         stack = names.stack(finding.stack_id)
         if finding.leak is None:
             screen.stack(stack, indent)

@@ -16,6 +16,7 @@ from running import needs_cuda_build
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
 from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
+from pytorch_alloctrace.analysis.usage.tree import Call, Tree
 
 pytestmark = needs_cuda_build
 MIB = 2**20
@@ -51,6 +52,47 @@ def test_composition_sums_to_what_is_live(traces: dict[str, alloctrace.Trace], b
             if len(live):
                 assert table["largest"].max() == live["nbytes"].max()
                 assert table["share"].sum() == pytest.approx(1)
+
+
+def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
+    """Every call, last, with those above it, outermost first."""
+    found = [(call,) for call in tree.calls]
+    for path in found:
+        found += [(*path, call) for call in path[-1].calls]
+    return found
+
+
+@pytest.mark.parametrize("all_frames", [False, True])
+def test_the_tree_agrees_with_the_frames_of_each_block(traces: dict[str, alloctrace.Trace], all_frames: bool) -> None:
+    for trace in traces.values():
+        for at in ("peak", "mark:stepped", "end"):
+            tree, live = trace.tree(at, all_frames=all_frames), trace.live(at)
+            assert (tree.bytes, tree.blocks) == (live["nbytes"].sum(), len(live))
+            expected: dict[tuple[tuple[str, int], ...], int] = defaultdict(int)
+            for stack, size in live.groupby("stack_id")["nbytes"].sum().items():
+                path: list[tuple[str, int]] = []
+                while stack:
+                    if all_frames or trace.stacks.is_user[stack]:
+                        frame = trace.stacks.frame(stack)
+                        path.insert(0, (frame.filename, frame.line))
+                    stack = int(trace.stacks.parent[stack])
+                for length in range(1, len(path) + 1):
+                    expected[tuple(path[:length])] += size
+            found = {
+                tuple((call.site.filename, call.site.line) for call in path): path[-1].bytes
+                for path in calls_with_callers(tree)
+                if path[0].site.filename and (all_frames or path[0].site.user)
+            }
+            assert found == dict(expected)
+            for *_, call in calls_with_callers(tree):
+                assert call.bytes == call.own_bytes + sum(one.bytes for one in call.calls)
+
+
+def test_backward_is_under_the_line_of_forward(traces: dict[str, alloctrace.Trace]) -> None:
+    tree, line = traces["cuda"].tree("mark:stepped"), line_of("base", "FORWARD")
+    [forward] = [path[-1] for path in calls_with_callers(tree) if path[-1].site.line == line]
+    of_lines = traces["cuda"].composition("mark:stepped")
+    assert forward.backward_bytes >= of_line(of_lines, line)["backward_bytes"] > 0
 
 
 def test_composition_by_line(traces: dict[str, alloctrace.Trace]) -> None:

@@ -50,6 +50,7 @@ FIRST = {
     "diagnose": (),
     "leaks": (),
     "peak": (),
+    "annotate": ("program.py",),
     "diff": ("--since", "step:10"),
     "sites": (),
     "segments": (),

@@ -17,8 +17,8 @@ LAYERS = ("errors", "command", "reading", "analysis", "report", "trace", "analyz
 COMPILED = {"_replay": ("reading", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
 """Which parts may import what is compiled, or written by the build. (Analyses take the sizes of torch's allocator from
 the replay, which has the one copy of them.)"""
-ANYTHING = ("__init__", "__main__")
-"""Both put all together."""
+ANYTHING = ("__init__", "__main__", "notebook")
+"""They put all together: a notebook records and reads in one process."""
 EXCEPTIONS = {("recording.session", "trace"), ("analyze.command_line", "__init__")}
 """`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version."""
 

@@ -13,6 +13,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import POINTS, Peak
 from .composition import composition_of
+from .tree import Tree, tree_of
 
 _LOOKED_AT = 32
 """Most events of a part of an interval whose state is looked at."""
@@ -63,6 +64,11 @@ class PeakMemory:
     def ages(self) -> pd.DataFrame:
         """The same by age."""
         return composition_of(self._trace, self._live, "age", self.seq + 1)
+
+    @functools.cached_property
+    def tree(self) -> Tree:
+        """`Trace.tree`, then."""
+        return tree_of(self._trace, self._live)
 
     @functools.cached_property
     def _live(self) -> pd.DataFrame:

@@ -1,0 +1,61 @@
+"""The verb `annotate`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ..analysis.usage.annotation import annotate
+from ..report.annotation import write_annotation
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+
+class Annotate(Verb):
+    name = "annotate"
+    summary = "a source file, with what each line allocated"
+    description = (
+        "Shows a source file of the program: for each line what it and all that it called allocated, how much of that "
+        "was held at the peak, and how much at the end. FILE may be the end of its path."
+    )
+    examples = (
+        ("annotate run.alloctrace train.py", "what each line of train.py allocated"),
+        ("annotate run.alloctrace train.py --since step:10 --until step:11", "the same for one step"),
+        ("annotate run.alloctrace models/block.py --csv > block.csv", "the same as a table"),
+    )
+    traces = "TRACE FILE"
+    if_cut = "What the lines allocated after the break is not in it, and a higher peak may have come after it."
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_range(
+            "what was allocated after this position (default: the beginning of the trace)",
+            "what was allocated up to this position (default: end)",
+        )
+        parser.add_device("show only this device (default: the one with the highest peak)")
+        parser.add_csv()
+        parser.set_defaults(file="")
+
+    def settle(self, options: argparse.Namespace) -> None:
+        if len(options.traces) == 2:
+            # In either order: the trace is a file here, and is not Python.
+            trace, options.file = sorted(
+                options.traces, key=lambda name: (name.endswith(".py"), not os.path.isfile(name))
+            )
+            options.traces = [trace]
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        if len(options.traces) > 1:
+            return f"annotate takes a trace and one file of its program, not {len(options.traces)} names"
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        options = query.options
+        since, until = query.range
+        found = annotate(query.trace, options.file, device=options.device, since=since, until=until)
+        if options.json:
+            query.print_json(found.table)
+        elif options.csv:
+            query.print_csv(found.table)
+        else:
+            write_annotation(found, query.trace.begin_ns, query.screen, query.names)
+        return Exit.OK

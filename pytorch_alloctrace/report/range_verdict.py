@@ -1,0 +1,69 @@
+"""The verdict on a range of a trace, such as a notebook cell: findings, the peak in it, and what it left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.text import Text
+
+from ..analysis.range_summary import DeviceRange, RangeSummary
+from . import units
+from .capture import html_of, text_of
+from .composition import write_position, write_table
+from .difference import Changes, write_changes
+from .incomplete import IN_DIAGNOSIS, write_incomplete
+from .leaks import leak_findings
+from .oom import oom_finding
+from .screen import Screen
+from .site_names import SiteNames
+from .verdict import write_findings
+
+_ROWS = 5
+_KINDS = ("leak", "no_leak")
+"""Findings on leaks that are worth a line: most cells are too short to judge."""
+
+
+class RangeVerdict:
+    """The verdict on a range. `str` is its text; a notebook shows it."""
+
+    def __init__(self, name: str, summary: RangeSummary) -> None:
+        """name: what the range is called: "In[3]"."""
+        self._name = name
+        self._summary = summary
+
+    def __str__(self) -> str:
+        return text_of(self._write)
+
+    def _repr_html_(self) -> str:
+        return html_of(self._write)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """In IPython on a terminal."""
+        printer.text(str(self).rstrip())
+
+    def _write(self, screen: Screen) -> None:
+        summary = self._summary
+        names = SiteNames(summary.working_directory)
+        write_incomplete(summary.integrity, IN_DIAGNOSIS, screen)
+        steps = f", {units.counted(summary.steps, 'step')}" if summary.steps else ""
+        facts = f"{units.duration(summary.seconds)}{steps}, {units.counted(summary.events, 'event')}"
+        trace = names.file(summary.trace)
+        screen.text(Text.assemble((self._name, "bold"), f"  {facts}: a part of {trace}"), hanging=2)
+        if not summary.devices:
+            screen.text("It allocated nothing.")
+        found = [oom_finding(one, names) for one in summary.refused]
+        if summary.leaks is not None:
+            found += [finding for finding in leak_findings(summary.leaks) if finding.kind in _KINDS]
+        write_findings(found, screen, names)
+        for device in summary.devices:
+            self._device(device, screen, names)
+
+    def _device(self, device: DeviceRange, screen: Screen, names: SiteNames) -> None:
+        screen.blank()
+        peak = dataclasses.replace(device.peak, since=None, until=None)  # the heading has said what the range is
+        write_position(peak, self._summary.begin_ns, screen)
+        write_table(peak.composition, "line", screen, names, _ROWS, peak.insides, {})
+        screen.blank()
+        begin, end = f"the beginning of {self._name}", "its end"
+        write_changes(Changes(peak.device, begin, end, "line", device.changes), screen, names, _ROWS)

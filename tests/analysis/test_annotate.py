@@ -1,0 +1,175 @@
+"""A source file with what its lines allocated: figures, which file is meant, and where its text comes from."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.errors import TraceError
+
+MODEL = """\
+import torch
+
+
+def leaf(size):
+    return torch.empty(size, dtype=torch.uint8)  # LEAF
+
+
+class Part:
+    # A comment.
+    # Another one.
+    # And a third.
+    # And a fourth.
+
+    def both(self, size):
+        first = leaf(size)  # FIRST
+        return first, leaf(size)  # SECOND
+
+    def descend(self, depth):
+        return self.descend(depth - 1) if depth else leaf(1000)  # DESCEND
+
+
+def nothing():
+    return 1
+"""
+PROGRAM = """
+import os, sys, torch, pytorch_alloctrace as alloctrace
+sys.path.insert(0, os.path.abspath("models"))
+import model
+
+with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+    kept = model.Part().both(4096)  # KEPT
+    alloctrace.mark("kept")
+    temporary = model.Part().both(1 << 20)  # TEMPORARY
+    del temporary
+    kept += (model.Part().descend(30),)
+    alloctrace.mark("descended")
+"""
+COLUMNS = ["allocations", "bytes", "peak_bytes", "net_bytes"]
+
+
+def line_of(marker: str, text: str = MODEL) -> int:
+    [line] = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"# {marker}")]
+    return line
+
+
+@pytest.fixture
+def folder(run_program, tmp_path: Path) -> Path:  # type: ignore[no-untyped-def]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/model.py").write_text(MODEL)
+    run_program(PROGRAM)
+    return tmp_path
+
+
+def figures(table: pd.DataFrame) -> dict[int, list[int]]:
+    """Those of the lines that have any."""
+    rows = table.set_index("line")[COLUMNS]
+    return {int(line): row.tolist() for line, row in rows[rows.any(axis=1)].iterrows()}
+
+
+def test_each_line_counts_what_it_called(folder: Path) -> None:
+    trace = alloctrace.load(folder / "t.alloctrace")
+    table = trace.annotate("model.py")
+    assert list(table.columns) == ["line", "source", *COLUMNS]
+    assert table["source"].tolist() == MODEL.splitlines(), "every line of the file"
+    large = 1 << 20
+    assert figures(table) == {
+        line_of("FIRST"): [2, 4096 + large, 4096 + large, 4096],
+        line_of("SECOND"): [2, 4096 + large, 4096 + large, 4096],
+        line_of("DESCEND"): [1, 1000, 0, 1000],  # once, though the line is on the stack 31 times
+        line_of("LEAF"): [5, 2 * (4096 + large) + 1000, 2 * (4096 + large), 2 * 4096 + 1000],
+    }
+    by_caller = figures(trace.annotate("program.py"))
+    assert by_caller[line_of("KEPT", PROGRAM)] == [2, 8192, 8192, 8192]
+    assert by_caller[line_of("TEMPORARY", PROGRAM)] == [2, 2 * large, 2 * large, 0]
+
+
+def test_a_range_has_what_was_allocated_in_it(folder: Path) -> None:
+    trace = alloctrace.load(folder / "t.alloctrace")
+    found = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
+    large = 1 << 20
+    assert found[line_of("FIRST")] == [1, large, 4096 + large, 0]
+    assert found[line_of("LEAF")] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
+    text = run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")
+    assert "from mark:kept to the end" in text and "change  line" in text and "+1000 B" in text
+
+
+def test_text_shows_the_lines_around(folder: Path) -> None:
+    text = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
+    lines = text.splitlines()
+    assert lines[0] == "LINES  models/model.py: memory of cpu"
+    shown = [line.split()[-1] for line in lines if line.endswith(":")]
+    assert [line.strip() for line in lines if "class Part" in line or "def both" in line] and shown
+    assert any(line.split()[:4] == ["2.01", "MiB", "2.01", "MiB"] and line.endswith("# LEAF") for line in lines)
+    assert sum(line.strip() == "..." for line in lines) == 1 and "Another" not in text
+    assert "def nothing" not in text and "The file" not in text
+    narrow = run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--width", "60")
+    assert max(map(len, narrow.splitlines())) == 60
+
+
+def test_data_has_a_row_a_line(folder: Path) -> None:
+    table = alloctrace.load(folder / "t.alloctrace").annotate("model.py")
+    rows = json.loads(run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--json"))
+    assert [row["line"] for row in rows] == table["line"].tolist()
+    read = pd.read_csv(io.StringIO(run_analyze(folder, "annotate", "model.py", "t.alloctrace", "--csv")))
+    pd.testing.assert_frame_equal(read[["line", *COLUMNS]], table[["line", *COLUMNS]])
+
+
+def test_a_file_that_changed_or_is_gone_shows_what_the_trace_has(folder: Path) -> None:
+    model = folder / "models/model.py"
+    before = figures(alloctrace.load(folder / "t.alloctrace").annotate("model.py"))
+    for text, said in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "is not here")):
+        model.unlink()
+        if text is not None:
+            model.write_text(text)
+        table = alloctrace.load(folder / "t.alloctrace").annotate("model.py")
+        assert figures(table) == before and sorted(table["line"]) == sorted(before)
+        assert table["source"].tolist() == [MODEL.splitlines()[line - 1] for line in table["line"]]
+        shown = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
+        assert said in shown and "only lines that the trace has" in shown
+    # Lines put in below what the trace knows do no harm; a pipe is not read.
+    model.write_text(MODEL + "\n# More.\n")
+    assert alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"].max() == MODEL.count("\n") + 2
+    model.unlink()
+    os.mkfifo(model)
+    assert sorted(alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"]) == sorted(before)
+
+
+def test_the_file_may_have_moved_with_the_trace(folder: Path) -> None:
+    (folder / "models").rename(folder / "elsewhere")
+    text = run_analyze(folder / "elsewhere", "annotate", "../t.alloctrace", "model.py")
+    assert "The file" not in text and "def both" in text
+
+
+def test_an_unknown_file_lists_those_there_are(folder: Path) -> None:
+    trace = alloctrace.load(folder / "t.alloctrace")
+    for name in ("other.py", "odel.py", ""):
+        with pytest.raises(TraceError, match=r"models/model\.py and program\.py$"):
+            trace.annotate(name)
+    for name in ("models/model.py", "./models/model.py", str(folder / "models/model.py")):
+        assert len(trace.annotate(name)) == MODEL.count("\n")
+    assert "has no file 'other.py'" in run_analyze(folder, "annotate", "t.alloctrace", "other.py", status=2)
+    assert "name a file: the trace has" in run_analyze(folder, "annotate", "t.alloctrace", status=2)
+    assert "one file" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "program.py", status=2)
+
+
+def test_two_files_of_one_name_are_told_apart_by_their_folders(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text("import torch\ndef make(): return torch.empty(10)\n")
+    run_program("""
+        import pytorch_alloctrace as alloctrace, one.model, two.model
+        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+            kept = one.model.make(), two.model.make(), two.model.make()
+    """)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    with pytest.raises(TraceError, match=r"2 files .model\.py.: say which, one/model\.py or two/model\.py"):
+        trace.annotate("model.py")
+    assert figures(trace.annotate("two/model.py"))[2][0] == 2

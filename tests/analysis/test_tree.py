@@ -1,0 +1,161 @@
+"""What is live by call, and in which frames stacks differ. The oracles are the frames of each live block."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from marked_programs import run_analyze
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.differing_frames import differing_frames
+from pytorch_alloctrace.analysis.usage.tree import DEEPEST, Call, Tree
+
+KIB = 1024
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+
+def leaf(size):
+    return torch.empty(size, dtype=torch.uint8)  # in leaf
+
+def two(size):
+    first = leaf(size)
+    return first, torch.empty(size, dtype=torch.uint8), leaf(size)
+
+def descend(depth, size):
+    if depth:
+        return torch.empty(size, dtype=torch.uint8), descend(depth - 1, size)
+    return leaf(size)
+
+def even(depth, size):
+    return odd(depth - 1, size)
+
+def odd(depth, size):
+    return even(depth - 1, size) if depth > 0 else leaf(size)
+
+def main():
+    kept = two(1024), two(4096)
+    kept += (descend(400, 16),)
+    kept += (even(3, 1 << 20),)
+    kept += (even(399, 1 << 16),)  # DEEP
+    kept += ([leaf(10) for _ in range(3)],)
+    alloctrace.mark("kept")
+    return kept
+
+with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+    alloctrace.mark("before")
+    kept = main()
+    del kept
+"""
+
+
+def line_with(text: str) -> int:
+    [line] = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line]
+    return line
+
+
+@pytest.fixture
+def trace(run_program, tmp_path: Path) -> alloctrace.Trace:  # type: ignore[no-untyped-def]
+    run_program(PROGRAM)
+    return alloctrace.load(tmp_path / "t.alloctrace")
+
+
+def below(call: Call, text: str) -> Call:
+    [found] = [one for one in call.calls if one.site.line == line_with(text)]
+    return found
+
+
+def test_each_call_has_what_it_called(trace: alloctrace.Trace) -> None:
+    tree = trace.tree("mark:kept")
+    held = 3 * KIB + 12 * KIB + 401 * 16 + KIB * KIB + 64 * KIB + 30
+    assert (tree.bytes, tree.blocks) == (held, 3 + 3 + 401 + 1 + 1 + 3)
+    [outermost] = tree.calls
+    assert (outermost.site.function, outermost.bytes, outermost.own_bytes) == ("<module>", held, 0)
+    assert {call.site.function for call in outermost.calls} == {"main"}
+    sizes = [call.bytes for call in outermost.calls]
+    assert len(sizes) == 5 and sizes == sorted(sizes, reverse=True)
+    two = below(outermost, "kept = two(1024)")
+    assert (two.bytes, two.own_bytes, two.blocks) == (15 * KIB, 0, 6), "two calls of one line are one"
+    assert sorted(call.bytes for call in two.calls) == [5 * KIB, 10 * KIB]
+    both = below(two, "return first")
+    assert (both.bytes, both.own_bytes, both.share) == (10 * KIB, 5 * KIB, pytest.approx(10 * KIB / held))
+    assert [call.site.function for call in both.calls] == ["leaf"] and both.calls[0].bytes == 5 * KIB
+    assert trace.tree("mark:before") == Tree(0, 0, ())
+    assert trace.peak().tree == trace.tree("peak")
+
+
+def test_recursion_is_shown_once(trace: alloctrace.Trace) -> None:
+    [main] = trace.tree("mark:kept").calls
+    descend = below(main, "descend(400")
+    assert (descend.bytes, descend.own_bytes) == (401 * 16, 0)
+    [again] = descend.calls
+    assert (again.bytes, again.own_bytes, again.blocks) == (401 * 16, 400 * 16, 401)
+    assert {call.site.function: call.bytes for call in again.calls} == {"descend": 16}
+
+
+def test_each_call_of_functions_that_call_each_other_is_shown(trace: alloctrace.Trace) -> None:
+    [main] = trace.tree("mark:kept").calls
+    even = below(main, "even(3,")
+    assert [call.site.function for call in even.chain[1:]] == ["even", "odd", "even", "odd", "leaf"]
+    assert {call.bytes for call in even.chain} == {KIB * KIB}
+    deep = below(main, "# DEEP")
+    assert len(deep.chain) == DEEPEST - 1
+    assert {call.bytes for call in deep.chain} == {64 * KIB} and deep.chain[-1].own_bytes == 64 * KIB
+
+
+def test_a_chain_of_calls_is_one_line(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    text = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept")
+    lines = text.splitlines()
+    chain = [f":{line_with(one)} in {name}" for one, name in (("return odd", "even"), ("else leaf", "odd"))] * 2
+    arrow = " → "
+    found = " ".join(text.replace("│", " ").split())
+    assert f":{line_with('even(3,')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
+    assert f"... {DEEPEST - 11} calls ..." in found, "of a long chain only the ends are shown"
+    assert all(len(line) <= 80 for line in lines)
+    assert any("more calls (--top 0 shows all)" in line for line in lines), "30 bytes of a megabyte"
+    assert "more call" not in run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")
+    plain = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", PYTHONIOENCODING="ascii")
+    assert plain.isascii() and "`- " in plain and " > " in plain
+
+
+def test_data_has_every_call(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    tree = trace.tree("mark:kept")
+    found = json.loads(run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--json"))
+    assert found["requested"] == tree.bytes
+    calls = [(call, found) for call, found in zip(tree.calls, found["calls"], strict=True)]
+    for call, data in calls:
+        assert (data["line"], data["function"], data["bytes"]) == (call.site.line, call.site.function, call.bytes)
+        assert data["stack_id"] == call.stack_id and trace.frames(call.stack_id)
+        calls += zip(call.calls, data["calls"], strict=True)
+    assert len(calls) == len(tree.table)
+    rows = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--csv").splitlines()
+    assert len(rows) == len(tree.table) + 1 and rows[0].startswith("depth,function,filename,line")
+    widest = json.loads(run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--json", "--top", "1"))
+    assert len(widest["calls"][0]["calls"]) == 1
+    said = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--by", "phase", status=2)
+    assert "--tree shows calls: not --by phase" in said
+
+
+def test_stacks_of_one_line_differ_in_what_is_shown(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run_program("""
+        import torch, pytorch_alloctrace as alloctrace
+        def make(size): return torch.empty(size, dtype=torch.uint8)
+        def first(): return make(3000)
+        def second(): return make(2000)
+        layer = torch.nn.Sequential(torch.nn.Linear(50, 60), torch.nn.GELU())
+        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+            kept = [first(), second(), torch.empty(500), layer(torch.zeros(20, 50))]
+            alloctrace.mark("kept")
+    """)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    stacks = trace.composition("mark:kept", by="stack")
+    differing = differing_frames(trace.stacks, stacks["stack_id"])
+    of_make = stacks.loc[stacks["function"] == "make", "stack_id"]
+    assert [[frame.function for frame in differing[stack]] for stack in of_make] == [["first"], ["second"]]
+    text = run_analyze(tmp_path, "peak", "t.alloctrace", "--by", "stack", "--at", "mark:kept")
+    assert text.count("def make(size): return torch.empty") == 1
+    assert "via program.py:4 in first" in text and "via program.py:5 in second" in text
+    assert "linear.py" in text and "activation.py" in text
+    whole = run_analyze(tmp_path, "peak", "t.alloctrace", "--by", "stack", "--at", "mark:kept", "--all-frames")
+    assert "via " not in whole

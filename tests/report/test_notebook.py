@@ -1,0 +1,175 @@
+"""What IPython and notebooks show: %%alloctrace, diagnose(), and the verdict as HTML, in a real shell."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import pytorch_alloctrace as alloctrace
+
+# Each cell is run as a user would; what it shows goes to shown.json.
+SHELL = r"""
+import json, re
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+shown = []
+for cell in {cells!r}:
+    with capture_output() as captured:
+        result = shell.run_cell(cell, store_history=True)
+    shown.append({{
+        "html": [output.data.get("text/html", "") for output in captured.outputs],
+        "plain": [output.data.get("text/plain", "") for output in captured.outputs],
+        "out": re.sub(r"\x1b\[[0-9;]*m", "", captured.stdout + captured.stderr),
+        "ok": result.success,
+    }})
+with open("shown.json", "w") as file:
+    json.dump(shown, file)
+"""
+LOAD = "%load_ext pytorch_alloctrace"
+TRAIN = """\
+%%alloctrace
+import torch
+kept = []
+for _ in range(3):
+    kept.append(torch.empty(5 << 20, dtype=torch.uint8))  # <b>&amp;</b>
+"""
+
+
+@pytest.fixture
+def run_cells(run_program, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Runs cells one after the other; returns what each shows."""
+
+    def run(*cells: str) -> list[dict[str, object]]:
+        run_program(SHELL.format(cells=list(cells)), timeout=300)
+        return json.loads((tmp_path / "shown.json").read_text())
+
+    return run
+
+
+def text_of(html: str) -> str:
+    """What the page shows, with all blanks as one."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
+
+
+def test_a_cell_is_recorded_and_judged(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    loaded, train, after = run_cells(LOAD, TRAIN, "import pytorch_alloctrace as a; print(a.is_enabled(), len(kept))")
+    assert loaded["ok"] and train["ok"] and after["out"] == "False 3\n"
+    [html] = train["html"]
+    text = text_of(html)
+    assert "PEAK cpu: 15.0 MiB in 3 blocks" in text
+    assert "In[2]:5" in text, "the line as the notebook numbers it"
+    assert "kept.append(torch.empty(5 << 20, dtype=torch.uint8)) # <b>&amp;</b>" in text, "escaped"
+    assert "<b>" not in html and "<script" not in html
+    [plain] = train["plain"]
+    assert "In[2]:5" in plain and "\x1b" not in plain, "what a terminal shows"
+    assert list(tmp_path.glob("*.alloctrace*")) == [], "nothing is left behind"
+
+
+def test_a_cell_that_fails_is_judged_all_the_same(run_cells) -> None:  # type: ignore[no-untyped-def]
+    failing = TRAIN + "raise ValueError('on purpose')\n"
+    _, train, refused = run_cells(LOAD, failing, "%%alloctrace nowhere/t.alloctrace\nran = True")
+    assert "ValueError: on purpose" in train["out"]
+    assert "15.0 MiB" in text_of(train["html"][0])
+    assert "UsageError" in refused["out"] and "Traceback" not in refused["out"] and refused["html"] == []
+
+
+def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\n"
+    before = "early = torch.empty(40 << 20, dtype=torch.uint8)\ndel early\nlast = torch.empty(1 << 20)"
+    _, _, train, wrong, again, nothing, whole, _ = run_cells(
+        start + before,
+        LOAD,
+        TRAIN,
+        "%%alloctrace other.alloctrace\nran = True",
+        "%%alloctrace\nkept.clear()",
+        "%%alloctrace\npass",
+        "diagnosis = a.diagnose(); print(diagnosis)\ndiagnosis",
+        "a.disable()",
+    )
+    text = text_of(train["html"][0])
+    assert text.startswith("In[3] ") and "a part of t.alloctrace" in text
+    assert "PEAK cpu: 19.0 MiB allocated" in text, "what was there before counts, what was freed does not"
+    assert "MORE cpu: +15.0 MiB (4.00 MiB to 19.0 MiB" in text
+    assert "from the beginning of In[3] to its end" in text
+    assert "already recording to" in wrong["out"] and wrong["html"] == []
+    assert "LESS cpu: -15.0 MiB" in text_of(again["html"][0])
+    assert "It allocated nothing." in text_of(nothing["html"][0])
+    assert "PEAK cpu: 40.0 MiB" in whole["out"] and "PEAK cpu: 40.0 MiB" in text_of(whole["html"][0])
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.whole and trace.marks()["name"].tolist() == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
+
+
+def test_a_cell_may_end_the_recording(run_cells) -> None:  # type: ignore[no-untyped-def]
+    start = "import torch, pytorch_alloctrace as a\na.enable('t.alloctrace', devices=('cpu',))"
+    _, _, ended, kept = run_cells(
+        start,
+        LOAD,
+        "%%alloctrace\nx = torch.empty(3 << 20, dtype=torch.uint8)\na.disable()",
+        "%%alloctrace kept.alloctrace\ny = torch.empty(2 << 20, dtype=torch.uint8)",
+    )
+    assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0])
+    assert "PEAK cpu: 2.00 MiB" in text_of(kept["html"][0])
+
+
+def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run_program("""
+        import torch, pytorch_alloctrace as alloctrace
+        leaked = []
+        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+            for number in range(60):
+                leaked.append(torch.empty(1 << 20, dtype=torch.uint8))  # "<script>"
+                alloctrace.step()
+    """)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    diagnosis = trace.diagnose()
+    html = trace._repr_html_()
+    assert html == diagnosis._repr_html_() and html.startswith("<pre style=")
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    text = text_of(html)
+    assert "LEAK program.py:6: +1.00 MiB per step" in text and "GROWTH" in text
+    assert str(diagnosis).startswith("program.py, torch") and "LEAK  program.py:6: +1.00 MiB per step" in str(diagnosis)
+    [leak] = diagnosis
+    assert isinstance(diagnosis, tuple) and leak.kind == "leak" and copy.copy(diagnosis) == diagnosis
+    shown = text_of(leak._repr_html_())
+    assert shown.startswith(f"LEAK {leak.title}") and leak.sentences[0] in shown and "GROWTH" not in shown
+
+
+def test_no_colour_is_lost_on_a_light_or_a_dark_page(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run_program("""
+        import torch, pytorch_alloctrace as alloctrace
+        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
+            kept = torch.empty(1000)
+    """)
+    html = alloctrace.load(tmp_path / "t.alloctrace")._repr_html_()
+    colours = set(re.findall(r"color: #([0-9a-f]{6})", html))
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert len(colours) > 2
+    for colour in colours:
+        on_white, on_dark = 1.05 / (luminance(colour) + 0.05), (luminance(colour) + 0.05) / (luminance("111111") + 0.05)
+        assert min(on_white, on_dark) >= 3.9, colour
+
+
+def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-untyped-def]
+    run_program("""
+        import sys, pytorch_alloctrace
+        pytorch_alloctrace.load_ipython_extension
+        assert not {"IPython", "pandas", "rich", "torch"} & set(sys.modules)
+        try:
+            pytorch_alloctrace.diagnose()
+        except pytorch_alloctrace.SessionError as error:
+            assert "nothing is recorded" in str(error)
+        else:
+            raise AssertionError
+    """)
