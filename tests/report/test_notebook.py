@@ -90,7 +90,7 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
         "%%alloctrace other.alloctrace\nran = True",
         "%%alloctrace\nkept.clear()",
         "%%alloctrace\npass",
-        "diagnosis = a.diagnose(); print(diagnosis)\ndiagnosis",
+        "diagnosis = a.diagnose(); print(diagnosis)\ndisplay(diagnosis)",
         "a.disable()",
     )
     text = text_of(train["html"][0])
