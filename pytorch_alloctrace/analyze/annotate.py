@@ -21,7 +21,7 @@ class Annotate(Verb):
     examples = (
         ("annotate run.alloctrace train.py", "what each line of train.py allocated"),
         ("annotate run.alloctrace train.py --since step:10 --until step:11", "the same for one step"),
-        ("annotate run.alloctrace models/block.py --csv > block.csv", "the same as a table"),
+        ("annotate run.alloctrace models/train.py --csv > train.csv", "the same as a table"),
     )
     traces = "TRACE FILE"
     if_cut = "What the lines allocated after the break is not in it, and a higher peak may have come after it."

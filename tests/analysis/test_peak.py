@@ -72,8 +72,8 @@ def test_the_tree_agrees_with_the_frames_of_each_block(traces: dict[str, alloctr
             for stack, size in live.groupby("stack_id")["nbytes"].sum().items():
                 path: list[tuple[str, int]] = []
                 while stack:
-                    if all_frames or trace.stacks.is_user[stack]:
-                        frame = trace.stacks.frame(stack)
+                    frame = trace.stacks.frame(stack)
+                    if trace.stacks.is_user[stack] or (all_frames and frame.filename):
                         path.insert(0, (frame.filename, frame.line))
                     stack = int(trace.stacks.parent[stack])
                 for length in range(1, len(path) + 1):

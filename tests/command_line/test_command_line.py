@@ -44,11 +44,12 @@ alloctrace.disable()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has the traces that the examples name."""
+    """Has the traces that the examples name, and the program that they do."""
     made = tmp_path_factory.mktemp("command_line")
-    (made / "program.py").write_text(PROGRAM_WITH_ALL)
+    (made / "models").mkdir()
+    (made / "models/train.py").write_text(PROGRAM_WITH_ALL)
     for name, size in (("run", 2), ("before", 2), ("after", 6)):
-        command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", str(size)])
+        command = with_cuda([sys.executable, "models/train.py", f"{name}.alloctrace", str(size)])
         run_python(made, command, check=True, timeout=120, environment={})
     return made
 
