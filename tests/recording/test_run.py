@@ -350,5 +350,5 @@ def test_forked_children(tmp_path: Path) -> None:
     children = traces(tmp_path)
     assert len(children) == 3, "two workers and one os.fork"
     assert all(str(trace.integrity).startswith("complete") for trace in children)
-    assert sum("__getitem__" in functions_that_allocated(trace) for trace in children) == 2
+    assert sum("Numbers.__getitem__" in functions_that_allocated(trace) for trace in children) == 2
     assert sum("allocate_in_child" in functions_that_allocated(trace) for trace in children) == 1
