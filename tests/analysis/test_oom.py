@@ -291,7 +291,7 @@ def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path:
         'alloctrace.enable("run.alloctrace", devices=("cuda",))\nrunpy.run_path("serve.py", run_name="__main__")\n'
     )
     assert run_cuda_program(record, memory="8GiB", check=False).returncode != 0
-    shown = re.findall(r"\$ python -m pytorch_alloctrace.analyze (.*)\n((?:(?:    .*)?\n)+)", text)
+    shown = re.findall(r"\$ alloctrace (.*)\n((?:(?:    .*)?\n)+)", text)
     assert len(shown) == 2
     for command, output in shown:
         assert without_times(run_analyze(tmp_path, *command.split())) == without_times(output), command
