@@ -344,8 +344,10 @@ class RecordedTrace:
 
     @functools.cached_property
     def known_devices(self) -> list[str]:
-        """`devices`, then those on which nothing was allocated: a request was refused there, or the driver reported."""
-        return [*dict.fromkeys([*self.devices, *self.replay.devices, *self._driver_memory["device"]])]
+        """`devices`, then those on which nothing was allocated: the program could use them, a request was refused
+        there, or the driver reported."""
+        names = [*self.devices, *self.replay.devices, *self._driver_memory["device"], *self.hardware["device"]]
+        return [*dict.fromkeys(names)]
 
     def named_device(self, device: str | None) -> str | None:
         """A device as `known_devices` has it; None: all. "cuda" stands for the only CUDA device. Raises TraceError for

@@ -205,7 +205,7 @@ def test_leaks_fail_above(folder: Path, limit: str, status: int, form: tuple[str
         (("diff", "run.alloctrace", "--in", "training#1", "--fail-above", "1MiB/step"), "no step ends between"),
         (("peak", "run.alloctrace", "--markdown"), "peak does not take --markdown: diagnose, leaks and diff do"),
         (("leaks", "run.alloctrace", "--markdown", "--json"), "not allowed with"),
-        (("peak", "run.alloctrace", "--device", "cuda"), "has no device 'cuda': it has cpu"),
+        (("peak", "run.alloctrace", "--device", "cuda"), "no device 'cuda' was recorded, only cpu"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
@@ -260,4 +260,4 @@ def test_cuda_is_a_device(tmp_path: Path, devices: int) -> None:
     if devices == 1:
         assert json.loads(run_analyze(tmp_path, *words))["device"] == "cuda:0"
     else:
-        assert "this verb shows one: cuda:0, cuda:1" in run_analyze(tmp_path, *words, status=2)
+        assert "'cuda' is 2 devices: name one of cuda:0, cuda:1" in run_analyze(tmp_path, *words, status=2)

@@ -176,7 +176,7 @@ def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
 @needs_cuda_build
 def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
     needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
-    needed |= {"range": ("step:3",), "named_device": ()}
+    needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
     members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
     asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
     assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}

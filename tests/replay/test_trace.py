@@ -112,7 +112,8 @@ def test_live_and_peak(trace: alloctrace.Trace) -> None:
     assert trace.live(at=trace.peak().seq - 1)["nbytes"].sum() == 64
     assert trace.live(at="mark:after the layer")["nbytes"].sum() == 64
     assert trace.sites(at="peak")["live_bytes"].sum() == 5064
-    assert trace.live(device="cuda:0").empty
+    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7' was recorded"):
+        trace.live(device="cuda:7")
 
 
 def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> None:

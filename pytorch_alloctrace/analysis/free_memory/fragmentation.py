@@ -25,6 +25,8 @@ _POOL_COLUMNS = (
     *("largest_free", "pieces", "external_fragmentation"),
 )
 _LARGEST = 1 << 62
+_BIRTHS = dict.fromkeys(("birth_seq", "age_ns", "step"), "Int64")
+"""Unknown for what is older than the recording."""
 _CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
 
 
@@ -204,8 +206,8 @@ def _nothing(device: str, at: int, settings: AllocatorSettings) -> Fragmentation
         segments=no_rows(_SEGMENT_COLUMNS),
         pools=no_rows(_POOL_COLUMNS),
         free_pieces=no_rows(_CLASS_COLUMNS),
-        pinners=no_rows(PINNER_COLUMNS, step="Int64"),
-        pinners_by_line=no_rows(LINE_COLUMNS, step="Int64"),
+        pinners=no_rows(PINNER_COLUMNS, **_BIRTHS),
+        pinners_by_line=no_rows(LINE_COLUMNS, **_BIRTHS),
         sizes=np.array([], dtype=np.int64),
         settings=settings,
     )
