@@ -86,7 +86,7 @@ class Trace(RecordedTrace):
         """
         from .analysis.usage.regions import region_table
 
-        return region_table(self, peaks=peaks, device=device)
+        return region_table(self, peaks=peaks, device=self.named_device(device))
 
     def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What the live memory consisted of at a position, the most bytes first. Bytes are requested bytes.

@@ -189,11 +189,11 @@ def test_function_and_top_level(folder: Path) -> None:
     trace, by_torch = load(folder, "function_scope"), reported_by_torch(folder, "function_scope")
     assert mib(by_torch, "allocated") == [16, 18, 22, 16, 18, 18, 18]
     [workspace] = [source for _, source in held(trace, "mark:before") if WORKSPACE in source]
-    assert held(trace, "mark:before")["", workspace] == 32
+    assert held(trace, "mark:before")[workspace, workspace] == 32
 
     def without_operands(mark: str) -> dict[tuple[str, str], float]:
         found = held(trace, f"mark:{mark}")
-        assert found.pop(("", workspace)) == 32
+        assert found.pop((workspace, workspace)) == 32
         [operands] = [site for site in found if site[1].startswith("q, k, v =")]
         assert found.pop(operands) == 12
         return found

@@ -25,7 +25,7 @@ _POOL_COLUMNS = (
     *("largest_free", "pieces", "external_fragmentation"),
 )
 _LARGEST = 1 << 62
-_BIRTHS = dict.fromkeys(("birth_seq", "age_ns", "step"), "Int64")
+_BIRTHS = dict.fromkeys(("birth_seq", "age_ns", "oldest_age_ns", "step"), "Int64")
 """Unknown for what is older than the recording."""
 _CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
 
