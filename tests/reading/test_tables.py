@@ -49,7 +49,8 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
     large = torch.empty(30_000_000, device="cuda")
     del kept[10:20], large
     alloctrace.mark("half")
-    refuse()
+    with alloctrace.region("refused"):
+        refuse()
 """
 SERIES_ONLY = {"name", "nbytes"}
 """A Series has these and a DataFrame does not: `table.nbytes` is the column. Only of a row that was made a Series is
@@ -92,6 +93,9 @@ def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "driver_memory", trace.driver_memory()
     yield "steps", trace.steps()
     yield "marks", trace.marks()
+    yield "regions", trace.regions()
+    yield "regions, with peaks", trace.regions(peaks=True)
+    yield "annotate", trace.annotate("program.py")
     yield "threads", trace.threads
     yield "hardware", trace.hardware
     leaks = trace.leaks()
@@ -134,6 +138,8 @@ def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator
     yield "driver_memory", trace.driver_memory()[:0]
     yield "steps", nothing.steps()
     yield "marks", nothing.marks()
+    yield "regions", nothing.regions()
+    yield "regions, with peaks", nothing.regions(peaks=True)
     yield "threads", nothing.threads
     yield "hardware", nothing.hardware
     yield "leaks", nothing.leaks()
@@ -149,7 +155,8 @@ def test_an_empty_table_has_the_dtypes_of_a_full_one(trace: alloctrace.Trace) ->
         assert table.empty, name
         assert (name, table.dtypes.astype(str).to_dict()) == (name, full[name])
         asked.add(re.split(r"\W", name)[0])
-    assert public_tables() - asked == set(), "a method that returns a table, and is asked here for none"
+    # A file of which the trace has no line is refused.
+    assert public_tables() - asked == {"annotate"}, "a method that returns a table, and is asked here for none"
 
 
 def public_tables() -> set[str]:
@@ -192,8 +199,9 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
     for verb in VERBS:
-        if verb.name != "verify":
-            traces = ("run.alloctrace", "--since", "step:3") if verb.name == "diff" else ("run.alloctrace",)
+        if verb.name not in ("verify", "finish"):
+            needed_words = {"diff": ("--since", "step:3"), "annotate": ("program.py",)}.get(verb.name, ())
+            traces = "run.alloctrace", *needed_words
             said = run_analyze(folder, verb.name, *traces, "--device", "cuda:7", status=2)
             assert said.count("\n") == 1 and "no device 'cuda:7' was recorded, only cuda:0, cpu" in said
             assert run_analyze(folder, verb.name, *traces, "--device", "cuda", "--json")
