@@ -139,7 +139,7 @@ def compare_stacks(
     """Frame by frame, innermost first, for events that are the same ones (compare_sequences)."""
     result = Comparison(name)
     frames_of = {
-        stack: tuple((frame.function, frame.filename, frame.line) for frame in trace.frames(stack))
+        stack: tuple((frame.function.rpartition(".")[2], frame.filename, frame.line) for frame in trace.frames(stack))
         for stack in ours["stack_id"].unique()
     }
     for device in sorted({*reported["device"]}):
