@@ -51,9 +51,10 @@ def replaced_code(inner: Inner, number: int) -> None:
     def function() -> None:
         inner()
 
-    function.__code__ = function.__code__.replace(
-        co_name=f"renamed_{number}", co_filename=f"<renamed {number}>", co_firstlineno=number + 1
-    )
+    names = {"co_name": f"renamed_{number}"}
+    if hasattr(function.__code__, "co_qualname"):  # from Python 3.11 on
+        names["co_qualname"] = f"replaced_code.<locals>.renamed_{number}"
+    function.__code__ = function.__code__.replace(**names, co_filename=f"<renamed {number}>", co_firstlineno=number + 1)
     function()
 
 
