@@ -150,7 +150,7 @@ def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDA
         age=age,
         reached=gone + int(old.sum()),
         died=gone,
-        last=np.floor(end - age),
+        last=float(np.ceil(end - age)) - 1 if lives.clock.whole else end - age,
         ever_died=max(made - len(rows), 0),
     )
     return _judge_births(lives, found, held)
