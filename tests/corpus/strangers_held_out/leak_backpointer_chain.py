@@ -48,7 +48,7 @@ class Translator:
     @torch.inference_mode()
     def translate(self, sentence, length, width=3):
         source = torch.tensor(sentence, device=self.device)
-        start = Hypothesis(None, 0, 0.0, self.embed(source).mean(0, keepdim=True))
+        start = Hypothesis(None, 0, 0.0, self.embed(source).mean(0, keepdim=True))  # LEAK
         beam = [start]
         for _ in range(length):
             candidates = [child for hypothesis in beam for child in self.expand(hypothesis, width)]

@@ -36,7 +36,7 @@ def main():
     device = sys.argv[1]
     torch.manual_seed(41)
     torch.set_num_threads(1)
-    vocabulary, batch, length = 800, 16, 24
+    vocabulary, batch, length = 800, 32, 24
     model = TinyLanguageModel(vocabulary).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     sampler = DifficultySampler()
