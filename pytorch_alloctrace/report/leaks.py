@@ -148,10 +148,11 @@ def _since(leak: Leak) -> str:
 
 
 def _rising_sentences(leak: Leak, when: str) -> list[str]:
+    now = f"{units.number(leak.blocks)} with {units.size(leak.bytes)} {when}"
     return [
         "Each block of this line is freed in time, but ever more are alive at once: "
-        f"{units.number(leak.blocks_at_onset)} early in the run, {units.number(leak.blocks)} with {units.size(leak.bytes)} {when}.",
-        f"{_certain(leak)}: more are made than are let go, all through the run.",
+        f"{units.number(leak.blocks_at_onset)} early in the run, {now}.",
+        f"{_certain(leak)}: more are made than let go of, all through the run.",
     ]
 
 

@@ -97,8 +97,8 @@ def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingS
     if clock.too_short:
         return ()
     # Where there are steps, at the end of one.
-    begun = WARMUP_SHARE * clock.length
-    begun = max(np.ceil(begun + WARMUP_SHARE), 1.0) - 1 if clock.whole else begun
+    steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
+    begun = steps - 1 if clock.whole else WARMUP_SHARE * clock.length
     warmup_end = int(np.interp(begun, clock.counts, clock.ends))
     before = trace.sites(warmup_end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}

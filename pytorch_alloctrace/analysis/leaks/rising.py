@@ -55,7 +55,11 @@ def find_rising(lives: Lives, function_of: Mapping[int, Hashable]) -> list[Risin
     for site in np.unique(lives.survivors.site).tolist():
         counts = _alive(lives, [site])[begin:]
         # One line of a function may take over what another has made: then their sum does not rise.
-        if _rises(counts) and _dies_early(lives, site, begin) and _rises(_alive(lives, lines.get(function_of.get(site), [site]))[begin:]):
+        if (
+            _rises(counts)
+            and _dies_early(lives, site, begin)
+            and _rises(_alive(lives, lines.get(function_of.get(site), [site]))[begin:])
+        ):
             found.append(Rising(site, counts, float(times[begin])))
     return found
 
