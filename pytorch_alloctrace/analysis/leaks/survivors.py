@@ -37,6 +37,11 @@ STILL_DYING = 0.1
 """Blocks still die if more than this share of those that reach an age does so later."""
 ALL_DIE = 0.5
 """And nearly all do, if it is more than this at any later age."""
+EARLY = 0.4
+"""If no old block of a line died after this share of the run,"""
+MORE = 1.5
+"""and it has kept this many times as many since, only what came since is judged. (A list that is cleared after each of
+two epochs is longest when the run ends.)"""
 SETUP = 0.02
 """What is born in this share of the run is set up there."""
 SHORTEST = 0.2
@@ -119,6 +124,20 @@ def judge_lines(lives: Lives) -> list[Judged]:
 
 
 def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
+    found = _judge_all(lives, site, rows, deaths)
+    old = deaths[lives.deaths.age[deaths] > max(lives.clock.length / OLD, 1.0)]
+    if found.fate not in (Fate.DIE, Fate.UNCLEAR) or not len(old):
+        return found
+    # What a line held first may have been let go of, all of it, before the leak began.
+    over = float((lives.deaths.birth[old] + lives.deaths.age[old]).max())
+    later = rows[lives.survivors.birth[rows] >= over]
+    if over > EARLY * lives.clock.length or len(later) < MORE * lives.deaths.blocks[old].sum():
+        return found
+    again = _judge_all(lives, site, later, deaths[lives.deaths.birth[deaths] >= over])
+    return again if again.fate is Fate.KEPT else found
+
+
+def _judge_all(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
     end = lives.clock.length
     ages = end - lives.survivors.birth[rows]
     died_at, died = lives.deaths.age[deaths], lives.deaths.blocks[deaths]
