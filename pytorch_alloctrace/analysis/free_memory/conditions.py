@@ -2,7 +2,8 @@
 
 Each condition has the bytes that are at stake. It is reported only if these are at least `SHARE` of what the device has
 reserved (of memory outside PyTorch: of the device) and at least `LEAST` bytes: torch takes memory in segments of 2 and
-20 MiB, so that every program has some of it.
+20 MiB, so that every program has some of it. Halves of the run are those of its time or of its allocations, whichever
+shows more: a program that first loads for half an hour is judged by what it does then.
 
     fragmentation  stranded bytes, at the last position at which there are as many as in half of the run: every program
                    strands some for a short time within a step. Its line is the one that pins the most (`pinning`)
@@ -30,11 +31,14 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
+from ..work import Work
 from .fragmentation import fragmentation_at
 
 SHARE = 0.2
 LEAST = 64 << 20
 LEAST_OUTSIDE = 1 << 30
+HALF, QUARTER = 0.5, 0.25
+"""Of the run, in allocations."""
 CHURN = 3.0
 """The memory must go back and forth at least this many times in half a run."""
 _POINTS = 2000
@@ -68,6 +72,8 @@ def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     table = trace.timeline(_POINTS, device=device)
     if not len(table) or table["reserved_max"].isna().all():
         return ()
+    # The share of the device's work that was done by the end of each interval.
+    table["done"] = Work(trace, device).share(np.maximum.accumulate(_integers(table["seq"])))
     found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
     found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
     return tuple(sorted(found, key=lambda condition: -condition.bytes))
@@ -80,7 +86,8 @@ def _is_notable(amount: int, of: int) -> bool:
 def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
     used = _integers(table["reserved_max"]) > 0
     lowest = _integers(table["stranded_min"])
-    usual = int(np.median(lowest[used])) if used.any() else 0
+    work = np.diff(table["done"].to_numpy(np.float64), prepend=0.0)
+    usual = max(_median(lowest[used], weights[used]) for weights in (work, np.ones(len(work)))) if used.any() else 0
     if usual < LEAST:
         return
     at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
@@ -102,11 +109,13 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
 
 def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
     lowest = _integers(table["releasable_min"])
-    unused, reserved = int(lowest[len(lowest) // 2 :].min()), int(table["reserved"].iloc[-1])
+    done = table["done"].to_numpy(np.float64)
+    unused = max(int(lowest[done >= HALF].min()), int(lowest[len(lowest) // 2 :].min()))
+    reserved = int(table["reserved"].iloc[-1])
     if not _is_notable(unused, reserved):
         return
     last_needed = int(np.flatnonzero(lowest < unused).max(initial=0))
-    was_warmup = last_needed < len(lowest) // 4
+    was_warmup = bool(done[last_needed] < QUARTER)
     when = _seconds(trace, int(table["time_ns"].iloc[last_needed]))
     yield Condition("cache", device, unused, reserved, when, figures={"is_warmup": int(was_warmup)})
 
@@ -133,7 +142,7 @@ def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
 
 
 def _churn(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
-    half = table.iloc[len(table) // 2 :]
+    half = table[table["done"] >= HALF]
     before = np.concatenate([[int(half["reserved"].iloc[0])], _integers(half["reserved"])[:-1]])
     taken = int((_integers(half["reserved_max"]) - np.minimum(_integers(half["reserved_min"]), before)).sum())
     reserved = int(half["reserved_max"].max())
@@ -182,6 +191,13 @@ def _by_site(
         site_bytes=int(by_line[largest]),
         figures=figures or {},
     )
+
+
+def _median(values: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> int:
+    """The value that half of the weight lies up to."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    return int(values[order][np.searchsorted(below, below[-1] / 2)])
 
 
 def _integers(column: pd.Series[int]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,6 @@ allocations   a thousandth of those on the device
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from ...errors import PositionError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame
+from ..work import Work
 
 LEAST_STEPS = 7
 """Fewer steps prove nothing: three births in a row, after the first step, are not yet a habit."""
@@ -101,7 +101,7 @@ class Clocks:
     def __init__(self, trace: RecordedTrace, device: str) -> None:
         self._trace = trace
         self._device = device
-        self.lives = trace.replay.long_lives(device)
+        self._work = Work(trace, device)
         self._steps = trace.steps(device=device)["seq"].to_numpy(np.int64)
 
     def within(self, within: Range) -> Clock:
@@ -114,9 +114,9 @@ class Clocks:
         return Clock.of_steps(self._steps[: last + 1], int(first))
 
     def __iter__(self) -> Iterator[Clock]:
-        end = self.lives.last_allocation
+        end = self._work.last
         last_step = int(self._steps[-1]) if len(self._steps) else -1
-        rest = 1 - self._share(last_step) if len(self._steps) else 1.0
+        rest = 1 - float(self._work.share(last_step))
         if len(self._steps) >= LEAST_STEPS:
             yield Clock.of_steps(self._steps)
             if rest >= REST:
@@ -125,24 +125,8 @@ class Clocks:
         clock = self._without_steps(0, end)
         yield Clock.of_steps(self._steps) if len(self._steps) and clock.loop is None else clock
 
-    def _share(self, event: int) -> float:
-        """The share of the device's allocations up to an event."""
-        return float(self._ordinals(np.array([event]))[0]) / max(self.lives.allocations, 1)
-
-    def _ordinals(self, events: Numbers) -> Times:
-        """How many allocations there were up to each event."""
-        begins, counts = self._cells
-        return np.interp(events.astype(np.float64), begins, counts)
-
-    @functools.cached_property
-    def _cells(self) -> tuple[Times, Times]:
-        """Events, and the allocations before each."""
-        begins = self.lives.begins.astype(np.float64)
-        counts = np.arange(len(begins), dtype=np.float64) * self.lives.cell_length
-        return np.append(begins, self.lives.last_allocation), np.append(counts, self.lives.allocations)
-
     def _without_steps(self, begin: int, end: int) -> Clock:
-        first, last = self._ordinals(np.array([begin, end]))
+        first, last = self._work.allocations([begin, end]).tolist()
         if last - first < LEAST_ALLOCATIONS:
             return Clock("second", begin, end, np.zeros(0), np.zeros(0), False)
         loop = self._outermost_loop(begin, end)
@@ -158,14 +142,14 @@ class Clocks:
                 whole=True,
                 loop=self._trace.stacks.frame(loop.function),
             )
-        events, counts = self._cells
+        events, counts = self._work.events, self._work.counts
         inside = (events > begin) & (events < end)
         ends = np.concatenate([[begin], events[inside], [max(end, begin + 1)]])
         ordinals = np.concatenate([[first], counts[inside], [last]])
         return Clock("second", begin, end, ends, (ordinals - first) * PARTS / (last - first), False)
 
     def _outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
-        first, last = self._ordinals(np.array([begin, end]))
+        first, last = self._work.allocations([begin, end]).tolist()
         stacks, found = self._trace.stacks, []
         for loop in self._trace.replay.loops:
             if loop.rounds < LEAST_ROUNDS or not stacks.is_user[loop.function]:
@@ -173,7 +157,7 @@ class Clocks:
             begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)]
             if len(begins) * loop.stride < LEAST_ROUNDS:
                 continue
-            ordinals = self._ordinals(begins)
+            ordinals = self._work.allocations(begins)
             gaps = np.diff(np.append(ordinals, last))
             if last - ordinals[0] >= COVERED * (last - first) and gaps.max() <= WIDEST_ROUND * (last - first):
                 found.append(loop)

@@ -1,0 +1,35 @@
+"""How much of a device's work lies before an event: counted in allocations, since time on the clock passes whether a
+program works, loads or waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..reading.recorded import RecordedTrace
+
+
+class Work:
+    """The allocations of one device, of a trace that has the device. Exact at some 256 events, between them taken as
+    even (see csrc/core/replay/long_lives.h)."""
+
+    def __init__(self, trace: RecordedTrace, device: str) -> None:
+        lives = trace.replay.long_lives(device)
+        begins = lives.begins.astype(np.float64)
+        self.total = lives.allocations
+        """All of them."""
+        self.last = lives.last_allocation
+        """The event of the last."""
+        self.events = np.append(begins, lives.last_allocation)
+        """Events, rising, and"""
+        self.counts = np.append(np.arange(len(begins), dtype=np.float64) * lives.cell_length, lives.allocations)
+        """how many allocations there were up to each."""
+
+    def allocations(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """How many there were up to each event."""
+        counts: npt.NDArray[np.float64] = np.interp(np.asarray(events, np.float64), self.events, self.counts)
+        return counts
+
+    def share(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The same, as a share of all."""
+        return self.allocations(events) / max(self.total, 1)
