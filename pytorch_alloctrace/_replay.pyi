@@ -144,11 +144,15 @@ class LongLives:
 
     begins: npt.NDArray[Any]
     """The event with which each cell begins."""
+    begins_ns: npt.NDArray[Any]
+    """Its time (ns since 1970)."""
     cell_length: int
     """Allocations in each cell, but in the last."""
     allocations: int
     last_allocation: int
     """Number of the event."""
+    last_ns: int
+    """Its time."""
     deaths: Columns
     """stack_id, born, died (cells), blocks, allocated (bytes)."""
 

@@ -24,6 +24,8 @@ class Work:
         """Events, rising, and"""
         self.counts = np.append(np.arange(len(begins), dtype=np.float64) * lives.cell_length, lives.allocations)
         """how many allocations there were up to each."""
+        self._trace_begin = trace.begin_ns
+        self._times = np.append(lives.begins_ns, lives.last_ns) - trace.begin_ns
 
     def allocations(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """How many there were up to each event."""
@@ -33,3 +35,8 @@ class Work:
     def share(self, events: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The same, as a share of all."""
         return self.allocations(events) / max(self.total, 1)
+
+    def share_until(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The share of all that there was up to each time (ns since 1970)."""
+        counts: npt.NDArray[np.float64] = np.interp(times_ns - self._trace_begin, self._times, self.counts)
+        return counts / max(self.total, 1)

@@ -63,6 +63,18 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
   }
   begin_ns_ = static_cast<std::int64_t>(first_anchor_.wall_ns);
   end_ns_ = first_anchor_.wall_ns + (last_anchor_.monotonic_ns - first_anchor_.monotonic_ns);
+  extend_to_spool();
+}
+
+// The events that a killed recording left in its spool are later than the last time that was written.
+void TraceReader::extend_to_spool() {
+  constexpr std::int64_t kLatest = std::int64_t{86400} * 1'000'000'000;  // later by a day is damage
+  const std::int64_t written = end_ns_;
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.spool_run == SIZE_MAX || chunk.event_count == 0) continue;
+    const std::int64_t last = clock_of(chunk).wall_ns(spool_->runs[chunk.spool_run].events.back().time);
+    if (last > end_ns_ && last - written < kLatest) end_ns_ = last;
+  }
 }
 
 void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block) {

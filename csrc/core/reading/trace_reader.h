@@ -114,6 +114,7 @@ class TraceReader {
   void take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
   void add_chunk(const Chunk& chunk);
   void take_spool();
+  void extend_to_spool();
   void note_clock(const ClockAnchor& anchor);
   void note_counters(const Counters& counters);
 

@@ -5,10 +5,11 @@
 
 namespace alloctrace {
 
-void LongLives::begin_cell(std::uint64_t sequence) {
+void LongLives::begin_cell(std::uint64_t sequence, std::int64_t time_ns) {
   if (!begins_.empty()) close_cell();
   if (begins_.size() == kCells) halve();
   begins_.push_back(sequence);
+  begins_ns_.push_back(time_ns);
   cell_begin_ = sequence;
   in_cell_ = 0;
 }
@@ -30,8 +31,12 @@ void LongLives::close_cell() {
 
 // Two cells become one; a block that was born and died in the same one has not lived long any more.
 void LongLives::halve() {
-  for (std::size_t cell = 0; cell < kCells / 2; ++cell) begins_[cell] = begins_[2 * cell];
+  for (std::size_t cell = 0; cell < kCells / 2; ++cell) {
+    begins_[cell] = begins_[2 * cell];
+    begins_ns_[cell] = begins_ns_[2 * cell];
+  }
   begins_.resize(kCells / 2);
+  begins_ns_.resize(kCells / 2);
   cell_length_ *= 2;
   for (Deaths& death : deaths_) {
     death.born /= 2;

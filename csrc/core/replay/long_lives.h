@@ -30,10 +30,11 @@ class LongLives {
     std::uint64_t blocks = 0, bytes = 0;
   };
 
-  void allocated(std::uint64_t sequence) {
-    if (in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence);
+  void allocated(std::uint64_t sequence, std::int64_t time_ns) {
+    if (in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence, time_ns);
     ++in_cell_;
     last_allocation_ = sequence;
+    last_ns_ = time_ns;
   }
   void ended(const EndedLife& life, std::uint64_t sequence) {
     if (life.birth < cell_begin_) open_.push_back({life, sequence});
@@ -43,10 +44,13 @@ class LongLives {
 
   // The event with which each cell begins.
   const std::vector<std::uint64_t>& begins() const { return begins_; }
+  // Its time (wall clock).
+  const std::vector<std::int64_t>& begins_ns() const { return begins_ns_; }
   // Ordered by stack, birth and death.
   const std::vector<Deaths>& deaths() const { return deaths_; }
   // The sequence number of the last allocation; 0: there was none.
   std::uint64_t last_allocation() const { return last_allocation_; }
+  std::int64_t last_ns() const { return last_ns_; }
   std::uint64_t allocations() const { return cell_length_ * (begins_.empty() ? 0 : begins_.size() - 1) + in_cell_; }
   std::uint64_t cell_length() const { return cell_length_; }
 
@@ -56,13 +60,15 @@ class LongLives {
     std::uint64_t sequence;
   };
 
-  void begin_cell(std::uint64_t sequence);
+  void begin_cell(std::uint64_t sequence, std::int64_t time_ns);
   void close_cell();
   void halve();
   void compact();
   std::uint16_t cell_of(std::uint64_t sequence) const;
 
   std::vector<std::uint64_t> begins_;
+  std::vector<std::int64_t> begins_ns_;
+  std::int64_t last_ns_ = 0;
   std::uint64_t cell_begin_ = 0, cell_length_ = 1, in_cell_ = 0, last_allocation_ = 0;
   std::vector<OpenDeath> open_;  // in the cell that has not ended
   std::vector<Deaths> deaths_;

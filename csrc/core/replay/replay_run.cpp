@@ -40,7 +40,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     DeviceMemory& memory = cursor.replay().devices()[device];
     timelines_[device].note(memory, interval, sequence, time_ns);
     if (event.kind == EventKind::kAlloc) {
-      long_lives_[device].allocated(sequence);
+      long_lives_[device].allocated(sequence, time_ns);
       loops_.take(event, sequence);
     } else if (memory.ended().birth != UINT64_MAX) {
       long_lives_[device].ended(memory.ended(), sequence);

@@ -223,6 +223,11 @@ void define_evidence(py::module_& module) {
       .def_property_readonly(
           "begins",
           [](const LongLives& lives) { return integers(lives.begins(), [](std::uint64_t begin) { return begin; }); })
+      .def_property_readonly("begins_ns",
+                             [](const LongLives& lives) {
+                               return integers(lives.begins_ns(), [](std::int64_t time_ns) { return time_ns; });
+                             })
+      .def_property_readonly("last_ns", &LongLives::last_ns)
       .def_property_readonly("cell_length", &LongLives::cell_length)
       .def_property_readonly("allocations", &LongLives::allocations)
       .def_property_readonly("last_allocation", &LongLives::last_allocation)

@@ -73,7 +73,8 @@ def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     if not len(table) or table["reserved_max"].isna().all():
         return ()
     # The share of the device's work that was done by the end of each interval.
-    table["done"] = Work(trace, device).share(np.maximum.accumulate(_integers(table["seq"])))
+    ends = np.append(table["time_ns"].to_numpy(np.int64)[1:], trace.end_ns)
+    table["done"] = Work(trace, device).share_until(ends)
     found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
     found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
     return tuple(sorted(found, key=lambda condition: -condition.bytes))
@@ -110,7 +111,7 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
 def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
     lowest = _integers(table["releasable_min"])
     done = table["done"].to_numpy(np.float64)
-    unused = max(int(lowest[done >= HALF].min()), int(lowest[len(lowest) // 2 :].min()))
+    unused = max(int(half.min()) if len(half) else 0 for half in (lowest[done >= HALF], lowest[len(lowest) // 2 :]))
     reserved = int(table["reserved"].iloc[-1])
     if not _is_notable(unused, reserved):
         return
@@ -143,6 +144,8 @@ def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
 
 def _churn(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:
     half = table[table["done"] >= HALF]
+    if half.empty:
+        return
     before = np.concatenate([[int(half["reserved"].iloc[0])], _integers(half["reserved"])[:-1]])
     taken = int((_integers(half["reserved_max"]) - np.minimum(_integers(half["reserved_min"]), before)).sum())
     reserved = int(half["reserved_max"].max())
