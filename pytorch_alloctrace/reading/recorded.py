@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -485,6 +486,23 @@ class RecordedTrace:
             begin, end = "the beginning" if since is None else since, "the end" if until is None else until
             raise PositionError(f"nothing happened between {begin} and {end}: the first must come before the second")
         return within
+
+    def ranges(
+        self, pairs: Sequence[tuple[Position | None, Position | None]], *, device: str | None = None
+    ) -> list[Range]:
+        """The same for several pairs of since and until; of several, those in which nothing happened are left out.
+
+        Raises PositionError if that is all of them.
+        """
+        if len(pairs) == 1:
+            return [self.range(*pairs[0], device=device)]
+        found = []
+        for since, until in pairs:
+            with contextlib.suppress(PositionError):
+                found.append(self.range(since, until, device=device))
+        if not found:
+            raise PositionError(f"nothing happened in any of these {len(pairs):,} ranges")
+        return found
 
     def range_of(self, region: Region) -> Range:
         """The events of a region, from after its beginning up to and including its end."""
