@@ -28,6 +28,7 @@ _STATUSES = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnsw
 
 class Leaks(Verb):
     name = "leaks"
+    working = "judging"
     summary = "what leaks, how fast, and the line to look at"
     description = (
         "Shows the lines whose blocks are allocated again and again and never freed, and the buffers that are replaced "

@@ -124,6 +124,9 @@ class Verb(ABC):
     traces: ClassVar[str] = "TRACE"
     """What it reads, as the usage names it."""
 
+    working: ClassVar[str] = "adding up"
+    """What it does with a trace that was replayed, as the progress bar says."""
+
     reads_events: ClassVar[bool] = True
     """Whether it is given the traces, opened; else it has their paths alone."""
 
