@@ -106,6 +106,29 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
     assert trace.integrity.whole and trace.marks()["name"].tolist() == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
 
 
+def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\nkept = []"
+    cell = """\
+%%alloctrace
+def grow():
+    kept.append(torch.empty(5 << 20, dtype=torch.uint8))
+    a.step()
+for _ in range(20):
+    grow()
+"""
+    _, _, grown, _, _ = run_cells(start, LOAD, cell, cell.replace("%%alloctrace", "%%time"), "a.disable()")
+    text = text_of(grown["html"][0])
+    assert "LEAK In[3]:3" in text and "Called from: In[3]:6 grow()" in text and "run_cell_magic" not in text
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert "run_cell_magic" not in str(trace.diagnose())
+    callers = trace.tree("end", device="cpu").table
+    assert not callers["source"].fillna("").str.contains("run_cell_magic").any()
+    assert callers[callers["function"] == "grow"]["bytes"].sum() == 2 * 20 * (5 << 20)
+    # It is there in whole stacks.
+    magic = [frame for stack in trace.live()["stack_id"].unique() for frame in trace.frames(stack)]
+    assert any("run_cell_magic" in (frame.source or "") for frame in magic)
+
+
 def test_a_cell_may_end_the_recording(run_cells) -> None:  # type: ignore[no-untyped-def]
     start = "import torch, pytorch_alloctrace as a\na.enable('t.alloctrace', devices=('cpu',))"
     _, _, ended, kept = run_cells(
