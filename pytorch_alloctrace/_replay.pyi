@@ -139,6 +139,32 @@ class DeviceTimeline:
     reserved_peak: Peak
     columns: Columns
 
+class LongLives:
+    """Which blocks of a device lived long: see csrc/core/replay/long_lives.h."""
+
+    begins: npt.NDArray[Any]
+    """The event with which each cell begins."""
+    cell_length: int
+    """Allocations in each cell, but in the last."""
+    allocations: int
+    last_allocation: int
+    """Number of the event."""
+    deaths: Columns
+    """stack_id, born, died (cells), blocks, allocated (bytes)."""
+
+class Loop:
+    """A function that begins again and again under the same calls: see csrc/core/replay/loops.h."""
+
+    caller: int
+    """The stack that calls it; 0: it is the outermost."""
+    function: int
+    """A stack that ends in it."""
+    depth: int
+    rounds: int
+    stride: int
+    begins: npt.NDArray[Any]
+    """The event with which each `stride`-th round begins."""
+
 class Disagreement:
     seq: int
     device: int
@@ -177,4 +203,7 @@ class Replay:
     def events(self, first: int, end: int = ..., kinds: Sequence[int] = ()) -> EventStream: ...
     def sequence_after(self, time_ns: int) -> int: ...
     def timelines(self) -> list[DeviceTimeline]: ...
+    def long_lives(self) -> list[LongLives]:
+        """By device, in the order of `timelines`."""
+    def loops(self) -> list[Loop]: ...
     def samples(self) -> Columns: ...

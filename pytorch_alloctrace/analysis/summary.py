@@ -121,7 +121,7 @@ class Summary:
     @property
     def leaks_are_known(self) -> bool:
         """Whether the whole trace could be read and judged. A small device need not be judged."""
-        unjudged = any(not device.leaks.judged and not self.is_small(device) for device in self.devices)
+        unjudged = any(not device.leaks.decided and not self.is_small(device) for device in self.devices)
         return bool(self.devices) and self.integrity.whole and not unjudged
 
 

@@ -333,6 +333,7 @@ class RecordedTrace:
         Raises PositionError for a position, TraceError for a device that the trace does not have.
         """
         blocks = self.replay.live(self.first_event_after(at, device), self.named_device(device))
+        del blocks["allocated"]  # `blocks` has it
         blocks["node_type"] = self._node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         blocks = blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))

@@ -5,6 +5,7 @@ csrc/core/replay computes it, from the events alone; what is here names devices 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ SEGMENT_COLUMNS = (
 _MADE = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
 """For a block in use: what made it, and when. `older`: it was there before the recording, which began at its birth."""
 BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns", "older")
-LIVE_COLUMNS = ("address", "nbytes", "device", *_MADE, "older")
+LIVE_COLUMNS = ("address", "nbytes", "allocated", "device", *_MADE, "older")
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; the timeline has the value of each at an interval's end, and the lowest and highest within it."""
 
@@ -121,6 +122,7 @@ class Replay:
             device_name(timeline.device_type, timeline.device_index): timeline for timeline in self._run.timelines()
         }
         self._names = list(self.devices)
+        self._long_lives = self._run.long_lives()
         self.positions = self._run.positions
         """Each step's end, mark, region's begin and end."""
         self.refusals = self._run.refusals
@@ -129,6 +131,15 @@ class Replay:
         """How many events there are of each kind."""
         self.unmatched_frees = self._run.unmatched_frees
         self.missed_frees = self._run.missed_frees
+
+    def long_lives(self, device: str) -> _replay.LongLives:
+        """Which blocks of a device lived long, by stack."""
+        return self._long_lives[self._names.index(device)]
+
+    @functools.cached_property
+    def loops(self) -> list[_replay.Loop]:
+        """The functions that begin again and again under the same calls."""
+        return self._run.loops()
 
     @property
     def used_devices(self) -> list[str]:

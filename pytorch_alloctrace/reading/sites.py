@@ -194,6 +194,14 @@ class StackIndex:
             stack_id = int(self.parent[stack_id])
         return found
 
+    def has_frames(self, stack_id: int) -> bool:
+        """Whether it is a stack of Python, not what stands for one."""
+        return 0 < stack_id < self._with_frames
+
+    def call(self, stack_id: int) -> tuple[int, int, int]:
+        """What the innermost frames of all stacks have in common that are of one function under the same calls."""
+        return int(self.parent[stack_id]), int(self._filename[stack_id]), int(self._name[stack_id])
+
     def representative(self, stack_id: int) -> int:
         """The frame that stands for a stack: its site, else its innermost frame."""
         return int(self.site[stack_id]) or stack_id

@@ -17,8 +17,10 @@ _STYLES = {
     "incomplete": (LABEL, "bold yellow"),
     "oom": ("OUT OF MEMORY", "bold red"),
     "leak": ("LEAK", "bold red"),
+    "growth": ("GROWTH", "bold red"),
     "minor_leak": ("NOTE", "dim"),
     "no_leak": ("OK", "bold green"),
+    "undecided": ("NOT DECIDED", "bold yellow"),
     "not_judged": ("NOTE", "bold yellow"),
     "fragmentation": ("FRAGMENTED", "bold yellow"),
     "cache": ("UNUSED CACHE", "bold yellow"),
@@ -36,7 +38,7 @@ class Finding:
     """One statement about the trace. Bytes are requested bytes."""
 
     kind: str
-    """"incomplete", "oom", "leak", "minor_leak", "no_leak", "not_judged", or the kind of a condition: see
+    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "undecided", "not_judged", or the kind of a condition: see
     `analysis.free_memory.conditions`."""
     title: str
     """One line without a full stop."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, Leak
+from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
+from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, RISING, Leak, LeakVerdict
 from ..analysis.leaks.limit import Exceeded
 from ..analysis.limit import GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
@@ -28,14 +29,16 @@ _CALLERS = 3
 
 def leak_findings(summary: Summary) -> tuple[Finding, ...]:
     """The findings on leaks, the most pressing first: the leaks that matter, or that there are none; what could not be
-    judged; last the minor leaks. None only if nothing was allocated."""
+    decided or judged; last the minor leaks. None only if nothing was allocated."""
     names = SiteNames(summary.program.working_directory)
     leaks = sorted(
         (leak for device in summary.devices for leak in device.leaks.leaks), key=lambda one: one.weight, reverse=True
     )
     found = [_leak(leak, summary, names) for leak in leaks if not leak.minor]
-    unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
     judged = [device for device in summary.devices if device.leaks.judged]
+    undecided = [device for device in judged if not device.leaks.decided]
+    unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
+    found += [_undecided(device, summary, names) for device in undecided]
     if not found and judged:
         found.append(_no_leak(judged, summary))
     if unjudged:
@@ -57,7 +60,7 @@ def confidence_word(confidence: float) -> str:
 def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     device = f" on {leak.device}" if len(summary.devices) > 1 else ""
     return Finding(
-        kind="leak",
+        kind="growth" if leak.kind == RISING else "leak",
         title=f"{names.site(leak.line)}: {units.rate(leak.rate, leak.unit)}{device}",
         device=leak.device,
         bytes=leak.bytes,
@@ -90,18 +93,14 @@ def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
 
 def _sentences(leak: Leak, summary: Summary) -> list[str]:
     kept_at_end = leak.bytes_at_end >= leak.bytes // 2
-    when = "at the end" if kept_at_end else "when the last step ended"
-    growing = leak.kind == GROWING
-    sentences = [_growing_sentence(leak, when) if growing else _surviving_sentence(leak, when)]
-    sentences.append(
-        f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}): "
-        f"{'it grew in' if growing else 'blocks survived from'} {leak.windows_with_survivors} of "
-        f"{leak.windows_judged} windows of the run."
-    )
+    when = "at the end" if kept_at_end else f"{_judged_when(leak)}"
+    worded = {GROWING: _growing_sentences, RISING: _rising_sentences}.get(leak.kind, _surviving_sentences)
+    sentences = worded(leak, when)
     if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
-        sentences.append("It was freed after the last step, when whatever held it went away.")
+        last = "the last step" if leak.unit == "step" else "its last work"
+        sentences.append(f"It was freed after {last}, when whatever held it went away: while the program ran, it grew.")
     if leak.line.is_workspace:
         sentences.append(
             "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: use the same threads "
@@ -112,12 +111,55 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     return sentences
 
 
-def _surviving_sentence(leak: Leak, when: str) -> str:
-    period = "steps" if leak.unit == "step" else "windows of time"
-    return (
-        f"{units.number(leak.units_with_survivors)} of the {units.number(leak.units_judged)} {period} judged left "
-        f"blocks behind: {units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}, still live {when}."
-    )
+def _judged_when(leak: Leak) -> str:
+    return "when the last step ended" if leak.unit == "step" else "at the last allocation"
+
+
+def _certain(leak: Leak) -> str:
+    return f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)})"
+
+
+def _surviving_sentences(leak: Leak, when: str) -> list[str]:
+    kept = f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}, still live {when}"
+    if leak.unit == "second":
+        left = f"Blocks were left behind all through the run: {kept}."
+    else:
+        left = (
+            f"{units.number(leak.units_with_survivors)} of {units.counted(leak.units_judged, leak.unit)} left blocks "
+            f"behind{_since(leak)}: {kept}."
+        )
+    age = units.duration(leak.age) if leak.unit == "second" else units.counted(round(leak.age), leak.unit)
+    died = "none has died since" if leak.died == 0 else f"only {units.number(leak.died)} died later"
+    if leak.never_died:
+        basis = (
+            f"no block of this line was ever freed, so it may also be a buffer of more than {leak.reached:,} blocks that "
+            "is not full yet"
+        )
+    elif leak.reached == 1:
+        basis = f"the block that reached the age of {age} has not died since"
+    else:
+        basis = f"of the {units.number(leak.reached)} blocks that reached the age of {age}, {died}"
+    return [left, f"{_certain(leak)}: {basis}."]
+
+
+def _since(leak: Leak) -> str:
+    """From when on, if it did not begin with the run."""
+    return f" from {leak.unit} {round(leak.onset):,} on" if leak.onset > leak.units_judged / 4 else ""
+
+
+def _rising_sentences(leak: Leak, when: str) -> list[str]:
+    return [
+        f"Each block of this line is freed in time, but ever more are alive at once: {units.number(leak.blocks_at_onset)} "
+        f"early in the run, {units.number(leak.blocks)} with {units.size(leak.bytes)} {when}.",
+        f"{_certain(leak)}: more are made than are let go, all through the run.",
+    ]
+
+
+def _growing_sentences(leak: Leak, when: str) -> list[str]:
+    return [
+        _growing_sentence(leak, when),
+        f"{_certain(leak)}: it grew in {leak.units_with_survivors} of {leak.units_judged} windows of the run.",
+    ]
 
 
 def _growing_sentence(leak: Leak, when: str) -> str:
@@ -131,7 +173,7 @@ def _growing_sentence(leak: Leak, when: str) -> str:
 def _forecast(leak: Leak) -> str:
     needed = _FORECAST_BYTES / leak.rate
     soon = units.duration(needed * leak.seconds_per_unit)
-    period = f"{units.counted(max(round(needed), 1), 'step')} (about {soon})" if leak.unit == "step" else soon
+    period = soon if leak.unit == "second" else f"{units.counted(max(round(needed), 1), leak.unit)} (about {soon})"
     # Other programs take their share of the machine's memory, which is what "cpu" has.
     if leak.forecast is None or leak.device == "cpu":
         return f"At this rate it grows by 1 GiB in {period}."
@@ -141,32 +183,60 @@ def _forecast(leak: Leak) -> str:
     )
 
 
-def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
-    where = ", ".join(device.device for device in devices)
-    verdict = devices[0].leaks
+def _counted_in(verdict: LeakVerdict, names: SiteNames) -> str:
+    """What the judgement rests on: so many steps, or what stood for them."""
     if verdict.unit == "step":
-        kept = "blocks" if not any(device.leaks.leaks for device in devices) else "much"
-        basis = f"no line kept {kept} from nearly all of the {units.number(verdict.units)} steps judged"
-    else:
-        basis = f"no line kept blocks throughout the run ({units.duration(summary.seconds)}, no steps in the trace)"
+        return f"{units.counted(verdict.units, 'step')} judged"
+    if verdict.loop is not None:
+        where = f"{verdict.loop.function} ({names.file(verdict.loop.filename)})"
+        return f"{units.counted(verdict.units, 'iteration')} of {where} judged, for want of steps"
+    return "no steps in the trace, and no loop to be seen: judged by allocations"
+
+
+def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
+    names = SiteNames(summary.program.working_directory)
+    where = ", ".join(device.device for device in devices)
+    basis = _counted_in(devices[0].leaks, names)
     if not summary.integrity.whole:
         return Finding("not_judged", f"No leak in what could be read of {where}: {basis}", where, 0, None, None, 0, ())
     weight = "" if not any(device.leaks.leaks for device in devices) else " of any weight"
     return Finding("no_leak", f"No leak{weight} found on {where}: {basis}", where, 0, None, None, 0, ())
 
 
+def _undecided(device: DeviceSummary, summary: Summary, names: SiteNames) -> Finding:
+    verdict = device.leaks
+    first = verdict.unexplained[0]
+    total = sum(one.bytes for one in verdict.unexplained)
+    more = len(verdict.unexplained) - 1
+    others = f", and {units.counted(more, 'more line')}" if more else ""
+    asked = "" if verdict.unit == "step" else ", or alloctrace.step() at the end of each iteration,"
+    return Finding(
+        kind="undecided",
+        title=f"Not decided whether {device.device} leaks: {names.site(first.site)}{others} held on to "
+        f"{units.size(total)} more, too irregularly or too late to call it a leak",
+        device=device.device,
+        bytes=total,
+        confidence=None,
+        site=first.site,
+        stack_id=first.stack_id,
+        sentences=(
+            f"{units.counted(sum(one.blocks for one in verdict.unexplained), 'block')} that are no longer young are "
+            f"still live: {_counted_in(verdict, names)}.",
+            f"A longer run{asked} would decide it; --since judges a part of it.",
+        ),
+    )
+
+
 def _not_judged(devices: Sequence[DeviceSummary]) -> Finding:
     where = ", ".join(device.device for device in devices)
     verdict = devices[0].leaks
     if verdict.unit == "step":
-        after = f"{units.counted(verdict.units, 'step')} after the warm-up"
-        title = f"Too short to judge leaks on {where}: {after}, at least 4 are needed"
+        reason = f"{units.counted(verdict.units, 'step')}, at least {LEAST_STEPS} are needed"
+    elif verdict.loop is not None:
+        reason = units.counted(verdict.units, "iteration")
     else:
-        title = (
-            f"Too short to judge leaks on {where}: no steps in the trace, and memory came and went in too few parts of"
-            " the run"
-        )
-    return Finding("not_judged", title, where, 0, None, None, 0, ())
+        reason = f"no steps in the trace, and fewer than {LEAST_ALLOCATIONS} allocations"
+    return Finding("not_judged", f"Too short to judge leaks on {where}: {reason}", where, 0, None, None, 0, ())
 
 
 def write_leak(leak: Leak, stack: Sequence[str], indent: int, screen: Screen, names: SiteNames) -> None:
@@ -211,6 +281,8 @@ def _sites(leak: Leak, indent: int, screen: Screen, names: SiteNames) -> None:
 
 def explanation(leak: Leak) -> str:
     """What to look for at the line."""
+    if leak.kind == RISING:
+        return "What this line makes waits longer and longer for whoever lets go of it: make less, or bound the queue."
     if leak.kind == GROWING:
         return "This line makes the larger buffer from the last one and something new: clear it at times, or bound it."
     keepers = "a list, an attribute, a closure, an autograd graph"
@@ -226,10 +298,14 @@ def leak_data(leak: Leak) -> dict[str, Any]:
         "bytes_per_unit": round(leak.rate),
         "blocks": leak.blocks,
         "bytes_at_end": leak.bytes_at_end,
+        "age": leak.age,
+        "reached": leak.reached,
+        "died": leak.died,
+        "never_died": leak.never_died,
+        "onset": leak.onset,
+        "blocks_at_onset": leak.blocks_at_onset,
         "units_with_survivors": leak.units_with_survivors,
         "units_judged": leak.units_judged,
-        "windows_with_survivors": leak.windows_with_survivors,
-        "windows_judged": leak.windows_judged,
         "oldest_age": leak.oldest_age,
         "forecast_seconds": leak.forecast,
         "live_bytes_over_run": list(leak.live),

@@ -48,6 +48,7 @@ std::uint64_t DeviceMemory::pool_of(std::uint32_t location) const {
 
 const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                 std::uint32_t forward_stack) {
+  ended_.birth = UINT64_MAX;
   switch (event.kind) {
     case EventKind::kAlloc:
       return allocate(event, sequence, time_ns, forward_stack);
@@ -170,7 +171,11 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   StackTotals& totals = stacks_[piece.stack];
   ++totals.allocations;
   totals.bytes += event.size;
-  totals.largest = std::max(totals.largest, event.size);
+  if (event.size > totals.largest) {
+    totals.largest = event.size;
+    ++totals.records;
+    totals.last_record = sequence;
+  }
   return problem;
 }
 
@@ -178,6 +183,7 @@ const char* DeviceMemory::request_free(Event& event) {
   const PieceIndex* found = piece_at_.find(event.address);
   if (!found || pieces_[*found].state != PieceState::kAllocated) return unmatched_free(event);
   if (event.size == 0) event.size = pieces_[*found].requested;
+  end_life(pieces_[*found]);
   count(*found, false);
   pieces_[*found].state = PieceState::kPendingFree;
   count(*found, true);
@@ -199,6 +205,7 @@ const char* DeviceMemory::complete_free(Event& event) {
   const PieceState state = pieces_[index].state;
   if (state != PieceState::kPendingFree && state != PieceState::kAllocated) return unmatched_free(event);
   if (event.size == 0) event.size = pieces_[index].requested;
+  if (state == PieceState::kAllocated) end_life(pieces_[index]);
   // The caching allocator always reports the request first.
   const char* problem = state == PieceState::kAllocated && rules_.reports_segments
                             ? "a free that completes without having been requested"

@@ -20,6 +20,7 @@
 #include "../format/event_fields.h"
 #include "allocator_rules.h"
 #include "free_sizes.h"
+#include "long_lives.h"
 
 namespace alloctrace {
 
@@ -69,6 +70,8 @@ struct MemoryTotals {
 // What a stack has allocated so far. Bytes are requested bytes.
 struct StackTotals {
   std::uint64_t allocations = 0, bytes = 0, largest = 0;
+  // How often an allocation was larger than all before it, and when last: what a growing buffer does all the time.
+  std::uint64_t records = 0, last_record = 0;
 };
 
 // A segment as torch.cuda.memory_snapshot() lists it: an expandable one as one row for each part that is mapped without
@@ -139,6 +142,8 @@ class DeviceMemory {
   // What each stack has allocated, by its id.
   const std::vector<StackTotals>& stacks() const { return stacks_; }
   const DeviceHistory& history() const { return history_; }
+  // The block that the last event gave up.
+  const EndedLife& ended() const { return ended_; }
   template <typename Visit>
   void for_each_allocated(Visit visit) const {
     for (const Piece& piece : pieces_) {
@@ -193,6 +198,7 @@ class DeviceMemory {
   const char* unmap(const Event& event);
 
   const char* unmatched_free(const Event& event);
+  void end_life(const Piece& piece) { ended_ = {piece.birth, piece.size, piece.stack}; }
   void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
 
   PieceIndex new_piece(const Piece& piece);
@@ -224,6 +230,7 @@ class DeviceMemory {
   MemoryTotals totals_;
   std::vector<StackTotals> stacks_;
   DeviceHistory history_;
+  EndedLife ended_;
 };
 
 }  // namespace alloctrace

@@ -6,7 +6,7 @@
 namespace alloctrace {
 ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
                      const std::function<void(double)>& progress)
-    : trace_(std::move(trace)), end_(trace_->definitions()), asked_(trace_) {
+    : trace_(std::move(trace)), loops_(trace_->definitions()), end_(trace_->definitions()), asked_(trace_) {
   TraceCursor cursor(trace_);
   const std::int64_t begin = trace_->begin_ns();
   const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
@@ -33,8 +33,18 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
                                                        static_cast<double>(span));
     }
     const auto device = static_cast<std::size_t>(change.device);
-    while (timelines_.size() <= device) timelines_.emplace_back(points);
-    timelines_[device].note(cursor.replay().devices()[device], interval, sequence, time_ns);
+    while (timelines_.size() <= device) {
+      timelines_.emplace_back(points);
+      long_lives_.emplace_back();
+    }
+    DeviceMemory& memory = cursor.replay().devices()[device];
+    timelines_[device].note(memory, interval, sequence, time_ns);
+    if (event.kind == EventKind::kAlloc) {
+      long_lives_[device].allocated(sequence);
+      loops_.take(event, sequence);
+    } else if (memory.ended().birth != UINT64_MAX) {
+      long_lives_[device].ended(memory.ended(), sequence);
+    }
   };
   while (!cursor.at_end()) {
     if (progress) progress(static_cast<double>(cursor.chunk()) / static_cast<double>(chunks.size()));
@@ -42,6 +52,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     cursor.take_chunk(UINT64_MAX, &findings_, take);
   }
   for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
+  for (LongLives& lives : long_lives_) lives.finish();
   end_ = std::move(cursor.replay());
   finish_samples();
 }

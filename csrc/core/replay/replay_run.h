@@ -9,6 +9,8 @@
 
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
+#include "long_lives.h"
+#include "loops.h"
 #include "memory_timeline.h"
 #include "replay.h"
 #include "trace_cursor.h"
@@ -55,6 +57,8 @@ class ReplayRun {
   const Replay& end() const { return end_; }
   // Per device, in the order of end().devices().
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
+  const std::vector<LongLives>& long_lives() const { return long_lives_; }
+  const std::vector<Loops::Loop>& loops() const { return loops_.loops(); }
 
   const std::vector<MemorySample>& samples() const { return samples_; }
   const std::vector<PositionEvent>& positions() const { return positions_; }
@@ -81,6 +85,8 @@ class ReplayRun {
   std::shared_ptr<const TraceReader> trace_;
   ReplayFindings findings_;
   std::vector<MemoryTimeline> timelines_;
+  std::vector<LongLives> long_lives_;
+  Loops loops_;
   std::vector<PositionEvent> positions_;
   std::vector<Refusal> refusals_;
   std::uint64_t kind_counts_[kKindNumbers] = {};

@@ -73,6 +73,7 @@ py::dict live_columns(const DeviceMemory& device) {
   result["address"] = column<std::uint64_t>(blocks, [](const Piece& row) { return row.address; });
   const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
   add("nbytes", [](const Piece& row) { return row.requested; });
+  add("allocated", [](const Piece& row) { return row.size; });
   add("stack_id", [](const Piece& row) { return row.stack; });
   result["backward"] = column<bool>(blocks, [](const Piece& row) { return row.is_of_backward; });
   add("thread", [](const Piece& row) { return row.thread; });
@@ -111,6 +112,8 @@ py::dict stack_columns(const DeviceMemory& device) {
   add("live_bytes", [](const Row& row) { return row.live_bytes; });
   add("live_blocks", [](const Row& row) { return row.live_blocks; });
   add("largest", [](const Row& row) { return row.totals.largest; });
+  add("records", [](const Row& row) { return row.totals.records; });
+  add("last_record", [](const Row& row) { return row.totals.last_record; });
   add("live_backward_bytes", [](const Row& row) { return row.live_backward_bytes; });
   return result;
 }
@@ -203,6 +206,39 @@ py::dict sample_columns(const std::vector<MemorySample>& samples) {
   return result;
 }
 
+py::dict death_columns(const std::vector<LongLives::Deaths>& deaths) {
+  using Deaths = LongLives::Deaths;
+  py::dict result;
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(deaths, get); };
+  add("stack_id", [](const Deaths& row) { return row.stack; });
+  add("born", [](const Deaths& row) { return row.born; });
+  add("died", [](const Deaths& row) { return row.died; });
+  add("blocks", [](const Deaths& row) { return row.blocks; });
+  add("allocated", [](const Deaths& row) { return row.bytes; });
+  return result;
+}
+
+void define_evidence(py::module_& module) {
+  py::class_<LongLives>(module, "LongLives")
+      .def_property_readonly("begins",
+                             [](const LongLives& lives) {
+                               return integers(lives.begins(), [](std::uint64_t begin) { return begin; });
+                             })
+      .def_property_readonly("cell_length", &LongLives::cell_length)
+      .def_property_readonly("allocations", &LongLives::allocations)
+      .def_property_readonly("last_allocation", &LongLives::last_allocation)
+      .def_property_readonly("deaths", [](const LongLives& lives) { return death_columns(lives.deaths()); });
+  py::class_<Loops::Loop>(module, "Loop")
+      .def_readonly("caller", &Loops::Loop::caller)
+      .def_readonly("function", &Loops::Loop::function)
+      .def_readonly("depth", &Loops::Loop::depth)
+      .def_readonly("rounds", &Loops::Loop::rounds)
+      .def_readonly("stride", &Loops::Loop::stride)
+      .def_property_readonly("begins", [](const Loops::Loop& loop) {
+        return integers(loop.begins, [](std::uint64_t begin) { return begin; });
+      });
+}
+
 void define_results(py::module_& module) {
   py::class_<PositionEvent>(module, "PositionEvent")
       .def_property_readonly("kind", [](const PositionEvent& event) { return static_cast<int>(event.kind); })
@@ -255,6 +291,7 @@ std::uint64_t sum_of_devices(const ReplayRun& run) {
 
 void define_replay(py::module_& module) {
   define_results(module);
+  define_evidence(module);
   py::class_<ReplayRun>(module, "Replay")
       .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const py::object& callback) {
              const Progress progress = with_gil(callback);
@@ -307,6 +344,8 @@ void define_replay(py::module_& module) {
              }
              return result;
            })
+      .def("long_lives", [](const ReplayRun& run) { return run.long_lives(); })
+      .def("loops", [](const ReplayRun& run) { return run.loops(); })
       .def_property_readonly("positions", &ReplayRun::positions)
       .def_property_readonly("refusals", &ReplayRun::refusals)
       .def_property_readonly("kind_counts",

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from .windows import Windows
+from .clock import Clocks
+from .windows import WARMUP_SHARE
 
 _SLOPE_POINTS = 300
 """Most points for the slope, evenly chosen: the median of all pairs costs their square."""
@@ -48,9 +49,9 @@ class GrowingSite:
     before: int
     """Bytes live at the end of the warm-up."""
     after: int
-    """Bytes live at the end of the last step; without steps, at the end of the trace."""
+    """Bytes live at the judged event: see `Clock`."""
     rate: float
-    """Bytes per step, or per second, on average."""
+    """Bytes per step, iteration or second, on average: see `LeakVerdict.unit`."""
 
     @property
     def bytes(self) -> int:
@@ -65,8 +66,7 @@ def step_growth(trace: RecordedTrace, device: str) -> StepGrowth | None:
         return None
     levels = steps["live_bytes"].to_numpy(np.int64)
     times = steps["time_ns"].to_numpy(np.int64)
-    windows = Windows.of(trace, device)
-    warmup = min(int(windows.warmup), len(levels))
+    warmup = max(1, int(np.ceil(WARMUP_SHARE * len(levels))))
     picked = np.unique(np.linspace(0, len(levels) - 1, min(_SAMPLES, len(levels))).round().astype(int))
     return StepGrowth(
         steps=len(levels),
@@ -92,19 +92,21 @@ def median_slope(levels: npt.NDArray[np.int64]) -> float:
 
 
 def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
-    """The lines that grew the most since the warm-up, most bytes first; empty if nothing comes after it."""
-    windows = Windows.of(trace, device)
-    if not windows.units or windows.too_short:
+    """The lines that grew the most since the warm-up, most bytes first; empty if the run is too short to judge."""
+    clock = next(iter(Clocks(trace, device)))
+    if clock.too_short:
         return ()
-    before = trace.sites(windows.warmup_end, device=device).to_dict("records")
+    warmup_end = int(np.interp(WARMUP_SHARE * clock.length, clock.counts, clock.ends))
+    before = trace.sites(warmup_end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
-    after = trace.sites(windows.judged_at, device=device)
-    length = windows.units * windows.length_of_unit
+    after = trace.sites(clock.judged_at, device=device)
+    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (warmup_end, clock.judged_at))
+    length = (1 - WARMUP_SHARE) * clock.length if clock.whole else (end_ns - begin_ns) / 1e9
     found = []
     for row in after.to_dict("records"):
         held, holds = held_before.get((row["filename"], row["line"], row["site"]), 0), int(row["live_bytes"])
         if holds > held:
             stack = int(row["stack_id"])
-            rate = (holds - held) / length if length else 0.0
+            rate = (holds - held) / length if length > 0 else 0.0
             found.append(GrowingSite(Site.of_stack(trace.stacks, stack), stack, held, holds, rate))
     return tuple(sorted(found, key=lambda site: -site.bytes)[:top])

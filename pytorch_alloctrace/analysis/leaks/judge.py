@@ -1,18 +1,20 @@
-"""Where it is decided that something is a leak: what is allocated again and again and stays, judged at the end of the
-run and not by a trend.
+"""Where it is decided that something is a leak.
 
 A trend alone flags what is not a leak: a cache that fills up, a curriculum of longer inputs, garbage that is collected
-late. There are two kinds of leaks, both judged by the windows of the run after its warm-up (see `windows`; with too few
-of them nothing is judged).
+late. What decides is how the blocks of a line live and die, in units of the program's own work (see `clock`), up to
+the last of that work: not to the end of the trace, where the program frees what it has.
 
 survivors (see `survivors`)
-    A site whose blocks, born in nearly every window except the youngest, are still live.
+    From some age on the blocks of a line do not die any more, and they come again and again.
+
+rising (see `rising`)
+    Each block of a line dies, but ever more are alive at once.
 
 growing (see `replacements`)
-    A site with a block that is replaced again and again by a larger one, and still grows at the end.
+    A line has a block that is replaced again and again by a larger one, and still grows at the end.
 
-Sites whose blocks were born in the same steps are one leak: a tensor kept with its graph keeps many others. Each kind
-has its own rule for the confidence, which is multiplied by 0.8 if there are no steps, and again if events are missing.
+If there is none of these, and a line still holds more and more, this is neither a leak nor an all-clear: it is not
+decided, and the verdict says which line grows.
 """
 
 from __future__ import annotations
@@ -20,42 +22,95 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import SiteNumbers
-from .leak import Leak, LeakingSite, LeakVerdict, leaks_as_table, room
+from ...reading.sites import Site, SiteNumbers
+from .clock import Clock, Clocks
+from .kept import LeakMaker
+from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, leaks_as_table, room
+from .lives import Lives
 from .replacements import growing_leaks
-from .survivors import surviving_leaks
+from .rising import find_rising
+from .survivors import Fate, Judged, judge_lines
 from .windows import Windows
 
 __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "leak_table"]
 
+COUNTS = 0.05
+"""What grows unexplained counts if it is at least this share of the peak."""
+BEGINNING = 0.25
+"""Of the run: what was born there does not show that anything grows."""
+
 
 def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -> LeakVerdict:
-    """Judges one device of a trace, over the whole run or a range; the most certain and largest leaks first.
-
-    Memory is in proportion to live blocks and stacks. Besides the one pass over the trace, this looks at the blocks of
-    some 10 positions, or of some 60 if a buffer grows.
-    """
-    windows = Windows.of(trace, device, within)
-    if windows.too_short:
-        return LeakVerdict(False, windows.unit, windows.units, windows.warmup, ())
-    sites, blocks = SiteNumbers(trace.stacks), trace.replay.live(windows.judged_at + 1, device)
-    free = room(trace, device, windows, int(blocks["nbytes"].sum()))
-    surviving = surviving_leaks(trace, device, windows, sites, blocks, free)
-    known = {(site.site.filename, site.site.line) for leak in surviving for site in leak.sites}
-    growing = [
-        leak
-        for leak in growing_leaks(trace, device, windows, sites, free)
-        if not any((site.site.filename, site.site.line) in known for site in leak.sites)
-    ]
+    """Judges one device of a trace, over the whole run or a range; the most certain and largest leaks first. Memory is
+    in proportion to live blocks and stacks."""
+    clocks = Clocks(trace, device)
+    parts = [clocks.within(within)] if within is not None else list(clocks)
+    first = parts[0]
     peak = trace.replay.peak("allocated", device)
     held = 0 if peak is None else peak.bytes
-    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in [*surviving, *growing]]
-    leaks = tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True))
-    return LeakVerdict(True, windows.unit, windows.units, windows.warmup, leaks)
+    leaks: list[Leak] = []
+    unexplained: list[Unexplained] = []
+    for clock in parts:
+        if clock.too_short:
+            continue
+        found, unclear = _judge(trace, device, clock)
+        known = _lines(leaks)
+        leaks += [leak for leak in found if not _lines([leak]) & known]
+        unexplained += unclear
+    counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
+    if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
+        counted = []
+    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in leaks]
+    return LeakVerdict(
+        judged=not first.too_short,
+        unit=first.unit,
+        units=int(first.length) + (1 if first.unit == "step" else 0),
+        loop=first.loop,
+        leaks=tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True)),
+        unexplained=tuple(sorted(counted, key=lambda one: -one.bytes)),
+    )
+
+
+def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak], list[Unexplained]]:
+    """The leaks in one part of the run, and what grows there unexplained."""
+    numbers = SiteNumbers(trace.stacks)
+    lives = Lives.of(trace, device, clock, numbers)
+    live = trace.replay.live(clock.judged_at + 1, device)
+    free = room(trace, device, lives.judged_ns, int(live["allocated"].sum()))
+    at_end = trace.replay.live(trace.end_seq, device)["birth_seq"].to_numpy(np.int64)
+    maker = LeakMaker(trace, lives, free, at_end)
+    judged = judge_lines(lives)
+    leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
+    known = _lines(leaks)
+    more = [maker.of_rising(one) for one in find_rising(lives)]
+    more += growing_leaks(trace, device, Windows.of(trace, clock), numbers, free)
+    for leak in more:
+        if not _lines([leak]) & known:
+            leaks.append(leak)
+            known |= _lines([leak])
+    unclear = [
+        _unexplained(trace, lives, one) for one in judged if one.fate is Fate.UNCLEAR
+    ]
+    return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in known]
+
+
+def _unexplained(trace: RecordedTrace, lives: Lives, judged: Judged) -> Unexplained:
+    survivors = lives.survivors
+    rows = judged.rows[survivors.birth[judged.rows] > BEGINNING * lives.clock.length]
+    stacks, of_row = np.unique(survivors.stack[judged.rows], return_inverse=True)
+    stack = int(stacks[np.bincount(of_row).argmax()])
+    return Unexplained(
+        Site.of_stack(trace.stacks, stack), stack, int(survivors.bytes[rows].sum()), len(rows)
+    )
+
+
+def _lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
+    return {(site.site.filename, site.site.line) for leak in leaks for site in leak.sites}
 
 
 def leak_table(trace: RecordedTrace, devices: Sequence[str], within: Range | None = None) -> pd.DataFrame:

@@ -15,9 +15,9 @@ import pandas as pd
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site
-from .windows import Windows
 
 SURVIVORS = "survivors"
+RISING = "rising"
 GROWING = "growing"
 CERTAIN = 0.9
 """A leak with at least this confidence is almost certain."""
@@ -34,8 +34,6 @@ MINOR_UNITS = 1_000_000
 """and at its rate the device has room for more than so many further steps,"""
 MINOR_SECONDS = 86400
 """which take more than a day."""
-_SAMPLES = 200
-"""Most points of a chart."""
 
 _Found = TypeVar("_Found")
 
@@ -55,38 +53,48 @@ class LeakingSite:
 
 @dataclass(frozen=True)
 class Leak:
-    """Blocks that are allocated again and again and never freed, or one that is replaced by ever larger ones. Bytes
-    are requested bytes."""
+    """Blocks that are allocated again and again and kept, ever more that are alive at once, or one that is replaced by
+    ever larger ones. Bytes are allocated bytes: a tensor of 4 bytes takes 512 of a CUDA device."""
 
     kind: str
-    """"survivors" or "growing": which of the two."""
+    """"survivors", "rising" or "growing": which of the three."""
     device: str
     unit: str
-    """"step", or "second" in a trace without steps."""
+    """"step"; "iteration" of a loop of the program, or "second", in a trace without steps."""
     rate: float
-    """Bytes per unit. Survivors: the live bytes born in judged windows, divided by the length of these windows.
-    Growing: what its sites hold more at the end than after the warm-up, divided by the length of the time between."""
+    """Bytes per unit. Survivors: those below, by the time in which they were born. Rising and growing: what its sites
+    hold more at the end than at the onset, by the time between."""
     bytes: int
-    """Live at the end of the last step (without steps: of the trace). Survivors: born in judged windows. Growing: all
-    that its sites hold."""
+    """Live at the judged event (see `Clock.judged_at`). Survivors: of blocks born from the onset on that have reached
+    `age`. Else all that its sites hold."""
     blocks: int
     bytes_at_end: int
     """How many of these bytes are still live at the end of the trace."""
+    blocks_at_onset: int
+    """Rising: how many blocks were alive then."""
+    age: float
+    """Survivors: from this age on they do not die, in steps, iterations or seconds."""
+    reached: int
+    """Survivors: how many blocks of the first site have reached it,"""
+    died: int
+    """and how many of these died later. Rising: how many that lived long have died."""
+    never_died: bool
+    """Survivors: no block of the first site has died at any age."""
+    onset: float
+    """When it began: in steps or iterations since the first; else in thousandths of the allocations."""
     units_with_survivors: int
-    """Steps of judged windows with live blocks (in a trace without steps: windows). Growing: as windows."""
+    """Steps, iterations or (without either) parts of the run in which survivors were born, or buffers grew,"""
     units_judged: int
-    windows_with_survivors: int
-    """Growing: windows in which a block was replaced by a larger one."""
-    windows_judged: int
+    """of so many since the onset."""
     confidence: float
-    """From 0 to 1; see `survivors` and `replacements`."""
+    """From 0 to 1; see `kept` and `replacements`."""
     oldest_age: float
-    """The age of the oldest of these blocks, in steps or seconds."""
+    """The age of the oldest of these blocks, in steps, iterations or seconds."""
     seconds_per_unit: float
     forecast: float | None
     """Seconds until the device is full at this rate; None if its capacity is unknown."""
     sites: tuple[LeakingSite, ...]
-    """The one that keeps the most bytes first."""
+    """The one that keeps the most bytes first; those without a line of code last, if the others hold a good part."""
     line: Site
     """The line to look at: the site that allocates most of it; if none does, see `paths.line_to_look_at`. Growing: see
     `replacements`.
@@ -100,7 +108,8 @@ class Leak:
     path_share: float
     """The share of the bytes that is allocated under that path."""
     live: tuple[int, ...] = ()
-    """Live bytes of its sites over the run: see `survivors_live`, `buffers_live`."""
+    """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; rising, all
+    that is alive, at the size of an average block; growing, see `buffers_live`."""
     minor: bool = False
     """It costs next to nothing, for the run as for the device: see `is_minor`."""
 
@@ -113,21 +122,6 @@ class Leak:
             if (frame.filename, frame.line) == here or inside:
                 return self.path[number + 1 :]
         return self.path
-
-    @staticmethod
-    def survivors_live(windows: Windows, blocks: pd.DataFrame, begin_ns: int) -> tuple[int, ...]:
-        """The bytes of these blocks, all live at the judged position, that were born by the end of each step (of at
-        most 200 steps, evenly chosen; without steps by as many times). What died in between is not in it.
-
-        begin_ns: when the recording began.
-        """
-        by_step = windows.unit == "step"
-        born = blocks["birth_seq" if by_step else "birth_ns"].to_numpy(np.int64)
-        ends = windows.births if by_step else np.linspace(begin_ns, windows.judged_ns, _SAMPLES + 1)[1:]
-        picked = np.linspace(0, len(ends) - 1, min(_SAMPLES, len(ends))).round().astype(np.int64)
-        order = np.argsort(born, kind="stable")
-        held = np.append(0, np.cumsum(blocks["nbytes"].to_numpy(np.int64)[order]))
-        return tuple(held[np.searchsorted(born[order], ends[picked], side="right")].tolist())
 
     @staticmethod
     def buffers_live(total: int, units: npt.NDArray[np.int64], growth: npt.NDArray[np.int64]) -> tuple[int, ...]:
@@ -157,25 +151,45 @@ class Leak:
 
 
 @dataclass(frozen=True)
+class Unexplained:
+    """A line that holds more and more, though it cannot be said whether it leaks."""
+
+    site: Site
+    stack_id: int
+    bytes: int
+    """Allocated bytes of its blocks that were born after the beginning and are no longer young."""
+    blocks: int
+
+
+@dataclass(frozen=True)
 class LeakVerdict:
     """What can be said about leaks on one device."""
 
     judged: bool
     """False: the run is too short to judge."""
     unit: str
+    """What time was counted in: "step", "iteration" or "second" (see `clock`)."""
     units: int
-    """Steps, or windows of time, after the warm-up."""
-    warmup: float
-    """Steps or seconds."""
+    """So many steps, iterations or thousandths of the allocations."""
+    loop: Frame | None
+    """The function that begins again, where iterations were counted."""
     leaks: tuple[Leak, ...]
     """Most certain and largest first: see `Leak.weight`."""
+    unexplained: tuple[Unexplained, ...] = ()
+    """What grows and is no leak for certain: too little of it has been seen. Most bytes first; only if it counts."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether there either is a leak or nothing grows unexplained."""
+        return self.judged and not self.unexplained
 
 
-def certainty(trace: RecordedTrace, windows: Windows) -> float:
-    """How reliable births and deaths are: the factor on every confidence of the trace."""
+def certainty(trace: RecordedTrace, counted: bool) -> float:
+    """How reliable births and deaths are: the factor on every confidence of the trace. counted: in steps or
+    iterations."""
     integrity = trace.integrity
     missing = bool(integrity.lost or integrity.missing_events or integrity.corrupt_blocks)
-    return (1.0 if windows.unit == "step" else DOUBT) * (DOUBT if missing else 1.0)
+    return (1.0 if counted else DOUBT) * (DOUBT if missing else 1.0)
 
 
 def grouped_by_births(
@@ -196,8 +210,8 @@ def grouped_by_births(
     return groups
 
 
-def room(trace: RecordedTrace, device: str, windows: Windows, live: int) -> int | None:
-    """Bytes that could still be allocated when the judged part of the run ended, with `live` (requested) bytes in use;
+def room(trace: RecordedTrace, device: str, judged_ns: int, live: int) -> int | None:
+    """Bytes that could still be allocated when the judged part of the run ended, with `live` (allocated) bytes in use;
     None if the capacity is unknown.
 
     What the driver reports as free, and what torch only caches: what it has reserved less the live bytes. For "cpu" the
@@ -209,15 +223,10 @@ def room(trace: RecordedTrace, device: str, windows: Windows, live: int) -> int 
     if samples.empty:
         sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
         return None if sizes.empty else max(int(sizes.iloc[0]) - live, 0)
-    before = np.searchsorted(samples["time_ns"].to_numpy(np.int64), windows.judged_ns, side="right")
+    before = np.searchsorted(samples["time_ns"].to_numpy(np.int64), judged_ns, side="right")
     sample = samples.iloc[max(int(before) - 1, 0)]
     cached = 0 if pd.isna(sample["reserved"]) else max(int(sample["reserved"]) - live, 0)
     return max(int(sample["total"]) - int(sample["used"]) + cached, 0)
-
-
-def seconds_until_full(free: int | None, rate: float, windows: Windows) -> float | None:
-    """Seconds until `free` bytes are used up at a rate in bytes per unit; None if either is unknown."""
-    return free / rate * windows.seconds_per_unit if free is not None and rate > 0 else None
 
 
 def leaks_as_table(trace: RecordedTrace, leaks: Sequence[Leak]) -> pd.DataFrame:

@@ -50,12 +50,14 @@ import pandas as pd
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers, bytes_by_stack
-from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births, seconds_until_full
+from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births
 from .paths import common_path
-from .windows import Windows
+from .windows import WINDOWS, Windows
 
 _IRREGULAR = (math.sqrt(5) - 1) / 2
 """The multiples of the golden ratio share no period with anything that a program does."""
+LEAST_RECORDS = 4
+"""A stack that grows has got a block larger than all before at least so often."""
 _FEW = 6
 """Positions that suffice to see that no block grows."""
 _EXAMINED = 20
@@ -119,7 +121,9 @@ def growing_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
 ) -> list[Leak]:
     """The leaks of this kind on a device, unordered. free: see `leak.room`."""
-    positions, units = _positions(trace, windows)
+    if not _may_grow(trace, device, windows):
+        return []
+    positions, units = _positions(windows)
     # In most programs no block grows all the time, which a few positions show.
     few = slice(None, None, max(len(positions) // _FEW, 1))
     if not len(_only_larger(_look(trace, device, positions[few], units[few], numbers))):
@@ -132,6 +136,15 @@ def growing_leaks(
     kept = [found for found in candidates if found.site in buffers]
     groups = grouped_by_births(kept, lambda found: found.looks)
     return [_leak(trace, device, windows, numbers, group, free) for group in groups]
+
+
+def _may_grow(trace: RecordedTrace, device: str, windows: Windows) -> bool:
+    """Whether the last window has a stack whose blocks were larger than all its blocks before."""
+    late = int(windows.ends[-1 - windows.units // WINDOWS])
+    found = trace.replay.stacks(windows.judged_at + 1, device)
+    return any(
+        bool(((table["records"] >= LEAST_RECORDS) & (table["last_record"] > late)).any()) for table in found
+    )
 
 
 def _look(
@@ -156,21 +169,15 @@ def _look(
     return looks
 
 
-def _positions(trace: RecordedTrace, windows: Windows) -> tuple[tuple[int, ...], npt.NDArray[np.int64]]:
+def _positions(windows: Windows) -> tuple[tuple[int, ...], npt.NDArray[np.int64]]:
     """Where to look, and the unit of each position: the end of the warm-up, and in each window one position and its
     end."""
     count = windows.counts[0]
     lengths = windows.units_in(count)
     within = np.arange(count) * _IRREGULAR % 1
-    if windows.unit == "step":
-        ends = np.cumsum(lengths) - 1
-        units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
-        return (windows.begin, *windows.ends[units].tolist()), np.append(-1, units)
-    # Added up as integers: a float cannot represent nanoseconds since 1970.
-    offsets = np.round(windows.length_of_unit * 1e9 * np.stack([within, np.ones(count)], axis=1)).astype(np.int64)
-    times = (windows.births[:, np.newaxis] + offsets).ravel()[:-1].tolist()
-    events = (trace.first_event_after_time(time_ns) - 1 for time_ns in times)
-    return (windows.begin, *events, windows.judged_at), np.append(-1, np.repeat(np.arange(count), 2))
+    ends = np.cumsum(lengths) - 1
+    units = np.unique(np.concatenate([ends - (within * lengths).astype(np.int64), ends]))
+    return (windows.begin, *windows.ends[units].tolist()), np.append(-1, units)
 
 
 def _only_larger(looks: _Looks) -> npt.NDArray[np.int64]:
@@ -184,12 +191,10 @@ def _growing(site: int, looks: _Looks, windows: Windows) -> _Growing | None:
     if not len(grown):
         return None
     units = looks.units[grown]
-    if windows.is_over(units, windows.units):
+    if windows.is_over(units):
         return None
     for count in windows.counts:
-        active = windows.active_in(count)
-        hit = np.isin(np.arange(count), windows.window_of(units, count))
-        if hit[active].sum() >= LEAST_COVERAGE * active.sum():
+        if len(np.unique(windows.window_of(units, count))) >= LEAST_COVERAGE * count:
             return _Growing(
                 site, grown, np.diff(looks.sizes[:, site])[grown - 1], units, int(looks.births[-1, site]), count
             )
@@ -239,14 +244,18 @@ def _leak(
         bytes=total,
         blocks=len(blocks),
         bytes_at_end=int(blocks["nbytes"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
+        blocks_at_onset=len(blocks),
+        age=0.0,
+        reached=0,
+        died=0,
+        never_died=False,
+        onset=float(windows.warmup),
         units_with_survivors=hits,
         units_judged=judged,
-        windows_with_survivors=hits,
-        windows_judged=judged,
         confidence=confidence,
         oldest_age=(windows.units - int(windows.units_of(blocks).min())) * windows.length_of_unit,
         seconds_per_unit=windows.seconds_per_unit,
-        forecast=seconds_until_full(free, rate, windows),
+        forecast=None if free is None or rate <= 0 else free / rate * windows.seconds_per_unit,
         sites=tuple(sorted(parts.values(), key=lambda part: -part.bytes)),
         line=line,
         path=path,
@@ -278,10 +287,8 @@ def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFra
 
 def _confidence(trace: RecordedTrace, candidate: _Growing, windows: Windows) -> tuple[int, int, float]:
     """In how many windows the site grew, out of how many, and how certain it is that it leaks."""
-    active = windows.active_in(candidate.windows)
-    grew = np.isin(np.arange(candidate.windows), windows.window_of(candidate.units, candidate.windows))
-    hits, judged = int((grew & active).sum()), int(active.sum())
-    return hits, judged, hits / (judged + 1) * certainty(trace, windows)
+    hits, judged = len(np.unique(windows.window_of(candidate.units, candidate.windows))), candidate.windows
+    return hits, judged, hits / (judged + 1) * certainty(trace, windows.unit != "second")
 
 
 @dataclass(frozen=True)
@@ -395,8 +402,7 @@ def _nearly_all(witnesses: Iterable[bool]) -> bool:
 def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
     """Whether a buffer, extrapolated at its rate, had next to nothing when the recording began."""
     rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
-    before = windows.warmup / windows.length_of_unit
-    return born[-1].size - rate * (born[-1].unit + 1 + before) <= _NOTHING * born[-1].size
+    return born[-1].size - rate * (born[-1].unit + 1 + windows.warmup) <= _NOTHING * born[-1].size
 
 
 @dataclass(frozen=True)

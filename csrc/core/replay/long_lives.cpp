@@ -1,0 +1,66 @@
+#include "long_lives.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace alloctrace {
+
+void LongLives::begin_cell(std::uint64_t sequence) {
+  if (!begins_.empty()) close_cell();
+  if (begins_.size() == kCells) halve();
+  begins_.push_back(sequence);
+  cell_begin_ = sequence;
+  in_cell_ = 0;
+}
+
+std::uint16_t LongLives::cell_of(std::uint64_t sequence) const {
+  const auto later = std::upper_bound(begins_.begin(), begins_.end(), sequence);
+  // A block from before the first allocation belongs to the first cell.
+  return static_cast<std::uint16_t>(later == begins_.begin() ? 0 : later - begins_.begin() - 1);
+}
+
+void LongLives::close_cell() {
+  const auto died = static_cast<std::uint16_t>(begins_.size() - 1);
+  for (const OpenDeath& death : open_) {
+    deaths_.push_back({death.life.stack, cell_of(death.life.birth), died, 1, death.life.bytes});
+  }
+  open_.clear();
+  if (deaths_.size() > 2 * compacted_ + 4096) compact();
+}
+
+// Two cells become one; a block that was born and died in the same one has not lived long any more.
+void LongLives::halve() {
+  for (std::size_t cell = 0; cell < kCells / 2; ++cell) begins_[cell] = begins_[2 * cell];
+  begins_.resize(kCells / 2);
+  cell_length_ *= 2;
+  for (Deaths& death : deaths_) {
+    death.born /= 2;
+    death.died /= 2;
+  }
+  std::erase_if(deaths_, [](const Deaths& death) { return death.born == death.died; });
+  compact();
+}
+
+void LongLives::compact() {
+  const auto key = [](const Deaths& death) { return std::tie(death.stack, death.born, death.died); };
+  std::sort(deaths_.begin(), deaths_.end(), [&](const Deaths& a, const Deaths& b) { return key(a) < key(b); });
+  std::size_t kept = 0;
+  for (const Deaths& death : deaths_) {
+    if (kept != 0 && key(deaths_[kept - 1]) == key(death)) {
+      deaths_[kept - 1].blocks += death.blocks;
+      deaths_[kept - 1].bytes += death.bytes;
+    } else {
+      deaths_[kept++] = death;
+    }
+  }
+  deaths_.resize(kept);
+  compacted_ = kept;
+}
+
+void LongLives::finish() {
+  std::erase_if(open_, [this](const OpenDeath& death) { return death.sequence > last_allocation_; });
+  if (!begins_.empty()) close_cell();
+  compact();
+}
+
+}  // namespace alloctrace

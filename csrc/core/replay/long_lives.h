@@ -1,0 +1,72 @@
+// Which blocks of a device lived long, and when they were born and died: the evidence for leaks, gathered while the
+// trace is replayed.
+//
+// The run is divided into cells of equally many allocations, at most kCells; when there would be more, each two become
+// one. Only a block that dies in a later cell than the one it was born in is noted, by stack and by its two cells: most
+// die young and cost a comparison. Blocks that cross the border of two cells are known exactly, so that the number
+// alive at each border follows from these deaths and from the blocks that are still there.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace alloctrace {
+
+// A block as it is given up.
+struct EndedLife {
+  std::uint64_t birth = UINT64_MAX;  // sequence number of its alloc; UINT64_MAX: nothing ended
+  std::uint64_t bytes = 0;           // allocated
+  std::uint32_t stack = 0;
+};
+
+class LongLives {
+ public:
+  static constexpr std::size_t kCells = 256;
+
+  // Blocks of one stack that were born in one cell and died in a later one.
+  struct Deaths {
+    std::uint32_t stack = 0;
+    std::uint16_t born = 0, died = 0;  // cells
+    std::uint64_t blocks = 0, bytes = 0;
+  };
+
+  void allocated(std::uint64_t sequence) {
+    if (in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence);
+    ++in_cell_;
+    last_allocation_ = sequence;
+  }
+  void ended(const EndedLife& life, std::uint64_t sequence) {
+    if (life.birth < cell_begin_) open_.push_back({life, sequence});
+  }
+  // After the last event. What died after the last allocation died because the program ended, not while it worked.
+  void finish();
+
+  // The event with which each cell begins.
+  const std::vector<std::uint64_t>& begins() const { return begins_; }
+  // Ordered by stack, birth and death.
+  const std::vector<Deaths>& deaths() const { return deaths_; }
+  // The sequence number of the last allocation; 0: there was none.
+  std::uint64_t last_allocation() const { return last_allocation_; }
+  std::uint64_t allocations() const { return cell_length_ * (begins_.empty() ? 0 : begins_.size() - 1) + in_cell_; }
+  std::uint64_t cell_length() const { return cell_length_; }
+
+ private:
+  struct OpenDeath {
+    EndedLife life;
+    std::uint64_t sequence;
+  };
+
+  void begin_cell(std::uint64_t sequence);
+  void close_cell();
+  void halve();
+  void compact();
+  std::uint16_t cell_of(std::uint64_t sequence) const;
+
+  std::vector<std::uint64_t> begins_;
+  std::uint64_t cell_begin_ = 0, cell_length_ = 1, in_cell_ = 0, last_allocation_ = 0;
+  std::vector<OpenDeath> open_;  // in the cell that has not ended
+  std::vector<Deaths> deaths_;
+  std::size_t compacted_ = 0;  // how many there were when they were last put together
+};
+
+}  // namespace alloctrace

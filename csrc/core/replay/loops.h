@@ -1,0 +1,71 @@
+// The loops of a program, from the stacks of its events alone: where a function is seen at an earlier instruction than
+// at the event before, under the same calls, it has begun again.
+//
+// Of two successive events of a thread the frames are compared from the outermost on. Where they first differ, the same
+// function further back has gone round a loop or was called again; another function there was called by the same
+// instruction, which a loop must have reached again.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "../format/definitions.h"
+#include "../format/event.h"
+
+namespace alloctrace {
+
+class Loops {
+ public:
+  static constexpr std::size_t kPositions = 1024;
+
+  // What begins again: a function under a stack. In rounds, as seen.
+  struct Loop {
+    std::uint32_t caller = 0;    // the stack that calls it
+    std::uint32_t function = 0;  // a stack that ends in it: the first one seen
+    std::uint32_t depth = 0;     // of the caller: 0 for the outermost function
+    std::uint64_t rounds = 0;
+    // The event that begins each `stride`-th round, at most kPositions of them.
+    std::uint64_t stride = 1;
+    std::vector<std::uint64_t> begins;
+  };
+
+  explicit Loops(const Definitions& definitions) : definitions_(&definitions) {}
+
+  void take(const Event& event, std::uint64_t sequence) {
+    if (event.stack == 0) return;
+    if (event.thread >= last_.size()) last_.resize(event.thread + std::size_t{1});
+    const std::uint32_t before = last_[event.thread];
+    if (before == event.stack) return;
+    last_[event.thread] = event.stack;
+    if (before == 0) return;
+    const std::uint64_t pair = std::uint64_t{before} << 32 | event.stack;
+    Known& known = known_[(pair * 0x9e3779b97f4a7c15) >> (64 - kKnownBits)];
+    if (known.pair != pair) known = {pair, loop_between(before, event.stack)};
+    if (known.loop != kNone) note(known.loop, sequence);
+  }
+  const std::vector<Loop>& loops() const { return loops_; }
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr unsigned kKnownBits = 14;
+  // Enough for any program whose stacks are its own; a damaged trace must not take all memory.
+  static constexpr std::size_t kMostLoops = 100'000, kDeepest = 4096;
+  struct Known {
+    std::uint64_t pair = 0;
+    std::uint32_t loop = kNone;
+  };
+
+  std::uint32_t loop_between(std::uint32_t before, std::uint32_t now);
+  void note(std::uint32_t loop, std::uint64_t sequence);
+  void chain_of(std::uint32_t stack, std::vector<std::uint32_t>& chain) const;
+
+  const Definitions* definitions_;
+  std::vector<std::uint32_t> last_;  // by thread
+  std::vector<Known> known_{std::size_t{1} << kKnownBits};
+  std::unordered_map<std::uint64_t, std::uint32_t> number_;  // of a loop, by caller and code
+  std::vector<Loop> loops_;
+  std::vector<std::uint32_t> chain_before_, chain_now_;
+};
+
+}  // namespace alloctrace

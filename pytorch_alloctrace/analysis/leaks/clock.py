@@ -1,0 +1,180 @@
+"""What time is counted in where leaks are judged: steps, the program's own iterations, or allocations.
+
+Time on the clock says nothing about a program that waits for requests, or spent its first half loading. So a part of
+the run is judged in the first of these units that fits it:
+
+steps         those of the trace, if there are enough of them
+iterations    rounds of a loop that the stacks show (see csrc/core/replay/loops.h): the outermost function of user code
+              that begins again often enough, all through the part of the run that is judged
+allocations   a thousandth of those on the device
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _replay
+from ...errors import PositionError
+from ...reading.positions import Range
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Frame
+
+LEAST_STEPS = 6
+"""Fewer steps prove nothing: three births in a row are not yet a habit."""
+LEAST_ROUNDS = 20
+"""Fewer rounds of a loop may be its beginning, or anything that happened a few times."""
+COVERED = 0.7
+"""The least share of the judged allocations that a loop goes round."""
+WIDEST_ROUND = 0.2
+"""The largest share of the judged allocations in one round: the steps of a program are alike."""
+REST = 0.15
+"""What comes after the last step is judged by itself if it has at least this share of the allocations."""
+LEAST_ALLOCATIONS = 50
+PARTS = 1000
+"""Units of a part of the run that has neither steps nor a loop."""
+
+Numbers = npt.NDArray[np.int64]
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A part of the run, and the unit in which time is counted there."""
+
+    unit: str
+    """"step", "iteration" or "second": what rates are given in. Where time is counted in allocations, rates are given
+    in seconds."""
+    begin: int
+    """The part begins with this event."""
+    judged_at: int
+    """The event after which the live blocks are judged: the end of the last step, or the last allocation. Not the end
+    of the trace: a function that returns frees its locals, so that a leak into a local list would be gone at the end of
+    every program that has a main()."""
+    ends: Times
+    """Event numbers, rising, and"""
+    counts: Times
+    """the time that it was with each: units since the beginning."""
+    whole: bool
+    """Whether a birth counts to its unit as a whole: in steps and iterations."""
+    loop: Frame | None = None
+    """The function that begins again, where iterations are counted."""
+
+    @property
+    def length(self) -> float:
+        """Units from the beginning to the judged event."""
+        return float(self.counts[-1]) if len(self.counts) else 0.0
+
+    @property
+    def too_short(self) -> bool:
+        """Whether there is too little to judge."""
+        return self.length < (LEAST_STEPS - 1 if self.whole else PARTS)
+
+    def time(self, events: npt.ArrayLike) -> Times:
+        """The time of each event, in units; in whole ones where there are steps."""
+        if not len(self.ends):
+            return np.zeros(np.shape(np.asarray(events)), np.float64)
+        found = np.interp(np.asarray(events, np.float64), self.ends, self.counts)
+        # The event that ends a step belongs to it.
+        return np.ceil(found) if self.whole else found
+
+    @classmethod
+    def of_steps(cls, ends: Numbers, first: int = 0) -> Clock:
+        """By steps: the last event of each. first: judged from this one on."""
+        return cls(
+            unit="step",
+            begin=int(ends[first - 1]) + 1 if first else 0,
+            judged_at=int(ends[-1]),
+            ends=ends[first:].astype(np.float64),
+            counts=np.arange(len(ends) - first, dtype=np.float64),
+            whole=True,
+        )
+
+
+class Clocks:
+    """The parts of the run of one device that are judged, each with its clock."""
+
+    def __init__(self, trace: RecordedTrace, device: str) -> None:
+        self._trace = trace
+        self._device = device
+        self.lives = trace.replay.long_lives(device)
+        self._steps = trace.steps(device=device)["seq"].to_numpy(np.int64)
+
+    def within(self, within: Range) -> Clock:
+        """Of the steps that lie wholly in a range. Raises PositionError if there are none."""
+        inside = self._trace.positions.whole_steps(within)
+        if not inside.any():
+            reason = "no whole step lies in it" if len(self._steps) else "the trace has none"
+            raise PositionError(f"leaks of a range are judged by steps, and {reason}: judge the whole run instead")
+        first, last = np.flatnonzero(inside)[[0, -1]]
+        return Clock.of_steps(self._steps[: last + 1], int(first))
+
+    def __iter__(self) -> Iterator[Clock]:
+        end = self.lives.last_allocation
+        last_step = int(self._steps[-1]) if len(self._steps) else -1
+        rest = 1 - self._share(last_step) if len(self._steps) else 1.0
+        if len(self._steps) >= LEAST_STEPS:
+            yield Clock.of_steps(self._steps)
+            if rest >= REST:
+                yield self._without_steps(last_step + 1, end)
+            return
+        clock = self._without_steps(0, end)
+        yield Clock.of_steps(self._steps) if len(self._steps) and clock.loop is None else clock
+
+    def _share(self, event: int) -> float:
+        """The share of the device's allocations up to an event."""
+        return float(self._ordinals(np.array([event]))[0]) / max(self.lives.allocations, 1)
+
+    def _ordinals(self, events: Numbers) -> Times:
+        """How many allocations there were up to each event."""
+        begins, counts = self._cells
+        return np.interp(events.astype(np.float64), begins, counts)
+
+    @functools.cached_property
+    def _cells(self) -> tuple[Times, Times]:
+        """Events, and the allocations before each."""
+        begins = self.lives.begins.astype(np.float64)
+        counts = np.arange(len(begins), dtype=np.float64) * self.lives.cell_length
+        return np.append(begins, self.lives.last_allocation), np.append(counts, self.lives.allocations)
+
+    def _without_steps(self, begin: int, end: int) -> Clock:
+        first, last = self._ordinals(np.array([begin, end]))
+        if last - first < LEAST_ALLOCATIONS:
+            return Clock("second", begin, end, np.zeros(0), np.zeros(0), False)
+        loop = self._outermost_loop(begin, end)
+        if loop is not None:
+            begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)].astype(np.float64)
+            return Clock(
+                unit="iteration",
+                begin=begin,
+                judged_at=end,
+                # A round ends where the next begins; the last one has not ended.
+                ends=np.append(begins - 1, max(end, begins[-1])),
+                counts=np.append(np.arange(len(begins)) * float(loop.stride), len(begins) * float(loop.stride)),
+                whole=True,
+                loop=self._trace.stacks.frame(loop.function),
+            )
+        events, counts = self._cells
+        inside = (events > begin) & (events < end)
+        ends = np.concatenate([[begin], events[inside], [max(end, begin + 1)]])
+        ordinals = np.concatenate([[first], counts[inside], [last]])
+        return Clock("second", begin, end, ends, (ordinals - first) * PARTS / (last - first), False)
+
+    def _outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
+        first, last = self._ordinals(np.array([begin, end]))
+        stacks, found = self._trace.stacks, []
+        for loop in self._trace.replay.loops:
+            if loop.rounds < LEAST_ROUNDS or not stacks.is_user[loop.function]:
+                continue
+            begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)]
+            if len(begins) * loop.stride < LEAST_ROUNDS:
+                continue
+            ordinals = self._ordinals(begins)
+            gaps = np.diff(np.append(ordinals, last))
+            if last - ordinals[0] >= COVERED * (last - first) and gaps.max() <= WIDEST_ROUND * (last - first):
+                found.append(loop)
+        return min(found, key=lambda loop: (loop.depth, -loop.rounds), default=None)

@@ -1,0 +1,254 @@
+"""Leaks made of lines that keep their blocks: which of them are one finding, and what is said of each.
+
+One finding        lines whose blocks were born in the same units, if all are allocated under a call that the program
+                   repeats: a tensor kept with its graph keeps many others. Two lines that leak by themselves, in the
+                   same loop, are two findings
+rate               bytes of the blocks that were born from the onset on and are old enough, by the time between
+confidence         (1 - share that died after all) x evenness of births x n / (n + 1), n being the units, at most 24,
+                   in which they were born; at most `NEVER_DIED` where no block of these stacks has ever died: it may be
+                   a buffer that is not full yet
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _replay
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Site
+from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
+from .lives import Lives
+from .paths import common_path, line_to_look_at
+from .rising import Rising
+from .survivors import Judged
+
+MOST = 0.8
+"""A line that allocates at least this share of a leak's bytes is the line to look at."""
+GOOD_PART = 0.2
+"""Memory without a stack is not what a finding is about if lines of code hold at least this share of it."""
+NEVER_DIED = 0.85
+"""The most that is said where no block of a line has ever died."""
+RISING_CONFIDENCE = 0.8
+PARTS = 24
+"""Parts of a leak's time in which births are counted."""
+_SAMPLES = 200
+
+
+@dataclass(frozen=True)
+class LeakMaker:
+    """Makes findings of what was judged on one device."""
+
+    trace: RecordedTrace
+    lives: Lives
+    free: int | None
+    """Bytes that the device could still take."""
+    at_end: npt.NDArray[np.int64]
+    """The births of the blocks that are live at the end of the trace."""
+
+    def of_survivors(self, judged: Sequence[Judged]) -> list[Leak]:
+        """The leaks in which these lines, most bytes first, belong together."""
+        groups: list[list[Judged]] = []
+        for one in judged:
+            for group in groups:
+                if _same_births(group[0], one) and self._is_under_a_repeated_call([group[0], one]):
+                    group.append(one)
+                    break
+            else:
+                groups.append([one])
+        return [self._leak(group) for group in groups]
+
+    def of_rising(self, rising: Rising) -> Leak:
+        """What keeps more and more blocks at once."""
+        lives, clock = self.lives, self.lives.clock
+        survivors = lives.survivors
+        rows = np.flatnonzero(survivors.site == rising.site)
+        total = int(survivors.bytes[rows].sum())
+        length = max(self._length(rising.since, clock.length, int(survivors.birth_ns[rows].min())), 1e-9)
+        added = (int(rising.counts[-1]) - int(rising.counts[0])) / max(int(rising.counts[-1]), 1)
+        rate = total * added / length
+        by_stack = _bytes_by_stack(lives, rows)
+        stack = max(by_stack, key=by_stack.__getitem__)
+        site = Site.of_stack(self.trace.stacks, stack)
+        path, path_share = common_path(self.trace, by_stack)
+        if path and (path[0].filename, path[0].line) == (site.filename, site.line):
+            path = path[1:]
+        picked = np.linspace(0, len(rising.counts) - 1, min(_SAMPLES, len(rising.counts))).round().astype(int)
+        each = total / max(len(rows), 1)
+        return Leak(
+            kind=RISING,
+            device=lives.device,
+            unit=clock.unit,
+            rate=rate,
+            bytes=total,
+            blocks=len(rows),
+            bytes_at_end=int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum()),
+            blocks_at_onset=int(rising.counts[0]),
+            age=0.0,
+            reached=0,
+            died=int(lives.deaths.blocks[lives.deaths.site == rising.site].sum()),
+            never_died=False,
+            onset=rising.since,
+            units_with_survivors=0,
+            units_judged=int(clock.length),
+            confidence=RISING_CONFIDENCE * certainty(self.trace, clock.whole),
+            oldest_age=float(clock.length - survivors.birth[rows].min()),
+            seconds_per_unit=self._seconds_per_unit(),
+            forecast=self._seconds_until_full(rate),
+            sites=(LeakingSite(site, stack, rate, total, len(rows)),),
+            line=site,
+            path=path,
+            path_share=path_share,
+            live=tuple((rising.counts[picked] * each).astype(np.int64).tolist()),
+        )
+
+    def _leak(self, group: list[Judged]) -> Leak:
+        lives, clock, first = self.lives, self.lives.clock, group[0]
+        survivors = lives.survivors
+        rows = np.concatenate([one.rows for one in group])
+        total = int(survivors.bytes[rows].sum())
+        length = self._length(first.onset, first.last, int(survivors.birth_ns[first.rows].min()))
+        rate = total / length
+        by_stack = _bytes_by_stack(lives, rows)
+        sites = self._sites(group, length)
+        line = self._line(sites, by_stack, total)
+        path, path_share = common_path(self.trace, by_stack)
+        if path and (path[0].filename, path[0].line) == (sites[0].site.filename, sites[0].site.line):
+            path = path[1:]
+        at_end = int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum())
+        return Leak(
+            kind=SURVIVORS,
+            device=lives.device,
+            unit=clock.unit,
+            rate=rate,
+            bytes=total,
+            blocks=len(rows),
+            bytes_at_end=at_end,
+            blocks_at_onset=0,
+            age=self._shown(first.age),
+            reached=first.reached,
+            died=first.died,
+            never_died=first.ever_died == 0,
+            onset=first.onset,
+            units_with_survivors=len(first.births),
+            units_judged=int(first.last - first.onset) + 1,
+            confidence=self._confidence(first),
+            oldest_age=self._shown(clock.length - float(survivors.birth[rows].min())),
+            seconds_per_unit=self._seconds_per_unit(),
+            forecast=self._seconds_until_full(rate),
+            sites=sites,
+            line=line,
+            path=path,
+            path_share=path_share,
+            live=self._live([one.site for one in group]),
+        )
+
+    def _length(self, onset: float, last: float, onset_ns: int) -> float:
+        """The time between: in steps or iterations, else in seconds."""
+        if self.lives.clock.whole:
+            return last - onset + 1
+        share = (last - onset) / max(self.lives.clock.length - onset, 1e-9)
+        return max((self.lives.judged_ns - onset_ns) / 1e9 * share, 1e-9)
+
+    def _seconds(self) -> float:
+        begin = self.trace.replay.time_before(self.lives.clock.begin + 1) or self.trace.begin_ns
+        return max(self.lives.judged_ns - begin, 0) / 1e9
+
+    def _shown(self, units: float) -> float:
+        """A length of time as it is shown: in steps, or seconds."""
+        clock = self.lives.clock
+        return units if clock.whole else units / clock.length * self._seconds()
+
+    def _seconds_per_unit(self) -> float:
+        clock = self.lives.clock
+        return self._seconds() / clock.length if clock.whole and clock.length else 1.0
+
+    def _seconds_until_full(self, rate: float) -> float | None:
+        return self.free / rate * self._seconds_per_unit() if self.free is not None and rate > 0 else None
+
+    def _confidence(self, judged: Judged) -> float:
+        clock = self.lives.clock
+        part = np.floor((judged.births - judged.onset) * PARTS / max(judged.last - judged.onset + 1, 1e-9))
+        count = len(np.unique(part))
+        confidence = (1 - judged.died / max(judged.reached, 1)) * (1 - judged.unevenness / 2) * count / (count + 1)
+        if judged.ever_died == 0:
+            confidence = min(confidence, NEVER_DIED)
+        return float(confidence * certainty(self.trace, clock.whole))
+
+    def _sites(self, group: list[Judged], length: float) -> tuple[LeakingSite, ...]:
+        """The lines, most bytes first; several stacks of one line are one."""
+        rows_of: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for one in group:
+            rows_of.setdefault(one.site, []).append(one.rows)
+        found = []
+        for parts in rows_of.values():
+            rows = np.concatenate(parts)
+            by_stack = _bytes_by_stack(self.lives, rows)
+            stack = max(by_stack, key=by_stack.__getitem__)
+            total = int(self.lives.survivors.bytes[rows].sum())
+            found.append(LeakingSite(Site.of_stack(self.trace.stacks, stack), stack, total / length, total, len(rows)))
+        found.sort(key=lambda site: -site.bytes)
+        of_lines = [site for site in found if site.site.filename]
+        if sum(site.bytes for site in of_lines) >= GOOD_PART * sum(site.bytes for site in found):
+            found = [*of_lines, *(site for site in found if not site.site.filename)]
+        return tuple(found)
+
+    def _line(self, sites: tuple[LeakingSite, ...], by_stack: dict[int, int], total: int) -> Site:
+        of_lines = sum(site.bytes for site in sites if site.site.filename) or total
+        if sites[0].bytes >= MOST * of_lines:
+            return sites[0].site
+        return line_to_look_at(self.trace, by_stack) or sites[0].site
+
+    def _live(self, sites: list[int]) -> tuple[int, ...]:
+        """The bytes of all survivors of some lines that were born by each of at most 200 times, evenly spread."""
+        survivors, clock = self.lives.survivors, self.lives.clock
+        rows = np.isin(survivors.site, sites)
+        count = min(_SAMPLES, int(clock.length) + 1) if clock.whole else _SAMPLES
+        times = np.linspace(0, clock.length, count)
+        born = survivors.birth[rows]
+        held = np.append(0, np.cumsum(survivors.bytes[rows]))
+        return tuple(held[np.searchsorted(born, times, side="right")].tolist())
+
+    def _is_under_a_repeated_call(self, group: list[Judged]) -> bool:
+        """Whether the stacks of these lines have a call in common that the program makes again and again. What has no
+        stack belongs to whatever was born with it."""
+        stacks = self.trace.stacks
+        chains = []
+        for one in group:
+            by_stack = _bytes_by_stack(self.lives, one.rows)
+            chain, stack = [], max(by_stack, key=by_stack.__getitem__)
+            if not stacks.has_frames(stack):
+                return True
+            while stack:
+                chain.append(stack)
+                stack = int(stacks.parent[stack])
+            chains.append(chain[::-1])
+        shared = [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1]
+        return any(self._repeats(node) for node in shared)
+
+    def _repeats(self, node: int) -> bool:
+        """Whether a frame is of a function that begins again and again."""
+        return any(loop.rounds >= PARTS for loop in self._loops.get(self.trace.stacks.call(node), ()))
+
+    @functools.cached_property
+    def _loops(self) -> dict[tuple[int, int, int], list[_replay.Loop]]:
+        found: dict[tuple[int, int, int], list[_replay.Loop]] = {}
+        for loop in self.trace.replay.loops:
+            found.setdefault(self.trace.stacks.call(loop.function), []).append(loop)
+        return found
+
+
+def _same_births(one: Judged, other: Judged) -> bool:
+    common = len(np.intersect1d(one.births, other.births))
+    return common >= SAME_BIRTHS * len(np.union1d(one.births, other.births))
+
+
+def _bytes_by_stack(lives: Lives, rows: npt.NDArray[np.int64]) -> dict[int, int]:
+    stacks, of_row = np.unique(lives.survivors.stack[rows], return_inverse=True)
+    totals = np.zeros(len(stacks), np.int64)
+    np.add.at(totals, of_row, lives.survivors.bytes[rows])
+    return dict(zip(stacks.tolist(), totals.tolist(), strict=True))

@@ -1,0 +1,65 @@
+"""Ever more at once: lines of which more and more blocks are alive at the same time, though each of them dies.
+
+A queue whose consumer is too slow, hooks that are registered again in each step, ensembles that are renewed and get
+larger. The number alive at the border of two cells (see csrc/core/replay/long_lives.h) is known exactly. From a fifth
+of the run on, the lowest number in each sixth of the rest is above that of the sixth before; the last is well above the
+first; and the number follows a straight line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .lives import Lives
+
+WARMUP = 0.2
+SIXTHS = 6
+LEAST_MORE = 6
+"""Blocks more in the last sixth than in the first."""
+STRAIGHT = 0.97
+"""The least correlation of the number with time."""
+LEAST_BORDERS = 24
+
+
+@dataclass(frozen=True)
+class Rising:
+    """A line of which ever more blocks are alive."""
+
+    site: int
+    counts: npt.NDArray[np.int64]
+    """Alive at the border of each cell, after the warm-up."""
+    since: float
+    """The time of the first of these, in units of the clock."""
+
+
+def find_rising(lives: Lives) -> list[Rising]:
+    """The lines of one device, unordered."""
+    borders = lives.borders[1:]
+    begin = int(len(borders) * WARMUP)
+    if len(borders) - begin < LEAST_BORDERS:
+        return []
+    found = []
+    times = lives.clock.time(borders)
+    for site in np.unique(lives.survivors.site).tolist():
+        counts = _alive(lives, site)[begin:]
+        lowest = np.array([part.min() for part in np.array_split(counts, SIXTHS)])
+        if (np.diff(lowest) <= 0).any() or lowest[-1] - lowest[0] < LEAST_MORE:
+            continue
+        if np.corrcoef(np.arange(len(counts)), counts)[0, 1] > STRAIGHT:
+            found.append(Rising(site, counts, float(times[begin])))
+    return found
+
+
+def _alive(lives: Lives, site: int) -> npt.NDArray[np.int64]:
+    """How many blocks of a line were alive at the beginning of each cell but the first."""
+    changes = np.zeros(len(lives.borders) + 1, np.int64)
+    of_site = lives.survivors.site == site
+    cells = np.searchsorted(lives.borders, lives.survivors.seq[of_site], side="right")
+    np.add.at(changes, np.minimum(cells, len(changes) - 1), 1)
+    dead = lives.deaths.site == site
+    np.add.at(changes, lives.deaths.born_cell[dead] + 1 - lives.first_cell, lives.deaths.blocks[dead])
+    np.add.at(changes, lives.deaths.died_cell[dead] + 1 - lives.first_cell, -lives.deaths.blocks[dead])
+    return np.cumsum(changes)[1 : len(lives.borders)]

@@ -1,0 +1,168 @@
+"""Scores the verdict on programs that were written by people who had not read the analysis.
+
+    python tests/corpus/score.py record TRACES [--device cpu] [--corpus strangers]    # each program, whole and killed
+    python tests/corpus/score.py judge TRACES [--json FILE]                           # a line each, then a table
+
+A program that leaks has `# LEAK` on the lines that a reader would point at. What the first verdict makes of it:
+
+first       the first leak in the diagnosis is at a marked line
+found       another one is
+noted       only a leak that costs next to nothing is
+misled      leaks are reported, none at a marked line
+undecided   none is reported, and no all-clear is given
+missed      an all-clear
+
+and of a healthy one: clear, undecided, noted (next to nothing) or accused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+KILLED_AT = 0.6
+"""Share of the program's time after which it is killed."""
+LEAKS = ("first", "found", "noted", "misled", "undecided", "missed")
+HEALTHY = ("clear", "undecided", "noted", "accused")
+
+
+def programs(corpus: str) -> list[Path]:
+    return sorted([*(HERE / corpus).glob("leak_*.py"), *(HERE / corpus).glob("healthy_*.py")])
+
+
+def marked_lines(program: Path) -> set[int]:
+    lines = program.read_text().splitlines()
+    return {number for number, line in enumerate(lines, 1) if re.search(r"# LEAK\b", line)}
+
+
+def run_one(program: str, device: str, trace: str, kill_after: float) -> None:
+    """Runs a program under recording in this process; kills it after so many seconds, unless that is 0."""
+    import pytorch_alloctrace as alloctrace
+
+    alloctrace.enable(trace, devices=(device,))
+    sys.argv = [program, device]
+    if kill_after:
+        timer = threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
+    begin = time.monotonic()
+    runpy.run_path(program, run_name="__main__")
+    Path(trace).with_suffix(".seconds").write_text(str(time.monotonic() - begin))
+
+
+def record_one(program: Path, device: str, folder: Path) -> str:
+    """Records a program twice: to its end, and killed on the way."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB"] if device == "cuda" else []
+    seconds = 0.0
+    for end in ("whole", "killed"):
+        trace = folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace"
+        call = [*command, sys.executable, __file__, "run", str(program), device, str(trace), str(KILLED_AT * seconds)]
+        done = subprocess.run(call, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if end == "whole":
+            if done.returncode:
+                return f"{program.stem} {device}: exit {done.returncode}\n{done.stderr[-2000:]}"
+            seconds = float(trace.with_suffix(".seconds").read_text())
+    return ""
+
+
+def record(folder: Path, corpora: list[str], devices: list[str], jobs: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [(program, device) for corpus in corpora for program in programs(corpus) for device in devices]
+    with ThreadPoolExecutor(jobs) as pool:
+        for failed in pool.map(lambda one: record_one(*one, folder), wanted):
+            if failed:
+                print(failed, file=sys.stderr)
+
+
+def verdict_on(trace: Path, program: Path) -> tuple[str, str]:
+    """One of LEAKS or HEALTHY, and what was said first."""
+    import pytorch_alloctrace as alloctrace
+    from pytorch_alloctrace.analysis import summarize
+    from pytorch_alloctrace.report.verdict import diagnosis
+
+    findings = diagnosis(summarize(alloctrace.load(trace)))
+    leaks = [one for one in findings if one.kind in ("leak", "growth")]
+    notes = [one for one in findings if one.kind == "minor_leak"]
+    clear = any(one.kind == "no_leak" for one in findings) and not any(one.kind == "undecided" for one in findings)
+    said = next((one.title for one in findings if one.kind not in ("incomplete",)), "")
+    if program.stem.startswith("healthy"):
+        return ("accused" if leaks else "noted" if notes else "clear" if clear else "undecided"), said
+    marks = marked_lines(program)
+
+    def is_right(one: object) -> bool:
+        site = getattr(one, "site", None)
+        return site is not None and Path(site.filename).name == program.name and site.line in marks
+
+    if leaks and is_right(leaks[0]):
+        return "first", said
+    if any(map(is_right, leaks)):
+        return "found", said
+    if any(map(is_right, notes)):
+        return "noted", said
+    return ("misled" if leaks else "missed" if clear else "undecided"), said
+
+
+def judge(folder: Path, only: str, result: Path | None) -> None:
+    counts: dict[tuple[str, str, str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    rows = []
+    for trace in sorted(folder.glob("*.alloctrace")):
+        corpus, stem, device, end = trace.stem.rsplit("-", 3)
+        if only and not re.search(only, trace.stem):
+            continue
+        program = HERE / corpus / f"{stem}.py"
+        began = time.monotonic()
+        verdict, said = verdict_on(trace, program)
+        rows.append({"program": stem, "corpus": corpus, "device": device, "end": end, "verdict": verdict, "said": said})
+        counts[corpus, stem.partition("_")[0], device, end][verdict] += 1
+        mark = "  " if verdict in ("first", "clear") else "* "
+        print(f"{mark}{trace.stem:72} {verdict:10} {time.monotonic() - began:4.1f}s  {said}", flush=True)
+    print()
+    for (corpus, kind, device, end), found in sorted(counts.items()):
+        words = LEAKS if kind == "leak" else HEALTHY
+        listed = ", ".join(f"{found[word]} {word}" for word in words)
+        print(f"{corpus:20} {kind:8} {device:5} {end:7} {sum(found.values()):3}: {listed}")
+    if result:
+        result.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    of_record = verbs.add_parser("record")
+    of_record.add_argument("folder", type=Path)
+    of_record.add_argument("--corpus", action="append")
+    of_record.add_argument("--device", action="append", choices=("cpu", "cuda"))
+    of_record.add_argument("--jobs", type=int, default=2)
+    of_judge = verbs.add_parser("judge")
+    of_judge.add_argument("folder", type=Path)
+    of_judge.add_argument("--only", default="", help="a regular expression on the names of traces")
+    of_judge.add_argument("--json", type=Path)
+    of_run = verbs.add_parser("run")
+    for name in ("program", "device", "trace"):
+        of_run.add_argument(name)
+    of_run.add_argument("kill_after", type=float)
+    options = parser.parse_args()
+    if options.verb == "run":
+        run_one(options.program, options.device, options.trace, options.kill_after)
+    elif options.verb == "record":
+        record(options.folder, options.corpus or ["strangers"], options.device or ["cpu", "cuda"], options.jobs)
+    else:
+        judge(options.folder, options.only, options.json)
+
+
+if __name__ == "__main__":
+    main()
