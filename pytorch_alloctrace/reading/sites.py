@@ -101,6 +101,7 @@ BEFORE_RECORDING = "before the recording"
 """What stands for the stack of blocks that were there when the recording began."""
 NO_STACK = "(no Python stack)"
 _CELL_MAGIC = "get_ipython().run_cell_magic("
+_LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 
 
 class StackIndex:
@@ -129,8 +130,9 @@ class StackIndex:
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
         self.site = self._sites()
-        # They were of use where nothing deeper is the user's; as a caller they say nothing.
+        # They were of use where nothing deeper is the user's; as callers they say nothing.
         self.is_user[self._cell_magics()] = False
+        self.is_user[self._launchers()] = False
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -148,6 +150,13 @@ class StackIndex:
         found = np.flatnonzero(np.isin(self._filename, [*self._cells]))
         texts = [self.frame(int(stack)).source for stack in found]
         return found[[text is not None and text.startswith(_CELL_MAGIC) for text in texts]]
+
+    def _launchers(self) -> npt.NDArray[np.intp]:
+        """The frames of scripts that pip has made to start a command ("bin/torchrun", "bin/alloctrace")."""
+        scripts = [file for file in np.unique(self._filename) if _LAUNCHER.match(self._string(int(file)))]
+        found = np.flatnonzero(np.isin(self._filename, scripts) & (self.parent == 0))
+        texts = [self.frame(int(stack)).source or "" for stack in found]
+        return found[[text.lstrip().startswith("sys.exit(") for text in texts]]
 
     def _string(self, identifier: int) -> str:
         text = self._strings.get(identifier)

@@ -58,7 +58,7 @@ def write_lifetimes(
     if table.empty:
         screen.text("Nothing was allocated.")
         return
-    measured = "unknown, there are no steps"
+    measured = "unknown, there are no steps" if not found.trace_has_steps else "unknown, no whole step lies in it"
     if steps:
         measured = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
     sections = [_Section("LIVE", f"at {span.until}: what holds the most", "live_bytes", _live)]

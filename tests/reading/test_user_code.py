@@ -229,3 +229,24 @@ def test_packages_are_named_as_they_are_imported() -> None:
     assert package_of("/env/lib/python3.11/site-packages/einops/einops.py") == "einops"
     assert package_of("/env/lib/python3.11/site-packages/six.py") == "six"
     assert package_of("/home/me/train.py") == ""
+
+
+def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
+    """As pip makes it for a command. A program of the user may well lie in a folder named bin."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "launch").write_text("import sys\nfrom launched import main\nsys.exit(main())\n")
+    (folder / "bin" / "own").write_text("from launched import main\nmain()\n")
+    (folder / "launched.py").write_text(
+        "import sys, torch, pytorch_alloctrace as alloctrace\n"
+        "def main():\n"
+        "    with alloctrace.enable(sys.argv[1] + '.alloctrace', devices=('cpu',), overwrite=True):\n"
+        "        kept = torch.empty(1000)\n"
+    )
+    callers = {}
+    for name in ("launch", "own"):
+        environment = {"PYTHONPATH": f"{folder}:{program_environment()['PYTHONPATH']}"}
+        run_python(folder, [sys.executable, f"bin/{name}", name], True, 300, environment)
+        trace = alloctrace.load(folder / f"{name}.alloctrace")
+        callers[name] = [Path(file).name for file in trace.tree("peak").table["filename"]]
+        assert len(trace.frames(int(trace.live("peak")["stack_id"].iloc[0]))) == 2
+    assert callers == {"launch": ["launched.py"], "own": ["own", "launched.py"]}

@@ -93,9 +93,7 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
         if not _lines([leak]) & known:
             leaks.append(leak)
             known |= _lines([leak])
-    unclear = [
-        _unexplained(trace, lives, one) for one in judged if one.fate is Fate.UNCLEAR
-    ]
+    unclear = [_unexplained(trace, lives, one) for one in judged if one.fate is Fate.UNCLEAR]
     return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in known]
 
 
@@ -104,9 +102,7 @@ def _unexplained(trace: RecordedTrace, lives: Lives, judged: Judged) -> Unexplai
     rows = judged.rows[survivors.birth[judged.rows] > BEGINNING * lives.clock.length]
     stacks, of_row = np.unique(survivors.stack[judged.rows], return_inverse=True)
     stack = int(stacks[np.bincount(of_row).argmax()])
-    return Unexplained(
-        Site.of_stack(trace.stacks, stack), stack, int(survivors.bytes[rows].sum()), len(rows)
-    )
+    return Unexplained(Site.of_stack(trace.stacks, stack), stack, int(survivors.bytes[rows].sum()), len(rows))
 
 
 def _lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:

@@ -99,7 +99,12 @@ def _cell(begins: Numbers, event: int) -> int:
 
 
 def _deaths(
-    columns: dict[str, npt.NDArray[np.int64]], begins: Numbers, first: int, last: int, clock: Clock, numbers: SiteNumbers
+    columns: dict[str, npt.NDArray[np.int64]],
+    begins: Numbers,
+    first: int,
+    last: int,
+    clock: Clock,
+    numbers: SiteNumbers,
 ) -> Deaths:
     counted = (columns["born"] >= first) & (columns["died"] < last)
     born, died = columns["born"][counted], columns["died"][counted]

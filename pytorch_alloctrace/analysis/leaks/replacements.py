@@ -142,9 +142,7 @@ def _may_grow(trace: RecordedTrace, device: str, windows: Windows) -> bool:
     """Whether the last window has a stack whose blocks were larger than all its blocks before."""
     late = int(windows.ends[-1 - windows.units // WINDOWS])
     found = trace.replay.stacks(windows.judged_at + 1, device)
-    return any(
-        bool(((table["records"] >= LEAST_RECORDS) & (table["last_record"] > late)).any()) for table in found
-    )
+    return any(bool(((table["records"] >= LEAST_RECORDS) & (table["last_record"] > late)).any()) for table in found)
 
 
 def _look(

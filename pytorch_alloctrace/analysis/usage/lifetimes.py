@@ -37,7 +37,8 @@ class Lifetimes:
     """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS, sums over the measured steps
     (measured_churn, ...), and of ranges live_change."""
     steps: int
-    """How many were measured; 0 in a trace without steps."""
+    """How many were measured; 0 in a trace without steps, and where no whole step lies in the ranges."""
+    trace_has_steps: bool
     is_of_ranges: bool
 
     def table(self, stacks: StackIndex, by: str) -> pd.DataFrame:
@@ -106,7 +107,7 @@ def whole_lifetimes(trace: RecordedTrace, until: Position = "end", *, device: st
         _measured(last, trace, device),
         _slow_calls(trace, device, [whole]),
     ]
-    return Lifetimes(_joined(tables), _steps_of(last), is_of_ranges=False)
+    return Lifetimes(_joined(tables), _steps_of(last), len(trace.steps()) > 0, is_of_ranges=False)
 
 
 def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> Lifetimes:
@@ -128,7 +129,7 @@ def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: st
     totals[["allocations", "bytes"]] = made[["allocations", "bytes"]]
     totals["live_change"] = made["live_bytes"]
     totals["largest"] = _largest(trace, device, ranges).reindex(totals.index, fill_value=0)
-    return Lifetimes(totals, _steps_of(last), is_of_ranges=True)
+    return Lifetimes(totals, _steps_of(last), len(trace.steps()) > 0, is_of_ranges=True)
 
 
 def _steps_of(last: Sequence[LastSteps]) -> int:
