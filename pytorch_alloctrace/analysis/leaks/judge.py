@@ -41,6 +41,8 @@ __all__ = ["Leak", "LeakVerdict", "LeakingSite", "find_leaks", "leak_table"]
 
 COUNTS = 0.05
 """What grows unexplained counts if it is at least this share of the peak."""
+RECENT = 0.5
+"""What was made more than once after this share of the run may go on."""
 BEGINNING = 0.25
 """Of the run: what was born there does not show that anything grows."""
 
@@ -87,14 +89,31 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
     judged = judge_lines(lives)
     leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
     known = _lines(leaks)
-    more = [maker.of_rising(one) for one in find_rising(lives)]
+    more = [maker.of_rising(one) for one in find_rising(lives, _functions(trace, lives))]
     more += growing_leaks(trace, device, Windows.of(trace, clock), numbers, free)
     for leak in more:
         if not _lines([leak]) & known:
             leaks.append(leak)
             known |= _lines([leak])
-    unclear = [_unexplained(trace, lives, one) for one in judged if one.fate is Fate.UNCLEAR]
+    unclear = [_unexplained(trace, lives, one) for one in judged if _is_open(lives, one)]
     return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in known]
+
+
+def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
+    """The function that each line with long-lived blocks, by number, is in."""
+    pairs = np.concatenate([np.stack([one.site, one.stack]) for one in (lives.survivors, lives.deaths)], axis=1)
+    return {
+        site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
+        for site, stack in np.unique(pairs, axis=1).T.tolist()
+    }
+
+
+def _is_open(lives: Lives, judged: Judged) -> bool:
+    """Whether it may yet turn out to be a leak."""
+    if judged.fate is Fate.FEW:
+        births = lives.survivors.birth[judged.rows]
+        return len(np.unique(births[births > RECENT * lives.clock.length])) > 1
+    return judged.fate is Fate.UNCLEAR
 
 
 def _unexplained(trace: RecordedTrace, lives: Lives, judged: Judged) -> Unexplained:

@@ -16,6 +16,9 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
 from .clock import Clock, Numbers, Times
 
+LOADING = 0.8
+"""A part of the run that keeps more than this share of what it allocates may be loading."""
+
 
 @dataclass(frozen=True)
 class Survivors:
@@ -56,9 +59,18 @@ class Lives:
     borders: Numbers
     """The event with which each cell of the judged part begins."""
     first_cell: int
+    cell_length: int
+    """Allocations in each cell."""
     allocations: dict[int, int]
     """How many blocks each stack has allocated until the judged event."""
     judged_ns: int
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether nearly all blocks that were allocated in the judged part are still live, and no steps say that it has
+        begun to work: it may be loading."""
+        made = sum(self.allocations.values()) - self.first_cell * self.cell_length
+        return self.clock.unit != "step" and len(self.survivors.seq) > LOADING * max(made, 1)
 
     @classmethod
     def of(cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers) -> Lives:
@@ -89,6 +101,7 @@ class Lives:
             deaths=_deaths(evidence.deaths, begins, first, last, clock, numbers),
             borders=begins[first:last],
             first_cell=first,
+            cell_length=evidence.cell_length,
             allocations=dict(zip(counts["stack_id"].tolist(), counts["allocations"].tolist(), strict=True)),
             judged_ns=replay.time_before(clock.judged_at + 1),
         )

@@ -11,6 +11,8 @@ not more and more seldom
                    births that get rarer fill something up: one entry for each shape, class or word. By the one-sided
                    test of Kolmogorov and Smirnov against births that are even from the first one on
 
+beside other work  Without steps, a program that frees next to nothing may still be loading: what it keeps is not judged
+
 Lines are judged first. Where a line fails, its stacks are, each by itself: a helper that many parts of a program call
 makes what leaks and what does not.
 """
@@ -18,7 +20,7 @@ makes what leaks and what does not.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +43,7 @@ SHORTEST = 0.2
 """The least share of the run over which survivors are born."""
 LONGEST_PAUSE = 0.35
 """The largest share of that time in which none is born."""
-OVER = 3
+OVER = 2
 """Births are over if none came for longer than this many times the longest time between two of them."""
 FINEST = 240
 """Births are told apart by the unit, or by this part of a run that has none."""
@@ -60,8 +62,10 @@ class Fate(enum.Enum):
     """Nothing was added for a long time."""
     FILLING = "filling"
     """Something fills up: fewer and fewer are added."""
+    FEW = "few"
+    """Too few to be a habit: what is made once or twice on the way."""
     UNCLEAR = "unclear"
-    """Too few, too late, or in bursts."""
+    """Too late, or in bursts."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ def judge_lines(lives: Lives) -> list[Judged]:
                 )
                 if of_stack.fate is Fate.KEPT:
                     found.append(of_stack)
+        if lives.is_loading:
+            found, of_line = [], replace(of_line, fate=Fate.UNCLEAR) if of_line.fate is Fate.KEPT else of_line
         judged += found or [of_line]
     return sorted(judged, key=lambda one: -int(survivors.bytes[one.rows].sum()))
 
@@ -118,16 +124,21 @@ def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDA
     died_at, died = lives.deaths.age[deaths], lives.deaths.blocks[deaths]
     smallest = max(end / OLD, 1.0)
     held = rows[ages > smallest]
+    units = _units(lives, held)
+    if len(units) < LEAST_BLOCKS:
+        return Judged(Fate.FEW if len(units) else Fate.SETUP, site, held)
+    dying = False
     for part in AGES:
         age = part * smallest
         old = ages > age
         if old.sum() < LEAST_BLOCKS:
-            return Judged(Fate.UNCLEAR, site, held)
+            return Judged(Fate.DIE if dying else Fate.FEW, site, held)
         gone = int(died[died_at > age].sum())
-        if gone <= STILL_DYING * (gone + old.sum()) and np.median(ages[old]) >= 2 * age:
+        dying = gone > STILL_DYING * (gone + old.sum())
+        if not dying and np.median(ages[old]) >= 2 * age:
             break
     else:
-        return Judged(Fate.DIE, site, held)
+        return Judged(Fate.DIE if dying else Fate.UNCLEAR, site, held)
     if _all_die_later(ages[old], died_at, died, age):
         return Judged(Fate.DIE, site, held)
     stacks = np.unique(lives.survivors.stack[rows]).tolist()
@@ -156,21 +167,25 @@ def _all_die_later(
     return bool(((gone >= LEAST_BLOCKS) & (gone > ALL_DIE * reached)).any())
 
 
+def _units(lives: Lives, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The units, each once, in which blocks were born after the beginning."""
+    clock = lives.clock
+    finest = 1.0 if clock.whole else clock.length / FINEST
+    units = np.unique(np.floor(lives.survivors.birth[rows] / finest)) * finest
+    return units[units > SETUP * clock.length]
+
+
 def _judge_births(lives: Lives, found: Judged, held: npt.NDArray[np.int64]) -> Judged:
     """Whether blocks that are kept came again and again, until the end."""
     clock, end = lives.clock, lives.clock.length
     births = lives.survivors.birth[found.rows]
-    finest = 1.0 if clock.whole else end / FINEST
-    units = np.unique(np.floor(births / finest)) * finest
-    units = units[units > SETUP * end]
+    units = _units(lives, found.rows)
 
     def other(fate: Fate) -> Judged:
         return Judged(fate, found.site, held)
 
-    if not len(units):
-        return other(Fate.SETUP)
     if len(units) < LEAST_BLOCKS or (not clock.whole and len(births) < LEAST_BLOCKS_WITHOUT_STEPS):
-        return other(Fate.UNCLEAR if found.last - units[-1] <= (end - SETUP * end) / LEAST_BLOCKS else Fate.OVER)
+        return other(Fate.FEW)
     onset = float(units[0])
     span = found.last - onset
     pauses = np.diff(units)
