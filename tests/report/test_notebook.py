@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.summary import Program
+from pytorch_alloctrace.report.site_names import SiteNames
 
 # Each cell is run as a user would; what it shows goes to shown.json.
 SHELL = r"""
@@ -196,3 +198,18 @@ def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-un
         else:
             raise AssertionError
     """)
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/venv/lib/python3.11/site-packages/ipykernel_launcher.py", "notebook"),
+        ("-m ipykernel_launcher", "notebook"),
+        ("/usr/lib/colab_kernel_launcher.py", "notebook"),
+        ("/home/user/my_launcher.py", "/home/user/my_launcher.py -f /run/kernel-1.json"),
+    ],
+)
+def test_a_notebook_is_called_one(path: str, shown: str) -> None:
+    arguments = ("-f", "/run/kernel-1.json")
+    program = Program(path, arguments, "", "2.11.0", "", "3.11.7", "host", 1, "0", ("cpu",), "python")
+    assert SiteNames("").command(program) == shown
