@@ -14,6 +14,7 @@ from ..analysis.leaks.judge import Leak
 from ..analysis.leaks.leak import leaks_as_table
 from ..analysis.leaks.limit import Exceeded, devices_above
 from ..analysis.summary import LeaksAnswer, Summary
+from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError
 from ..report.leaks import exceeded_sentence
 from ..report.markdown import leaks_markdown
@@ -38,7 +39,7 @@ class Leaks(Verb):
         ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
         ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one, 3 when this cannot be judged"),
         ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
-        ("leaks run.alloctrace --in epoch", "what leaks in the regions of this name, each judged by itself"),
+        ("leaks run.alloctrace --in training", "what leaks in the regions of this name, each judged by itself"),
         (
             "leaks run.alloctrace --fail-above 1MiB/step --markdown > comment.md",
             "a comment for a pull request; exit status 1 when a device leaks more than 1 MiB per step",
@@ -114,7 +115,7 @@ def _judged(query: Query) -> list[_Judged]:
     devices = [options.device] if options.device else []
     if query.is_whole:
         return [_Judged("", summarize(trace, devices=devices, of_leaks=True))]
-    within = trace.ranges(ranges, device=options.device)
+    within = ranges_between(trace, ranges, device=options.device)
     if len(ranges) == 1:
         return [_Judged("", summarize(trace, devices=devices, of_leaks=True, within=within[0]))]
     regions = {trace.range_of(region): region for region in trace.positions.stretches_named(options.region)}
@@ -122,8 +123,8 @@ def _judged(query: Query) -> list[_Judged]:
     if not with_steps:
         raise PositionError(
             f"leaks are judged by steps, and no whole step lies in any of the {len(ranges):,} regions "
-            f"{options.region!r}: what all of them left behind shows `{command.spelled()} diff "
-            f"{shlex.quote(trace.path)} --in {shlex.quote(options.region)}`"
+            f"{options.region!r}: `{command.spelled()} diff {shlex.quote(trace.path)} --in "
+            f"{shlex.quote(options.region)}` shows what all of them left behind"
         )
     return [
         _Judged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..analysis.usage.lifetimes import Lifetimes, range_lifetimes, whole_lifetimes
+from ..analysis.usage.ranges import ranges_between
 from ..reading.sites import BY
 from ..report.lifetimes import write_lifetimes
 from .arguments import VerbParser
@@ -65,4 +66,4 @@ class Sites(Verb):
         if ranges[0][0] is None:
             until = next((position for position in (ranges[0][1], options.at) if position is not None), "end")
             return whole_lifetimes(trace, until, device=options.device)
-        return range_lifetimes(trace, trace.ranges(ranges, device=options.device), device=options.device)
+        return range_lifetimes(trace, ranges_between(trace, ranges, device=options.device), device=options.device)

@@ -514,23 +514,6 @@ class RecordedTrace:
             raise PositionError(f"nothing happened between {begin} and {end}: the first must come before the second")
         return within
 
-    def ranges(
-        self, pairs: Sequence[tuple[Position | None, Position | None]], *, device: str | None = None
-    ) -> list[Range]:
-        """The same for several pairs of since and until; of several, those in which nothing happened are left out.
-
-        Raises PositionError if that is all of them.
-        """
-        if len(pairs) == 1:
-            return [self.range(*pairs[0], device=device)]
-        found = []
-        for since, until in pairs:
-            with contextlib.suppress(PositionError):
-                found.append(self.range(since, until, device=device))
-        if not found:
-            raise PositionError(f"nothing happened in any of these {len(pairs):,} ranges")
-        return found
-
     def range_of(self, region: Region) -> Range:
         """The events of a region, from after its beginning up to and including its end."""
         return Range(region.begin_seq + 1, self.end_seq if region.end_seq is None else region.end_seq + 1)

@@ -20,6 +20,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex
 from ...reading.source_text import TextFrom, source_text
 from .peak import PeakMemory, peak_memory, peak_of_ranges
+from .ranges import ranges_between
 
 ANNOTATION_COLUMNS = ("line", "source", "allocations", "bytes", "peak_bytes", "net_bytes")
 _LISTED = 8
@@ -55,7 +56,7 @@ def annotate(
         ranges = [Range(0, trace.end_seq)]
         peak = peak_memory(trace, "allocated", device=device)
     else:
-        ranges = trace.ranges(pairs, device=device)
+        ranges = ranges_between(trace, pairs, device=device)
         peak = peak_of_ranges(trace, ranges, "allocated", device=device)
     lines = _LinesOfStacks(trace.stacks, filename)
     table = _figures(trace, lines, peak, ranges)

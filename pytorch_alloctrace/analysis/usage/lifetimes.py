@@ -20,6 +20,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex, group_stacks
 from .inside import WORTH_OPENING, Inside, look_inside
 from .last_steps import LastSteps
+from .ranges import ranges_between
 
 LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
 """How each is joined if several stacks are one row."""
@@ -92,7 +93,7 @@ def site_lifetimes(
     if since is None:
         found = whole_lifetimes(trace, until, device=device)
     else:
-        found = range_lifetimes(trace, trace.ranges([(since, until)], device=device), device=device)
+        found = range_lifetimes(trace, ranges_between(trace, [(since, until)], device=device), device=device)
     return found.table(trace.stacks, by)
 
 
