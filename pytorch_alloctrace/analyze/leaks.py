@@ -39,7 +39,7 @@ class Leaks(Verb):
         ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
         ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one, 3 when this cannot be judged"),
         ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
-        ("leaks run.alloctrace --in training", "what leaks in the regions of this name, each judged by itself"),
+        ("leaks run.alloctrace --in epoch", "what leaks in the regions of this name, each judged by itself"),
         (
             "leaks run.alloctrace --fail-above 1MiB/step --markdown > comment.md",
             "a comment for a pull request; exit status 1 when a device leaks more than 1 MiB per step",
