@@ -206,4 +206,6 @@ class Replay:
     def long_lives(self) -> list[LongLives]:
         """By device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...
+    def nodes_made(self) -> npt.NDArray[Any]:
+        """By stack: about how many of its allocations were of operators that made an autograd node."""
     def samples(self) -> Columns: ...

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
@@ -140,6 +141,11 @@ class Replay:
     def loops(self) -> list[_replay.Loop]:
         """The functions that begin again and again under the same calls."""
         return self._run.loops()
+
+    @functools.cached_property
+    def nodes_made(self) -> npt.NDArray[np.int64]:
+        """By stack: about how many of its allocations were of operators that made an autograd node."""
+        return self._run.nodes_made()
 
     @property
     def used_devices(self) -> list[str]:

@@ -38,8 +38,8 @@ class Finding:
     """One statement about the trace. Bytes are requested bytes."""
 
     kind: str
-    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "undecided", "not_judged", or the kind of a condition: see
-    `analysis.free_memory.conditions`."""
+    """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "undecided", "not_judged",
+    or the kind of a condition: see `analysis.free_memory.conditions`."""
     title: str
     """One line without a full stop."""
     device: str

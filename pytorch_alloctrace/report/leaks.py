@@ -132,8 +132,8 @@ def _surviving_sentences(leak: Leak, when: str) -> list[str]:
     died = "none has died since" if leak.died == 0 else f"only {units.number(leak.died)} died later"
     if leak.never_died:
         basis = (
-            f"no block of this line was ever freed, so it may also be a buffer of more than {leak.reached:,} blocks that "
-            "is not full yet"
+            "no block of this line was ever freed, so it may also be a buffer of more than "
+            f"{units.number(leak.reached)} blocks that is not full yet"
         )
     elif leak.reached == 1:
         basis = f"the block that reached the age of {age} has not died since"
@@ -148,10 +148,11 @@ def _since(leak: Leak) -> str:
 
 
 def _rising_sentences(leak: Leak, when: str) -> list[str]:
+    now = f"{units.number(leak.blocks)} with {units.size(leak.bytes)} {when}"
     return [
-        f"Each block of this line is freed in time, but ever more are alive at once: {units.number(leak.blocks_at_onset)} "
-        f"early in the run, {units.number(leak.blocks)} with {units.size(leak.bytes)} {when}.",
-        f"{_certain(leak)}: more are made than are let go, all through the run.",
+        "Each block of this line is freed in time, but ever more are alive at once: "
+        f"{units.number(leak.blocks_at_onset)} early in the run, {now}.",
+        f"{_certain(leak)}: more are made than let go of, all through the run.",
     ]
 
 

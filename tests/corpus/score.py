@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import re
@@ -26,7 +27,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +34,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KILLED_AT = 0.6
-"""Share of the program's time after which it is killed."""
+"""Share of the program's events after which it is killed."""
+ENDS = ("whole", "killed")
 LEAKS = ("first", "found", "noted", "misled", "undecided", "missed")
 HEALTHY = ("clear", "undecided", "noted", "accused")
 
@@ -48,34 +49,41 @@ def marked_lines(program: Path) -> set[int]:
     return {number for number, line in enumerate(lines, 1) if re.search(r"# LEAK\b", line)}
 
 
-def run_one(program: str, device: str, trace: str, kill_after: float) -> None:
-    """Runs a program under recording in this process; kills it after so many seconds, unless that is 0."""
+def run_one(program: str, device: str, trace: str) -> None:
+    """Runs a program under recording in this process."""
     import pytorch_alloctrace as alloctrace
 
     alloctrace.enable(trace, devices=(device,))
     sys.argv = [program, device]
-    if kill_after:
-        timer = threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL))
-        timer.daemon = True
-        timer.start()
-    begin = time.monotonic()
     runpy.run_path(program, run_name="__main__")
-    Path(trace).with_suffix(".seconds").write_text(str(time.monotonic() - begin))
+
+
+def events_in(trace: Path) -> int:
+    """How many events there are, while it is still written."""
+    import pytorch_alloctrace as alloctrace
+
+    try:
+        return alloctrace.load(trace).integrity.events
+    except (alloctrace.AlloctraceError, OSError):
+        return 0
 
 
 def record_one(program: Path, device: str, folder: Path) -> str:
     """Records a program twice: to its end, and killed on the way."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB"] if device == "cuda" else []
-    seconds = 0.0
-    for end in ("whole", "killed"):
-        trace = folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace"
-        call = [*command, sys.executable, __file__, "run", str(program), device, str(trace), str(KILLED_AT * seconds)]
-        done = subprocess.run(call, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if end == "whole":
-            if done.returncode:
-                return f"{program.stem} {device}: exit {done.returncode}\n{done.stderr[-2000:]}"
-            seconds = float(trace.with_suffix(".seconds").read_text())
+    whole, killed = (folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace" for end in ENDS)
+    run = [*command, sys.executable, __file__, "run", str(program), device]
+    done = subprocess.run([*run, str(whole)], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        return f"{program.stem} {device}: exit {done.returncode}\n{done.stderr[-2000:]}"
+    wanted = KILLED_AT * events_in(whole)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*run, str(killed)], env=environment, start_new_session=True, **quiet) as process:
+        while process.poll() is None and events_in(killed) < wanted:
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     return ""
 
 
@@ -154,10 +162,9 @@ def main() -> None:
     of_run = verbs.add_parser("run")
     for name in ("program", "device", "trace"):
         of_run.add_argument(name)
-    of_run.add_argument("kill_after", type=float)
     options = parser.parse_args()
     if options.verb == "run":
-        run_one(options.program, options.device, options.trace, options.kill_after)
+        run_one(options.program, options.device, options.trace)
     elif options.verb == "record":
         record(options.folder, options.corpus or ["strangers"], options.device or ["cpu", "cuda"], options.jobs)
     else:

@@ -53,11 +53,19 @@ class ForwardStacks {
     if (event.node_type != 0) return find(event);
     if (event.stack == 0 || event.sequence == 0) return 0;
     Entry& entry = entry_of(definitions_->thread(event.thread).autograd_id, event.sequence - 1);
-    if (entry.node != event.sequence) entry = {event.sequence, event.stack};
+    if (entry.node != event.sequence) {
+      entry = {event.sequence, event.stack};
+      if (event.stack >= nodes_made_.size()) nodes_made_.resize(event.stack + std::size_t{1});
+      ++nodes_made_[event.stack];
+    }
     return 0;
   }
   // The same for a request that was refused.
   std::uint32_t find(const Event& event);
+
+  // By stack: how many of its allocations were of operators that made a node, about. Since the beginning of the pass:
+  // not part of the state.
+  const std::vector<std::uint64_t>& nodes_made() const { return nodes_made_; }
 
   const Rings& rings() const { return rings_; }
   void become(const Rings& rings);
@@ -79,6 +87,7 @@ class ForwardStacks {
 
   const Definitions* definitions_;
   std::vector<bool> of_view_;  // by node type
+  std::vector<std::uint64_t> nodes_made_;
   Rings rings_;
   std::uint64_t turns_ = 0;
   std::uint64_t last_thread_ = 0;

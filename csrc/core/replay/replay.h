@@ -82,6 +82,7 @@ class Replay {
     return forward == 0 && request.stack == 0 ? definitions_->stack_of_node(request.node_type) : forward;
   }
 
+  const ForwardStacks& forward_stacks() const { return forward_; }
   std::vector<DeviceMemory>& devices() { return devices_; }
   const std::vector<DeviceMemory>& devices() const { return devices_; }
   // nullptr for a device that has no events yet.

@@ -220,10 +220,9 @@ py::dict death_columns(const std::vector<LongLives::Deaths>& deaths) {
 
 void define_evidence(py::module_& module) {
   py::class_<LongLives>(module, "LongLives")
-      .def_property_readonly("begins",
-                             [](const LongLives& lives) {
-                               return integers(lives.begins(), [](std::uint64_t begin) { return begin; });
-                             })
+      .def_property_readonly(
+          "begins",
+          [](const LongLives& lives) { return integers(lives.begins(), [](std::uint64_t begin) { return begin; }); })
       .def_property_readonly("cell_length", &LongLives::cell_length)
       .def_property_readonly("allocations", &LongLives::allocations)
       .def_property_readonly("last_allocation", &LongLives::last_allocation)
@@ -346,6 +345,10 @@ void define_replay(py::module_& module) {
            })
       .def("long_lives", [](const ReplayRun& run) { return run.long_lives(); })
       .def("loops", [](const ReplayRun& run) { return run.loops(); })
+      .def("nodes_made",
+           [](const ReplayRun& run) {
+             return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
+           })
       .def_property_readonly("positions", &ReplayRun::positions)
       .def_property_readonly("refusals", &ReplayRun::refusals)
       .def_property_readonly("kind_counts",

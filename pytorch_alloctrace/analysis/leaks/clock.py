@@ -24,8 +24,8 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame
 
-LEAST_STEPS = 6
-"""Fewer steps prove nothing: three births in a row are not yet a habit."""
+LEAST_STEPS = 7
+"""Fewer steps prove nothing: three births in a row, after the first step, are not yet a habit."""
 LEAST_ROUNDS = 20
 """Fewer rounds of a loop may be its beginning, or anything that happened a few times."""
 COVERED = 0.7

@@ -1,8 +1,8 @@
 """Leaks made of lines that keep their blocks: which of them are one finding, and what is said of each.
 
 One finding        lines whose blocks were born in the same units, if all are allocated under a call that the program
-                   repeats: a tensor kept with its graph keeps many others. Two lines that leak by themselves, in the
-                   same loop, are two findings
+                   repeats, or in the loop that makes it and as part of an autograd graph: a loss kept with its graph
+                   keeps many other tensors. Two lines that leak by themselves, in the same loop, are two findings
 rate               bytes of the blocks that were born from the onset on and are old enough, by the time between
 confidence         (1 - share that died after all) x evenness of births x n / (n + 1), n being the units, at most 24,
                    in which they were born; at most `NEVER_DIED` where no block of these stacks has ever died: it may be
@@ -55,7 +55,7 @@ class LeakMaker:
         groups: list[list[Judged]] = []
         for one in judged:
             for group in groups:
-                if _same_births(group[0], one) and self._is_under_a_repeated_call([group[0], one]):
+                if _same_births(group[0], one) and self._belong_together(group[0], one):
                     group.append(one)
                     break
             else:
@@ -112,7 +112,7 @@ class LeakMaker:
         rows = np.concatenate([one.rows for one in group])
         total = int(survivors.bytes[rows].sum())
         length = self._length(first.onset, first.last, int(survivors.birth_ns[first.rows].min()))
-        rate = total / length
+        rate = float(total / length)
         by_stack = _bytes_by_stack(lives, rows)
         sites = self._sites(group, length)
         line = self._line(sites, by_stack, total)
@@ -213,22 +213,39 @@ class LeakMaker:
         held = np.append(0, np.cumsum(survivors.bytes[rows]))
         return tuple(held[np.searchsorted(born, times, side="right")].tolist())
 
-    def _is_under_a_repeated_call(self, group: list[Judged]) -> bool:
-        """Whether the stacks of these lines have a call in common that the program makes again and again. What has no
-        stack belongs to whatever was born with it."""
-        stacks = self.trace.stacks
-        chains = []
-        for one in group:
-            by_stack = _bytes_by_stack(self.lives, one.rows)
-            chain, stack = [], max(by_stack, key=by_stack.__getitem__)
+    def _belong_together(self, one: Judged, other: Judged) -> bool:
+        """Whether the blocks of two lines, born in the same units, are held by one reference: they are allocated under
+        one call that the program makes again and again, or in one function that makes such calls, where a part of an
+        autograd graph is kept. What has no stack belongs to whatever was born with it."""
+        stacks, chains = self.trace.stacks, []
+        for judged in (one, other):
+            by_stack = _bytes_by_stack(self.lives, judged.rows)
+            stack = max(by_stack, key=by_stack.__getitem__)
             if not stacks.has_frames(stack):
                 return True
+            chain = []
             while stack:
                 chain.append(stack)
                 stack = int(stacks.parent[stack])
             chains.append(chain[::-1])
         shared = [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1]
-        return any(self._repeats(node) for node in shared)
+        if any(self._repeats(node) for node in shared):
+            return True
+        level = len(shared)
+        if level >= min(map(len, chains)):
+            return False
+        in_one_function = stacks.call(chains[0][level]) == stacks.call(chains[1][level])
+        return in_one_function and self._repeats(chains[0][level]) and self._is_of_a_graph(one, other)
+
+    def _is_of_a_graph(self, *group: Judged) -> bool:
+        """Whether the operators that made one of these lines' blocks also made autograd nodes."""
+        made = self.trace.replay.nodes_made
+        for judged in group:
+            stacks = np.unique(self.lives.survivors.stack[judged.rows])
+            known = stacks[stacks < len(made)]
+            if 2 * int(made[known].sum()) >= len(judged.rows):
+                return True
+        return False
 
     def _repeats(self, node: int) -> bool:
         """Whether a frame is of a function that begins again and again."""

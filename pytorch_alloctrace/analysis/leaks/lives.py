@@ -62,7 +62,7 @@ class Lives:
     cell_length: int
     """Allocations in each cell."""
     allocations: dict[int, int]
-    """How many blocks each stack has allocated until the judged event."""
+    """How many blocks each line, by number, has allocated until the judged event."""
     judged_ns: int
 
     @property
@@ -92,8 +92,8 @@ class Lives:
         first = int(np.searchsorted(begins, clock.begin, side="left"))
         # What died in the cell of the judged event may have died after it: it is not counted.
         last = len(begins) if clock.judged_at >= evidence.last_allocation else _cell(begins, clock.judged_at)
-        totals = replay.stacks(clock.judged_at + 1, device)
-        counts = pd.concat(totals) if totals else pd.DataFrame({"stack_id": [], "allocations": []})
+        totals = trace.stack_totals(clock.judged_at, device=device)
+        by_line = pd.Series(totals["allocations"].to_numpy(np.int64)).groupby(numbers.of(totals["stack_id"])).sum()
         return cls(
             device=device,
             clock=clock,
@@ -102,7 +102,7 @@ class Lives:
             borders=begins[first:last],
             first_cell=first,
             cell_length=evidence.cell_length,
-            allocations=dict(zip(counts["stack_id"].tolist(), counts["allocations"].tolist(), strict=True)),
+            allocations=dict(zip(by_line.index.tolist(), by_line.tolist(), strict=True)),
             judged_ns=replay.time_before(clock.judged_at + 1),
         )
 

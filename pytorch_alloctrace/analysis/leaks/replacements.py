@@ -72,7 +72,7 @@ _CHUNK = 5_000
 _FREES = ("free_requested", "free_completed")
 _NOTHING = 0.15
 """A buffer may have begun with at most this share of its last size."""
-_BLOCK_COLUMNS = ("address", "nbytes", "stack_id", "birth_seq", "birth_ns")
+_BLOCK_COLUMNS = ("address", "nbytes", "allocated", "stack_id", "birth_seq", "birth_ns")
 _PARTS = 4
 """Most equal parts of a block, one of which may have been appended."""
 _ALONE = 0.25
@@ -140,7 +140,7 @@ def growing_leaks(
 
 def _may_grow(trace: RecordedTrace, device: str, windows: Windows) -> bool:
     """Whether the last window has a stack whose blocks were larger than all its blocks before."""
-    late = int(windows.ends[-1 - windows.units // WINDOWS])
+    late = int(windows.ends[-1 - max(windows.units // WINDOWS, 1)])
     found = trace.replay.stacks(windows.judged_at + 1, device)
     return any(bool(((table["records"] >= LEAST_RECORDS) & (table["last_record"] > late)).any()) for table in found)
 
@@ -222,9 +222,9 @@ def _leak(
     blocks = _live_blocks(trace, device, windows.judged_at, numbers)
     at_end = _live_blocks(trace, device, trace.end_seq - 1, numbers)
     blocks = blocks[blocks["site"].isin(sites)]
-    total = int(blocks["nbytes"].sum())
+    total = int(blocks["allocated"].sum())
     length = windows.units * windows.length_of_unit
-    rate = (total - int(before["nbytes"][before["site"].isin(sites)].sum())) / length
+    rate = (total - int(before["allocated"][before["site"].isin(sites)].sum())) / length
     parts = {
         site: _leaking_site(trace, blocks[blocks["site"] == site], before[before["site"] == site], length)
         for site in sites
@@ -241,7 +241,7 @@ def _leak(
         rate=rate,
         bytes=total,
         blocks=len(blocks),
-        bytes_at_end=int(blocks["nbytes"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
+        bytes_at_end=int(blocks["allocated"][blocks["birth_seq"].isin(at_end["birth_seq"])].sum()),
         blocks_at_onset=len(blocks),
         age=0.0,
         reached=0,
@@ -278,8 +278,8 @@ def _origin(group: list[_Growing]) -> int:
 def _leaking_site(trace: RecordedTrace, blocks: pd.DataFrame, before: pd.DataFrame, length: float) -> LeakingSite:
     by_stack = bytes_by_stack(blocks)
     stack = max(by_stack, key=by_stack.__getitem__)
-    held = int(blocks["nbytes"].sum())
-    rate = (held - int(before["nbytes"].sum())) / length
+    held = int(blocks["allocated"].sum())
+    rate = (held - int(before["allocated"].sum())) / length
     return LeakingSite(Site.of_stack(trace.stacks, stack), stack, rate, held, len(blocks))
 
 
@@ -355,7 +355,8 @@ def _buffers(
 
 
 def _live_blocks(trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers) -> pd.DataFrame:
-    """The blocks that are live at a position: address, nbytes, stack_id, site (its number), birth_seq, birth_ns."""
+    """The blocks that are live at a position: address, nbytes (requested), allocated, stack_id, site (its number),
+    birth_seq, birth_ns."""
     blocks = trace.replay.live(at + 1, device)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
     return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})

@@ -20,6 +20,8 @@ WARMUP = 0.2
 SIXTHS = 6
 LEAST_MORE = 6
 """Blocks more in the last sixth than in the first."""
+LEAST_DIED = 4
+"""Blocks that died in the first half of the run."""
 STRAIGHT = 0.97
 """The least correlation of the number with time."""
 STILL_RISING = 0.6
@@ -53,9 +55,20 @@ def find_rising(lives: Lives, function_of: Mapping[int, Hashable]) -> list[Risin
     for site in np.unique(lives.survivors.site).tolist():
         counts = _alive(lives, [site])[begin:]
         # One line of a function may take over what another has made: then their sum does not rise.
-        if _rises(counts) and _rises(_alive(lives, lines.get(function_of.get(site), [site]))[begin:]):
+        if (
+            _rises(counts)
+            and _dies_early(lives, site, begin)
+            and _rises(_alive(lives, lines.get(function_of.get(site), [site]))[begin:])
+        ):
             found.append(Rising(site, counts, float(times[begin])))
     return found
+
+
+def _dies_early(lives: Lives, site: int, begin: int) -> bool:
+    """Whether blocks of a line died all along: a queue that is not full yet loses none."""
+    middle = lives.first_cell + (begin + len(lives.borders)) // 2
+    early = (lives.deaths.site == site) & (lives.deaths.died_cell < middle)
+    return int(lives.deaths.blocks[early].sum()) >= LEAST_DIED
 
 
 def _rises(counts: npt.NDArray[np.int64]) -> bool:

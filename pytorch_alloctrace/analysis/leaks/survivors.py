@@ -91,7 +91,7 @@ class Judged:
     unevenness: float = 0.0
     """How far births are from even: the distance of Kolmogorov and Smirnov."""
     ever_died: int = 0
-    """How many blocks of its stacks have died at all, at any age."""
+    """How many blocks of the line have died at all, at any age."""
 
 
 def judge_lines(lives: Lives) -> list[Judged]:
@@ -141,8 +141,7 @@ def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDA
         return Judged(Fate.DIE if dying else Fate.UNCLEAR, site, held)
     if _all_die_later(ages[old], died_at, died, age):
         return Judged(Fate.DIE, site, held)
-    stacks = np.unique(lives.survivors.stack[rows]).tolist()
-    made = sum(lives.allocations.get(stack, 0) for stack in stacks)
+    alive = int((lives.survivors.site == site).sum())
     found = Judged(
         fate=Fate.KEPT,
         site=site,
@@ -150,8 +149,8 @@ def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDA
         age=age,
         reached=gone + int(old.sum()),
         died=gone,
-        last=np.floor(end - age),
-        ever_died=max(made - len(rows), 0),
+        last=float(np.ceil(end - age)) - 1 if lives.clock.whole else end - age,
+        ever_died=max(lives.allocations.get(site, 0) - alive, 0),
     )
     return _judge_births(lives, found, held)
 
