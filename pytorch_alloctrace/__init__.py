@@ -8,16 +8,17 @@ Then ``alloctrace TRACE``, or ``python -m pytorch_alloctrace TRACE``. Reading tr
 
 from __future__ import annotations
 
+from . import command as _command
+
+# Before the other imports: until here, Ctrl-C shows a traceback.
+if _command.is_running():
+    _command.end_at_interrupt()
+
 import importlib as _importlib
 import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
-
-from . import command as _command
-
-if _command.is_running():
-    _command.end_at_interrupt()
 
 from .errors import (
     AlloctraceError,

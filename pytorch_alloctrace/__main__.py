@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
         command.say_interrupted()
         return command.INTERRUPTED
     finally:
-        command.end_at_interrupt()
+        if command.is_running():
+            command.ignore_interrupts()
 
 
 def script() -> int:

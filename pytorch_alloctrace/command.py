@@ -1,18 +1,19 @@
 """The command `alloctrace`: how it is spelled here, and how Ctrl-C and a pipe that is closed end it.
 
-Imports nothing that takes time: what it is for must work while everything else is imported.
+Imports only what is built into Python: what it is for must work while everything else is imported, and until then
+Ctrl-C shows a traceback. `signal`, `contextlib` and `typing` alone take several milliseconds.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _signal as signal  # type: ignore[import-not-found]  # what the module `signal` is made of
 import os
-import shlex
-import shutil
-import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
 
 SCRIPT = "alloctrace"
 MODULES = ("pytorch_alloctrace", "pytorch_alloctrace.analyze")
@@ -27,6 +28,9 @@ _INTERRUPTED_LINE = f"{SCRIPT}: interrupted"
 def spelled() -> str:
     """The shortest way to write the command here: the installed script, if it is that of this interpreter, else a
     module of it."""
+    import shlex
+    import shutil
+
     found = shutil.which(SCRIPT)
     if found is not None and os.path.dirname(found) == os.path.dirname(sys.executable):
         return SCRIPT
@@ -54,36 +58,50 @@ def raise_interrupts() -> None:
     _replace(_end, signal.default_int_handler)
 
 
+def ignore_interrupts() -> None:
+    """For the end: all is said, and what is left takes milliseconds. (Python gives up other handlers at its end, and
+    Ctrl-C would kill it.)"""
+    _replace(signal.default_int_handler, signal.SIG_IGN)
+
+
 def say_interrupted() -> None:
     """The one line."""
     print(_INTERRUPTED_LINE, file=sys.stderr)
 
 
-@contextlib.contextmanager
-def quiet_pipe() -> Iterator[None]:
+class quiet_pipe:
     """A reader that goes away (head) ends the command without a word. What is printed inside is flushed."""
-    try:
+
+    def __enter__(self) -> None:
+        """Nothing is to be prepared."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
-            yield
-        finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at exit, and would complain then.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise SystemExit(BROKEN_PIPE) from None
+        except BrokenPipeError as broken:
+            error = broken
+        if isinstance(error, BrokenPipeError):
+            # The interpreter flushes once more at exit, and would complain then.
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                except (OSError, ValueError):
+                    continue
+            raise SystemExit(BROKEN_PIPE) from None
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     # Not print: the signal may have come in the middle of one.
-    with contextlib.suppress(OSError):
+    try:
         os.write(2, f"{_INTERRUPTED_LINE}\n".encode())
-    os._exit(INTERRUPTED)
+    finally:  # even if nobody is there to read it
+        os._exit(INTERRUPTED)
 
 
-def _replace(old: object, new: signal.Handlers | object) -> None:
+def _replace(old: Any, new: Any) -> None:
     # Only the main thread may; where the program is somebody else's, nothing is changed.
     if signal.getsignal(signal.SIGINT) is old:
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, new)  # type: ignore[arg-type]
+        try:
+            signal.signal(signal.SIGINT, new)
+        except ValueError:
+            return

@@ -133,7 +133,7 @@ class Trace(RecordedTrace):
         """
         from .analysis.usage.annotation import annotate
 
-        return annotate(self, filename, device=device, since=since, until=until).table
+        return annotate(self, filename, [(since, until)], device=device).table
 
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.

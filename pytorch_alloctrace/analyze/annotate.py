@@ -21,6 +21,7 @@ class Annotate(Verb):
     examples = (
         ("annotate run.alloctrace train.py", "what each line of train.py allocated"),
         ("annotate run.alloctrace train.py --since step:10 --until step:11", "the same for one step"),
+        ("annotate run.alloctrace train.py --in validation", "the same for all regions of this name, summed up"),
         ("annotate run.alloctrace models/train.py --csv > train.csv", "the same as a table"),
     )
     traces = "TRACE FILE"
@@ -50,12 +51,11 @@ class Annotate(Verb):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        since, until = query.range
-        found = annotate(query.trace, options.file, device=options.device, since=since, until=until)
+        found = annotate(query.trace, options.file, query.ranges, device=options.device)
         if options.json:
             query.print_json(found.table)
         elif options.csv:
             query.print_csv(found.table)
         else:
-            write_annotation(found, query.trace.begin_ns, query.screen, query.names)
+            write_annotation(found, query.span(), query.trace.begin_ns, query.screen, query.names)
         return Exit.OK

@@ -23,6 +23,9 @@ a position is one of:
 RANGES = """\
 A range is everything after --since, up to and including --until. --in names
 regions: validation (all of this name together), validation#3 (the third).
+Of several, what was allocated, and what more is held at the end of each than at
+its beginning, is summed up; the peak is the highest in any; each is judged by
+itself for leaks. What lies in two, one within the other, counts once.
 """
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)

@@ -150,7 +150,7 @@ def _not_taken(option: str, verb: str, parsers: dict[str, VerbParser]) -> str:
 def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     """What is to be printed, and the exit status. Raises AlloctraceError for bad input."""
     console = Console()
-    with SlowProgress(Console(stderr=True)) as progress:
+    with SlowProgress(Console(stderr=True), verb.working) as progress:
         traces = _load(options, progress) if verb.reads_events else []
         query = Query(traces, options, Screen(console, options.width))
         # As a whole, so that a reader that goes away (head) is noticed in one place, in main.

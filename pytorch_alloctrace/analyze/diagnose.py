@@ -14,6 +14,7 @@ _ROWS = 5
 
 class Diagnose(Verb):
     name = "diagnose"
+    working = "judging"
     summary = "(or no verb) what is wrong, the peak, the end, the growth"
     description = (
         "Says first what is wrong: requests that ran out of memory, leaks, memory held for nothing. Then what the peak "

@@ -26,6 +26,7 @@ _ROWS = 10
 
 class Diff(Verb):
     name = "diff"
+    working = "comparing"
     summary = "what changed between two runs, or two positions of one"
     description = (
         "Compares what two runs of a program hold, or what one holds at two positions, the largest change first. Lines "

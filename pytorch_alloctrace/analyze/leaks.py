@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from .. import command
 from ..analysis import summarize
 from ..analysis.leaks.judge import Leak
 from ..analysis.leaks.leak import leaks_as_table
 from ..analysis.leaks.limit import Exceeded, devices_above
-from ..analysis.summary import LeaksAnswer
+from ..analysis.summary import LeaksAnswer, Summary
+from ..analysis.usage.ranges import ranges_between
+from ..errors import PositionError
 from ..report.leaks import exceeded_sentence
 from ..report.markdown import leaks_markdown
 from ..report.verdict import write_leaks
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
+_LISTED = 5
+"""Most regions that a sentence names."""
 _STATUSES = {LeaksAnswer.FOUND: Exit.FOUND, LeaksAnswer.NONE: Exit.OK, LeaksAnswer.UNKNOWN: Exit.UNKNOWN}
 
 
 class Leaks(Verb):
     name = "leaks"
+    working = "judging"
     summary = "what leaks, how fast, and the line to look at"
     description = (
         "Shows the lines whose blocks are allocated again and again and never freed, and the buffers that are replaced "
@@ -31,6 +39,7 @@ class Leaks(Verb):
         ("leaks run.alloctrace", "each leak with its rate, how certain it is, and when the device is full"),
         ("leaks run.alloctrace --fail", "the same; exit status 1 when there is one, 3 when this cannot be judged"),
         ("leaks run.alloctrace --since step:10", "what leaks once ten steps have gone by"),
+        ("leaks run.alloctrace --in epoch", "what leaks in the regions of this name, each judged by itself"),
         (
             "leaks run.alloctrace --fail-above 1MiB/step --markdown > comment.md",
             "a comment for a pull request; exit status 1 when a device leaks more than 1 MiB per step",
@@ -56,34 +65,115 @@ class Leaks(Verb):
         parser.add_code()
 
     def run(self, query: Query) -> Exit:
-        trace, options = query.trace, query.options
-        top = query.rows(0)
-        since, until = query.range
-        within = None if query.is_whole else trace.range(since, until, device=options.device)
-        devices = [options.device] if options.device else []
-        summary = summarize(trace, devices=devices, of_leaks=True, within=within)
-        leaks = [leak for device in summary.devices for leak in device.leaks.leaks]
-        exceeded = _exceeded(query, leaks)
+        options = query.options
+        judged = _judged(query)
+        exceeded = [one for found in judged for one in _exceeded(query, found.leaks)]
         sentences = [exceeded_sentence(one, options.fail_above) for one in exceeded]
+        top = query.rows(0)
         if options.json or options.csv:
-            table = leaks_as_table(trace, leaks).head(top)
+            table = _table(query, judged).head(top)
             if options.json:
                 query.print_json(table)
             else:
                 query.print_csv(_flat(table))
         elif options.markdown:
-            query.print_text(leaks_markdown(summary, sentences, top))
+            for number, found in enumerate(_leaking(judged) or [_most_pressing(judged)]):
+                heading = f"**In {found.region}**\n\n" if found.region else ""
+                # What is above a limit is said once.
+                query.print_text(heading + leaks_markdown(found.summary, () if number else sentences, top))
         else:
-            write_leaks(summary, query.screen, top, query.frames)
+            _write(query, judged, top)
             if sentences:
                 query.screen.blank()
             for sentence in sentences:
                 query.screen.text(f"FAIL  {sentence}", hanging=6, style="bold red")
+        answer = _most_pressing(judged).summary.leaks_answer
         if options.fail_above is None:
-            return _STATUSES[summary.leaks_answer] if options.fail else Exit.OK
-        if exceeded or (options.fail and summary.leaks_answer is LeaksAnswer.FOUND):
+            return _STATUSES[answer] if options.fail else Exit.OK
+        if exceeded or (options.fail and answer is LeaksAnswer.FOUND):
             return Exit.FOUND
-        return Exit.OK if summary.leaks_are_known else Exit.UNKNOWN
+        return Exit.OK if all(found.summary.leaks_are_known for found in judged) else Exit.UNKNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """The whole run, a range, or a region."""
+
+    region: str
+    """"" if it is none."""
+    summary: Summary
+
+    @property
+    def leaks(self) -> list[Leak]:
+        return [leak for device in self.summary.devices for leak in device.leaks.leaks]
+
+
+def _judged(query: Query) -> list[_Judged]:
+    """Each region by itself: a leak is what grows from step to step, and is not a sum. Of several regions, those in
+    which no whole step lies are left out; raises PositionError if that is all of them."""
+    trace, options, ranges = query.trace, query.options, query.ranges
+    devices = [options.device] if options.device else []
+    if query.is_whole:
+        return [_Judged("", summarize(trace, devices=devices, of_leaks=True))]
+    within = ranges_between(trace, ranges, device=options.device)
+    if len(ranges) == 1:
+        return [_Judged("", summarize(trace, devices=devices, of_leaks=True, within=within[0]))]
+    regions = {trace.range_of(region): region for region in trace.positions.stretches_named(options.region)}
+    with_steps = [one for one in within if trace.positions.whole_steps(one).any()]
+    if not with_steps:
+        raise PositionError(
+            f"leaks are judged by steps, and no whole step lies in any of the {len(ranges):,} regions "
+            f"{options.region!r}: `{command.spelled()} diff {shlex.quote(trace.path)} --in "
+            f"{shlex.quote(options.region)}` shows what all of them left behind"
+        )
+    return [
+        _Judged(
+            f"{regions[one].name}#{regions[one].number}",
+            summarize(trace, devices=devices, of_leaks=True, within=one),
+        )
+        for one in with_steps
+    ]
+
+
+def _most_pressing(judged: Sequence[_Judged]) -> _Judged:
+    order = (LeaksAnswer.FOUND, LeaksAnswer.UNKNOWN, LeaksAnswer.NONE)
+    return min(judged, key=lambda found: order.index(found.summary.leaks_answer))
+
+
+def _leaking(judged: Sequence[_Judged]) -> list[_Judged]:
+    return [found for found in judged if found.summary.leaks_answer is LeaksAnswer.FOUND]
+
+
+def _write(query: Query, judged: Sequence[_Judged], top: int) -> None:
+    if len(judged) == 1 and not judged[0].region:
+        write_leaks(judged[0].summary, query.screen, top, query.frames)
+        return
+    answers = {found.region: found.summary.leaks_answer for found in judged}
+    for found in _leaking(judged):
+        query.screen.text(f"IN {found.region}", style="bold")
+        write_leaks(found.summary, query.screen, top, query.frames)
+        query.screen.blank()
+    total = f"of {len(query.ranges):,} regions {query.options.region!r}"
+    for answer, said in ((LeaksAnswer.NONE, "No leak in"), (LeaksAnswer.UNKNOWN, "Too short to judge:")):
+        regions = [region for region, own in answers.items() if own is answer]
+        if regions:
+            query.screen.text(f"{said} {len(regions):,} {total}: {_listed(regions)}.")
+    if len(judged) < len(query.ranges):
+        query.screen.text(f"No whole step lies in {len(query.ranges) - len(judged):,} {total}.")
+
+
+def _listed(regions: Sequence[str]) -> str:
+    shown = ", ".join(regions[:_LISTED])
+    return shown if len(regions) <= _LISTED else f"{shown} and {len(regions) - _LISTED:,} more"
+
+
+def _table(query: Query, judged: Sequence[_Judged]) -> pd.DataFrame:
+    """Of several regions, with the name of each."""
+    tables = [leaks_as_table(query.trace, found.leaks) for found in judged]
+    if judged[0].region:
+        tables = [table.assign(region=found.region) for table, found in zip(tables, judged, strict=True)]
+    filled = [table for table in tables if len(table)] or tables[:1]
+    return pd.concat(filled, ignore_index=True)
 
 
 def _exceeded(query: Query, leaks: Sequence[Leak]) -> list[Exceeded]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..analysis.usage.lifetimes import measured_steps
+from ..analysis.usage.lifetimes import Lifetimes, range_lifetimes, whole_lifetimes
+from ..analysis.usage.ranges import ranges_between
 from ..reading.sites import BY
 from ..report.lifetimes import write_lifetimes
 from .arguments import VerbParser
@@ -23,6 +24,7 @@ class Sites(Verb):
     examples = (
         ("sites run.alloctrace --at step:10", "what each line had allocated when step 10 ended"),
         ("sites run.alloctrace --since step:10 --until step:20", "what each line allocated in these ten steps"),
+        ("sites run.alloctrace --in validation", "what each line allocated in all regions of this name, summed up"),
         ("sites run.alloctrace --csv > sites.csv", "all lines, with all columns"),
     )
     if_cut = '"end" is where the trace breaks off, not the end of the run.'
@@ -46,18 +48,22 @@ class Sites(Verb):
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        since, until_asked = query.range
-        until = next((position for position in (until_asked, options.at) if position is not None), "end")
-        table = trace.lifetimes(device=options.device, by=options.by, since=since, until=until)
+        found = self._lifetimes(query)
         top = query.rows(_ROWS)
-        if options.json:
-            query.print_json(table.head(top))
-        elif options.csv:
-            query.print_csv(table.head(top))
-        elif table.empty:
-            query.screen.text("Nothing was allocated.")
+        if options.json or options.csv:
+            table = found.table(trace.stacks, options.by).head(top)
+            if options.json:
+                query.print_json(table)
+            else:
+                query.print_csv(table)
         else:
-            steps = measured_steps(trace, device=options.device, since=since, until=until)
-            begin = None if since is None else str(since)
-            write_lifetimes(table, steps, str(until), options.by, query.screen, query.names, top, since=begin)
+            write_lifetimes(found, trace.stacks, query.span(options.at), options.by, query.screen, query.names, top)
         return Exit.OK
+
+    def _lifetimes(self, query: Query) -> Lifetimes:
+        trace, options = query.trace, query.options
+        ranges = query.ranges
+        if ranges[0][0] is None:
+            until = next((position for position in (ranges[0][1], options.at) if position is not None), "end")
+            return whole_lifetimes(trace, until, device=options.device)
+        return range_lifetimes(trace, ranges_between(trace, ranges, device=options.device), device=options.device)

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from .. import command
-from ..errors import PositionError
 from ..reading.positions import Position
 from ..report.screen import Screen
 from ..report.site_names import SiteNames
+from ..report.span import Span
 from ..report.stacks import Frames, frames_of, with_frames
 from ..report.tables import records
 from ..trace import Trace
@@ -69,23 +69,20 @@ class Query:
 
     @property
     def ranges(self) -> list[tuple[Position | None, Position | None]]:
-        """The positions of --since and --until, or those of each region that --in names."""
+        """The positions of --since and --until, or those of each region that --in names, in order, none in another."""
         if self.options.region is None:
             return [(self.options.since, self.options.until)]
-        regions = self.trace.positions.regions_named(self.options.region)
+        regions = self.trace.positions.stretches_named(self.options.region)
         names = [f"region:{region.name}#{region.number}" for region in regions]
         return [(name, f"{name}:end") for name in names]
 
-    @property
-    def range(self) -> tuple[Position | None, Position | None]:
-        """The same for a verb that can show only one. Raises PositionError if there are several."""
-        ranges, name = self.ranges, self.options.region
-        if len(ranges) > 1:
-            raise PositionError(
-                f"{self.options.verb.name} shows one range, and there are {len(ranges):,} regions {name!r}: "
-                f"--in {name}#1 to {name}#{len(ranges)}"
-            )
-        return ranges[0]
+    def span(self, at: Position | None = None) -> Span:
+        """The same in words. at: a position that was given instead of --until."""
+        ranges, region = self.ranges, self.options.region
+        (since, _), (_, until) = ranges[0], ranges[-1]
+        until = next((position for position in (until, at) if position is not None), "end")
+        regions = f"all {len(ranges):,} regions {region!r}" if len(ranges) > 1 else ""
+        return Span(None if since is None else str(since), str(until), regions)
 
     def rows(self, default: int) -> int:
         """How many rows to show: what --top says; without it `default` in text, all in JSON and CSV."""
@@ -126,6 +123,9 @@ class Verb(ABC):
     """What it does to the answer when the end of the trace is missing, in a sentence."""
     traces: ClassVar[str] = "TRACE"
     """What it reads, as the usage names it."""
+
+    working: ClassVar[str] = "adding up"
+    """What it does with a trace that was replayed, as the progress bar says."""
 
     reads_events: ClassVar[bool] = True
     """Whether it is given the traces, opened; else it has their paths alone."""

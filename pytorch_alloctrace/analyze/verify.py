@@ -11,6 +11,7 @@ from .verb import Exit, Query, Verb
 
 class Verify(Verb):
     name = "verify"
+    working = "comparing"
     summary = "whether the trace agrees with the allocator's own states"
     description = (
         "Compares the replay with every allocator state in the trace, and names each event that does not fit what came "

@@ -178,6 +178,16 @@ class PositionTable:
         """Those of that name, or "NAME#3": the third, "NAME#-1": the last. Raises PositionError if there is none."""
         return _named("region", name, [(region.name, region) for region in self.regions])
 
+    def stretches_named(self, name: str) -> list[Region]:
+        """Those of `regions_named` that lie in no other of them: what happens in nested ones counts once. (Of two
+        regions of one name that overlap, one always lies in the other.)"""
+        found: list[Region] = []
+        for region in self.regions_named(name):
+            outer = found[-1] if found else None
+            if outer is None or (outer.end_seq is not None and outer.end_seq < region.begin_seq):
+                found.append(region)
+        return found
+
     def _step_index(self, name: str) -> int:
         # The step after the last one that ended has begun, too: it lasts to the end of the trace.
         numbers = np.append(self._numbers, self._numbers[-1:] + 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,18 @@ STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_block
 Progress = Callable[[float], None]
 
 
+@runtime_checkable
+class PassProgress(Protocol):
+    """A `Progress` that is also told which pass over the trace the shares are of."""
+
+    def __call__(self, share: float) -> None: ...
+
+    def begin_pass(self, name: str) -> None:
+        """name: "reading run.alloctrace", "replaying run.alloctrace"."""
+
+    def end_pass(self) -> None: ...
+
+
 class RecordedTrace:
     """A trace, opened for reading: everything that needs no analysis. `pytorch_alloctrace.Trace` adds the analyses."""
 
@@ -55,7 +68,8 @@ class RecordedTrace:
         self._progress = progress
         if spool is not None and not os.path.exists(spool):
             raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
-        self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
+        with self._pass("reading"):
+            self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
@@ -111,7 +125,20 @@ class RecordedTrace:
     @functools.cached_property
     def replay(self) -> Replay:
         """The replay of the whole trace, made once. Analyses that need no names ask it by event number."""
-        return Replay(self._reader, self._locations, POINTS, self._progress)
+        return self._replayed(POINTS)
+
+    def _replayed(self, points: int) -> Replay:
+        with self._pass("replaying"):
+            return Replay(self._reader, self._locations, points, self._progress)
+
+    @contextlib.contextmanager
+    def _pass(self, name: str) -> Iterator[None]:
+        progress = self._progress
+        if isinstance(progress, PassProgress):
+            progress.begin_pass(f"{name} {os.path.basename(self.path)}")
+        yield
+        if isinstance(progress, PassProgress):
+            progress.end_pass()
 
     # Events
 
@@ -374,7 +401,7 @@ class RecordedTrace:
         # The replay has measured POINTS intervals, which are put together where the number divides.
         replay = self.replay
         if POINTS % points:
-            replay = Replay(self._reader, self._locations, points, self._progress)
+            replay = self._replayed(points)
         borders = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
         return make_timeline(replay.timeline(points, self.named_device(device)), borders, self._driver_memory)
 

@@ -100,6 +100,8 @@ class SiteBytes:
 BEFORE_RECORDING = "before the recording"
 """What stands for the stack of blocks that were there when the recording began."""
 NO_STACK = "(no Python stack)"
+_CELL_MAGIC = "get_ipython().run_cell_magic("
+_LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 
 
 class StackIndex:
@@ -128,6 +130,9 @@ class StackIndex:
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
         self.site = self._sites()
+        # They were of use where nothing deeper is the user's; as callers they say nothing.
+        self.is_user[self._cell_magics()] = False
+        self.is_user[self._launchers()] = False
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -138,6 +143,20 @@ class StackIndex:
         for stack in np.flatnonzero(~self.is_user):
             site[stack] = site[self.parent[stack]]
         return site.astype(np.uint32)
+
+    def _cell_magics(self) -> npt.NDArray[np.intp]:
+        """The frames that are what IPython makes of a cell's magic (%%time): a call with the whole cell as its text.
+        The lines of the cell have frames of their own, further in."""
+        found = np.flatnonzero(np.isin(self._filename, [*self._cells]))
+        texts = [self.frame(int(stack)).source for stack in found]
+        return found[[text is not None and text.startswith(_CELL_MAGIC) for text in texts]]
+
+    def _launchers(self) -> npt.NDArray[np.intp]:
+        """The frames of scripts that pip has made to start a command ("bin/torchrun", "bin/alloctrace")."""
+        scripts = [file for file in np.unique(self._filename) if _LAUNCHER.match(self._string(int(file)))]
+        found = np.flatnonzero(np.isin(self._filename, scripts) & (self.parent == 0))
+        texts = [self.frame(int(stack)).source or "" for stack in found]
+        return found[[text.lstrip().startswith("sys.exit(") for text in texts]]
 
     def _string(self, identifier: int) -> str:
         text = self._strings.get(identifier)
@@ -229,7 +248,7 @@ class StackIndex:
             "line": line,
             "function": "" if by == "file" else frame.function,
             "source": frame.source if by in ("line", "stack") else None,
-            "user": bool(self.is_user[representative]),
+            "user": bool(self.site[stack_id]),
         }
 
     @functools.cached_property

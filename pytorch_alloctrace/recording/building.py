@@ -348,6 +348,34 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def seal(built: Path) -> None:
+    """Writes down, next to a file, what is in it."""
+    unfinished = _seal_of(built).with_suffix(f".{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(_checksum(built), encoding="ascii")
+        os.replace(unfinished, _seal_of(built))
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def is_sealed(built: Path) -> bool:
+    """Whether a file is there and still what it was when it was sealed. The loader of shared libraries does not look:
+    one that was cut short ends the program with SIGBUS."""
+    try:
+        return _seal_of(built).read_text(encoding="ascii") == _checksum(built)
+    except (OSError, ValueError):
+        return False
+
+
+def _seal_of(built: Path) -> Path:
+    return built.with_name(f"{built.name}.sha256")
+
+
+def _checksum(built: Path) -> str:
+    content = built.read_bytes()
+    return f"{len(content)} {hashlib.sha256(content).hexdigest()}\n"
+
+
 def main(request: dict[str, Any]) -> int:
     """Builds a recorder into a file, unless another process has done so by the time that it is this one's turn.
 
@@ -365,7 +393,7 @@ def main(request: dict[str, Any]) -> int:
                 "`python -m pytorch_alloctrace build` with that one first"
             )
         with only_one(output.with_name("lock"), lambda: print("waiting", flush=True)):
-            if output.exists():
+            if is_sealed(output):
                 return 0
             print("building", flush=True)
             module = recorder(Path(request["csrc"]), target, Path(request["torch"]), request["packages"])
@@ -377,6 +405,7 @@ def main(request: dict[str, Any]) -> int:
                     raise BuildError(
                         f"the recorder cannot be compiled for torch {target.torch}: {error} (all of it: {log})"
                     ) from None
+            seal(output)
     except (BuildError, OSError) as error:
         print(f"failed: {error}", flush=True)
         return 1

@@ -160,12 +160,13 @@ def _file_name(target: building.Target) -> str:
 
 
 def _in_cache(key: str, target: building.Target) -> Path | None:
+    """One that is whole: a damaged one would end the program when it is loaded, or later."""
     found = (folder / key / _file_name(target) for folder in _cache_folders())
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if building.is_sealed(path)), None)
 
 
 def _remove(path: Path) -> None:
-    """Removes a recorder that cannot be loaded: from another machine, or damaged."""
+    """Removes a recorder that cannot be loaded: from another machine, for instance."""
     try:
         path.unlink()
     except OSError:  # read-only: the build goes elsewhere
@@ -239,7 +240,7 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
             line.end("stopped")
             raise
     # Not the exit status, which is unknown where the program ignores SIGCHLD.
-    if not output.is_file():
+    if not building.is_sealed(output):
         line.end("failed")
         reason = failure or (other.splitlines() or ["its process was killed"])[-1]
         raise RecorderUnavailableError(f"recording is not possible: {reason}")

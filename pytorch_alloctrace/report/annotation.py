@@ -13,6 +13,7 @@ from ..reading.source_text import TextFrom
 from . import units
 from .screen import Screen
 from .site_names import SiteNames, printable
+from .span import Span
 from .tables import rows, text_of
 
 _AROUND = 2
@@ -28,19 +29,20 @@ _WHY = {
 }
 
 
-def write_annotation(found: Annotation, begin_ns: int, screen: Screen, names: SiteNames) -> None:
+def write_annotation(found: Annotation, span: Span, begin_ns: int, screen: Screen, names: SiteNames) -> None:
     """The lines that have figures, with the lines around them. begin_ns: when the recording began."""
     label = "LINES"
     indent = len(label) + 2
-    is_whole = (found.since, found.until) == (None, None)
-    begin = "the beginning" if found.since is None else found.since
-    span = "" if is_whole else f", from {begin} to {'the end' if found.until is None else found.until}"
-    title = Text.assemble((label, "bold"), f"  {names.file(found.filename)}: memory of {found.device}{span}")
+    is_whole = span.is_whole
+    within = "" if is_whole else f", {span}"
+    title = Text.assemble((label, "bold"), f"  {names.file(found.filename)}: memory of {found.device}{within}")
     screen.text(title, hanging=indent)
     peak = found.peak
     when = f"{units.size(peak.bytes)} at {units.duration((peak.time_ns - begin_ns) / 1e9)}"
     step = "" if peak.step is None else f" in step {peak.step}"
     net = "at end: live at the end" if is_whole else "change: by how much what is live of it changed"
+    if span.regions:
+        net += ", summed up"
     screen.text(
         f"allocated: by the line and everything that it called; at peak: live at the peak ({when}{step}); {net}.",
         indent,

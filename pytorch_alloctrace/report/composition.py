@@ -2,12 +2,14 @@
 
 JSON is an object: device, at, since and until (the range whose peak it is; null: the whole run), measure and bytes (of
 the peak; else null), seq (the state is that after this event), time_ns (since 1970-01-01 UTC), step, requested,
-reserved (null if unknown), by, composition (a list of objects, see `Trace.composition`; by line also inside: see
+reserved (null if unknown), need (of the whole run, null in a range: reserved, outside, total; see
+`analysis.usage.need`), by, composition (a list of objects, see `Trace.composition`; by line also inside: see
 `inside_data`). CSV is the composition. Sizes in bytes, shares from 0 to 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from rich.text import Text
 
 from ..analysis.usage.inside import Inside
 from ..analysis.usage.live_memory import LiveMemory
+from ..analysis.usage.need import DeviceNeed
 from ..reading.sites import BY, Frame
 from . import units
 from .inside import inside_data, write_inside
@@ -53,6 +56,7 @@ def position_data(shown: LiveMemory) -> dict[str, Any]:
         "step": shown.step,
         "requested": shown.requested,
         "reserved": shown.reserved,
+        "need": None if shown.need is None else dataclasses.asdict(shown.need),
     }
 
 
@@ -88,6 +92,18 @@ def write_position(shown: LiveMemory, begin_ns: int, screen: Screen) -> None:
     if shown.peak is not None:
         reserved = "" if shown.reserved is None else f"; {units.size(shown.reserved)} was reserved"
         screen.text(f"The program requested {units.size(shown.requested)} in {blocks}{reserved}.", len(label) + 2)
+    if shown.need is not None:
+        screen.text(_need_sentence(shown.need), len(label) + 2)
+
+
+def _need_sentence(need: DeviceNeed) -> str:
+    """What the run needs of the device: whether it fits on another one."""
+    reserved = f"torch reserved at most {units.size(need.reserved)}"
+    if need.bytes is None or need.outside is None:
+        return f"In all, {reserved}; what CUDA's context and libraries took besides is unknown."
+    device = "the device" if need.total is None else f"the device's {units.size(need.total)}"
+    outside = f"{units.size(need.outside)} was used outside PyTorch"
+    return f"In all, the run needed up to {units.size(need.bytes)} of {device}: {reserved}, and {outside}."
 
 
 def write_table(

@@ -11,15 +11,19 @@ from .screen import Screen
 from .site_names import SiteNames
 
 
-def write_inside(inside: Inside | None, total: int, screen: Screen, names: SiteNames, column: int) -> None:
+def write_inside(
+    inside: Inside | None, total: int | None, screen: Screen, names: SiteNames, column: int, *, hint: bool = True
+) -> None:
     """The lines of the package, indented below the entry of their line, and how to see all of them. column: as of the
-    entry."""
+    entry. total: of which each has a share; None: of nothing. hint: False where it was given before."""
     if inside is None:
         return
     for line in inside.lines:
-        amount = f"{units.share(line.bytes, total):>5}  {units.size(line.bytes):>9}"
+        share = "" if total is None else f"{units.share(line.bytes, total):>5}  "
+        amount = f"{share}{units.size(line.bytes):>9}"
         screen.text(f"{amount:>{column}}    {names.site(line.frame)}", 2, hanging=column + 6, style="dim")
-    screen.text(f"{'':{column}}    --user-path {inside.package} shows all of its lines", 2, style="dim")
+    if hint:
+        screen.text(f"{'':{column}}    --user-path {inside.package} shows all of its lines", 2, style="dim")
 
 
 def inside_data(inside: Inside | None) -> dict[str, Any] | None:

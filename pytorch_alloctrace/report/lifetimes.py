@@ -1,26 +1,35 @@
 """What each site allocates, as text.
 
-JSON is a list with an object for each site, CSV a table: see `analysis.usage.lifetimes.site_lifetimes`. Sizes in bytes,
-times in nanoseconds; per step: the average over the last steps.
+JSON is a list with an object for each site, CSV a table: see `analysis.usage.lifetimes`. Sizes in bytes, times in
+nanoseconds; per step: the average over the last steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
+from ..analysis.usage.inside import Inside
+from ..analysis.usage.lifetimes import Lifetimes
+from ..reading.sites import StackIndex
 from . import units
+from .inside import write_inside
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
+from .span import Span
 from .tables import rows, site_of
 
 _COLUMN = 9
 _LARGE = 1 << 20
 """A temporary block from this size on is large: smaller ones come from the small pool."""
+
+
+_OPENED = ("live_bytes", "bytes", "churn_per_step", "retained_per_step")
+"""Of these, what is inside an installed package is shown below a line that has much of it."""
 
 
 @dataclass(frozen=True)
@@ -36,28 +45,29 @@ class _Section:
 
 
 def write_lifetimes(
-    table: pd.DataFrame,
-    steps: int,
-    at: str,
+    found: Lifetimes,
+    stacks: StackIndex,
+    span: Span,
     by: str,
     screen: Screen,
     names: SiteNames,
     top: int,
-    *,
-    since: str | None = None,
 ) -> None:
-    """A table for each respect in which sites can lead. steps: how many were measured; since: where the range begins,
-    if it is one."""
-    measured = "unknown, there are no steps"
+    """A table for each respect in which sites can lead."""
+    table, steps = found.table(stacks, by), found.steps
+    if table.empty:
+        screen.text("Nothing was allocated.")
+        return
+    measured = "unknown, there are no steps" if not found.trace_has_steps else "unknown, no whole step lies in it"
     if steps:
         measured = f"{'as in' if steps == 1 else 'the average of'} {units.last(steps, 'step')}"
-    sections = [_Section("LIVE", f"at {at}: what holds the most", "live_bytes", _live)]
-    if since is not None:
+    sections = [_Section("LIVE", f"at {span.until}: what holds the most", "live_bytes", _live)]
+    if found.is_of_ranges:
         table = table.assign(live_shrunk=-table["live_change"])
         sections = [
-            _Section("ALLOCATED", f"from {since} to {at}, including what was freed again", "bytes", _allocated),
-            _Section("GREW", f"from {since} to {at}: what holds more", "live_change", _changed, units.change),
-            _Section("SHRANK", f"from {since} to {at}: what holds less", "live_shrunk", _changed, _less),
+            _Section("ALLOCATED", f"{span}, including what was freed again", "bytes", _allocated),
+            _Section("GREW", f"{span}: what holds more", "live_change", _changed, units.change),
+            _Section("SHRANK", f"{span}: what holds less", "live_shrunk", _changed, _less),
         ]
     if steps:
         sections += [
@@ -73,22 +83,39 @@ def write_lifetimes(
         )
     ]
     screen.text(f"Per step: {measured}.", style="dim")
+    opened: set[str] = set()
     for section in sections:
         own = table[table["temporary"] & (table["largest"] >= _LARGE)] if section.column == "largest" else table
         leading = own[own[section.column].fillna(0) > 0].sort_values(section.column, ascending=False, kind="stable")
         if len(leading):
-            _write(section, leading, by, screen, names, top)
+            is_opened = by == "line" and section.column in _OPENED
+            insides = found.insides(stacks, table, section.column) if is_opened else {}
+            _write(section, leading, by, screen, names, top, insides, opened)
 
 
-def _write(section: _Section, leading: pd.DataFrame, by: str, screen: Screen, names: SiteNames, top: int) -> None:
+def _write(
+    section: _Section,
+    leading: pd.DataFrame,
+    by: str,
+    screen: Screen,
+    names: SiteNames,
+    top: int,
+    insides: Mapping[int, Inside],
+    opened: set[str],
+) -> None:
+    """insides: by row. opened: the packages for which a hint was given; those of this section are added."""
     screen.blank()
     screen.text(Text.assemble((section.label, "bold"), f"  {section.title}"), hanging=len(section.label) + 2)
     highest = float(leading[section.column].iloc[0])
-    for row in rows(leading.head(top)):
+    for number, row in zip(leading.index, rows(leading.head(top)), strict=False):
         site, amount = site_of(row), float(row[section.column])
         bar = units.bar(amount / highest, ENTRY_BAR, plain=screen.plain)
         name, frames = f"{names.site(site)} ({section.note(row)})", names.stack(int(row["stack_id"]))
         screen.entry(section.size(amount), name, names.source(site), 0, _COLUMN, bar=bar, frames=frames)
+        inside = insides.get(int(number))
+        if inside is not None:
+            write_inside(inside, None, screen, names, _COLUMN, hint=inside.package not in opened)
+            opened.add(inside.package)
     if len(leading) > top:
         left = float(leading[section.column].iloc[top:].sum())
         rest = "" if section.column == "largest" else f" with {section.size(left)}"

@@ -12,15 +12,17 @@ _PATIENCE_SECONDS = 1.0
 
 
 class SlowProgress:
-    """Called with shares from 0 to 1. A share below the last one begins another pass over the trace."""
+    """A `PassProgress`: called with shares from 0 to 1 of the pass that `begin_pass` has named. Between passes, and
+    after the last, it says what else is done, without a share, which nobody knows."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, otherwise: str = "working") -> None:
+        """otherwise: what is done between the passes, and after them."""
         self._console = console
+        self._otherwise = otherwise
         self._begin = time.monotonic()
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._passes = 1
-        self._last = 0.0
+        self._name = otherwise
 
     def __enter__(self) -> SlowProgress:
         return self
@@ -29,11 +31,21 @@ class SlowProgress:
         if self._bar is not None:
             self._bar.stop()
 
+    def begin_pass(self, name: str) -> None:
+        """The shares that follow are of this: "reading run.alloctrace"."""
+        self._name = name
+        self(0.0)
+
+    def end_pass(self) -> None:
+        """It is over: what follows has no share."""
+        self._name = self._otherwise
+        self._show(None)
+
     def __call__(self, share: float) -> None:
         """Shows the share of the current pass."""
-        if share < self._last:
-            self._passes += 1
-        self._last = share
+        self._show(share)
+
+    def _show(self, share: float | None) -> None:
         if not self._console.is_terminal:
             return
         if self._bar is None:
@@ -42,10 +54,12 @@ class SlowProgress:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
+                TextColumn("{task.fields[share]}"),
                 console=self._console,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=1.0)
+            self._task = self._bar.add_task("", total=1.0, share="")
             self._bar.start()
-        self._bar.update(self._task, completed=share, description=f"reading the trace, pass {self._passes}")
+        text = "" if share is None else f"{100 * share:3.0f} %"
+        total = None if share is None else 1.0  # None: the bar moves to and fro
+        self._bar.update(self._task, completed=share or 0.0, total=total, description=self._name, share=text)

@@ -86,10 +86,11 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
 
 
 def write_blocks(blocks: pd.DataFrame, trace: RecordedTrace, screen: Screen, names: SiteNames, top: int) -> None:
-    """The largest blocks that are not free, each with the line that allocated it."""
+    """The largest blocks that are not free, each with the line that allocated it; the fullest device first."""
     live = blocks[blocks["state"] != "inactive"]
     free = blocks[blocks["state"] == "inactive"]
-    for device in blocks["device"].unique():
+    held_by = live.groupby("device", observed=True)["nbytes"].sum()
+    for device in sorted(blocks["device"].unique(), key=lambda name: -held_by.get(name, 0)):
         held, idle = live[live["device"] == device], free[free["device"] == device]
         title = f"{units.size(held['nbytes'].sum())} in {units.counted(len(held), 'block')}"
         if len(idle):

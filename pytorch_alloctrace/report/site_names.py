@@ -10,6 +10,8 @@ from ..reading.sites import NO_STACK, Frame, Site, SiteBytes
 from . import units
 from .stacks import Frames
 
+_KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
+"""As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
@@ -59,5 +61,7 @@ class SiteNames:
         return text or None
 
     def command(self, program: Program) -> str:
-        """The program and its arguments."""
+        """The program and its arguments; of a notebook's kernel, which has only some of Jupyter's, that it is one."""
+        if _KERNEL.match(program.path):
+            return "notebook"
         return printable(" ".join([self.file(program.path) or "(unknown program)", *program.arguments]))

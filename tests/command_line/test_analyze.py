@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
 import pty
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -311,17 +313,60 @@ def test_an_interrupt_is_exit_130(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_progress_bar_is_shown_to_a_terminal_only_and_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(*, terminal: bool) -> str:
+    def shown(*, terminal: bool) -> list[str]:
         output = io.StringIO()
-        with progress.SlowProgress(Console(file=output, force_terminal=terminal, width=80)) as bar:
-            for share in (0.0, 0.5, 0.25):
-                bar(share)
-        return output.getvalue()
+        console = Console(file=output, force_terminal=terminal, width=100)
+        with progress.SlowProgress(console, "judging") as bar:
+            bar.begin_pass("reading run.alloctrace")
+            bar(0.5)
+            # Drawn now, and not when the next tenth of a second is over.
+            for then in (functools.partial(bar.begin_pass, "replaying run.alloctrace"), bar.end_pass):
+                if bar._bar is not None:
+                    bar._bar.refresh()
+                then()
+            if bar._bar is not None:
+                bar._bar.refresh()
+        return re.findall(r"reading run.alloctrace|replaying run.alloctrace|judging|\d+ %", output.getvalue())
 
-    assert shown(terminal=True) == ""
+    assert shown(terminal=True) == []
     monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0)
-    assert shown(terminal=False) == ""
-    assert "reading the trace, pass 2" in shown(terminal=True)
+    assert shown(terminal=False) == []
+    said = shown(terminal=True)
+    places = [said.index(text) for text in ("reading run.alloctrace", "50 %", "replaying run.alloctrace", "judging")]
+    assert places == sorted(places) and said[places[2] + 1] == "0 %"
+
+
+@pytest.mark.parametrize(("verb", "working"), [("diagnose", "judging"), ("sites", "adding up"), ("diff", "comparing")])
+def test_a_progress_bar_says_what_each_pass_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str, working: str
+) -> None:
+    said: list[str] = []
+
+    class Bar(progress.SlowProgress):
+        def __init__(self, console: Console, otherwise: str) -> None:
+            super().__init__(console, otherwise)
+            assert otherwise == working
+
+        def begin_pass(self, name: str) -> None:
+            said.append(name)
+
+        def __call__(self, share: float) -> None:
+            assert 0 <= share <= 1
+            said.append("share")
+
+        def end_pass(self) -> None:
+            said.append("end")
+
+    monkeypatch.setattr(command_line, "SlowProgress", Bar)
+    other = shutil.copy(folder / "run.alloctrace", folder / "other.alloctrace")
+    names = ["run.alloctrace", "other.alloctrace"] if verb == "diff" else ["run.alloctrace"]
+    assert in_process(folder / "run.alloctrace", verb, *([str(other)] if verb == "diff" else []))[0] == 0
+    for name in names:
+        for what in ("reading", "replaying"):
+            at = said.index(f"{what} {name}")
+            rest = said[at + 1 :]
+            assert set(rest[: rest.index("end")]) == {"share"}, said
+    assert said[0] == "reading run.alloctrace" and said[-1] == "end"
 
 
 def recorded(path: Path, program: Callable[[], object], **options: str) -> Path:

@@ -40,6 +40,7 @@ def test_verbs_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
     text = run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept", "--top", "1")
+    assert text.startswith("cuda:0  "), "the fullest device is the first"
     assert "14.3 MiB" in text and "kept = [torch.empty" in text and "2 more blocks" in text
     assert "14.3 MiB" not in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
     assert "40.0 MiB" in run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")

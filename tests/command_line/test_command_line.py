@@ -31,9 +31,14 @@ def step(size):
 
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 for number in range(25):
+    if number % 10 == 0:
+        epoch = alloctrace.region("epoch")
+        epoch.__enter__()
     with alloctrace.region("validation" if number in (5, 15) else "training"):
         step(int(sys.argv[2]) * MIB)
     alloctrace.step()
+    if number % 10 == 9:
+        epoch.__exit__(None, None, None)
 try:
     torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
 except torch.OutOfMemoryError:

@@ -152,14 +152,12 @@ def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
     text = run_analyze(folder, "peak", "run.alloctrace", "--in", "validation#1")
     assert "the highest from region:validation#1 to region:validation#1:end" in " ".join(text.split())
     assert shown(folder, "diff", "--in", "validation#1")[0]["change"] == 4 * KIB
-    # Of six regions of this name, three are within the other three.
-    assert shown(folder, "diff", "--in", "validation")[0]["change"] == 3 * 4 * KIB + 3 * KIB
+    # Of six regions of this name, three are within the other three: they count once.
+    assert shown(folder, "diff", "--in", "validation")[0]["change"] == 3 * 4 * KIB
     assert shown(folder, "diff", "--in", "training")[0]["change"] == 12 * 10 * KIB
     text = " ".join(run_analyze(folder, "diff", "run.alloctrace", "--in", "training").split())
     assert "from the beginnings of all 12 regions 'training' to the ends of all 12 regions 'training'" in text
     assert sum(row["bytes"] for row in shown(folder, "sites", "--in", "training#4")) == (103 + 10) * KIB
-    several = run_analyze(folder, "sites", "run.alloctrace", "--in", "training", status=2)
-    assert "12 regions 'training': --in training#1 to training#12" in several
     refused = run_analyze(folder, "oom", "run.alloctrace", "--in", "training")
     assert refused == "No request ran out of memory in this range.\n"
     table, whole = (shown(folder, "timeline", *words, "--points", "50") for words in (("--in", "training"), ()))
@@ -167,6 +165,74 @@ def test_verbs_in_regions(folder: Path, trace: alloctrace.Trace) -> None:
     for verb in ("peak", "diff", "sites", "leaks", "oom", "timeline"):
         error = run_analyze(folder, verb, "run.alloctrace", "--in", "training", "--since", "1", status=2)
         assert "--in is a range already" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "allocated", "change", "largest"),
+    [
+        ("training", sum(100 + number + 10 for number in range(12)), 120, 111),
+        ("validation", sum(500 + 10 * number + 1 + 3 for number in (3, 7, 11)), 12, 610),
+        ("validation#2", 1, 1, 1),
+    ],
+)
+def test_sums_of_all_regions_of_a_name(folder: Path, name: str, allocated: int, change: int, largest: int) -> None:
+    (sites,) = shown(folder, "sites", "--in", name)
+    assert (sites["bytes"], sites["live_change"], sites["largest"]) == (allocated * KIB, change * KIB, largest * KIB)
+    last = f"region:{name}:end" if "#" in name else f"region:{name}#{12 if name == 'training' else 5}:end"
+    (held,) = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--at", last, "--json"))
+    assert [sites[key] for key in ("live_bytes", "live_blocks")] == [held[key] for key in ("live_bytes", "live_blocks")]
+    words = ("annotate", "run.alloctrace", "program.py", "--in", name, "--json")
+    lines = {row["line"]: row for row in json.loads(run_analyze(folder, *words))}
+    line = next(row for row in lines.values() if "return torch.empty" in (row["source"] or ""))
+    assert (line["bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
+    assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested"]
+
+
+def test_what_is_said_of_all_regions(folder: Path) -> None:
+    text = " ".join(run_analyze(folder, "sites", "run.alloctrace", "--in", "training").split())
+    assert "ALLOCATED in all 12 regions 'training', including what was freed again" in text
+    assert "GREW in all 12 regions 'training': what holds more" in text
+    text = " ".join(run_analyze(folder, "annotate", "run.alloctrace", "program.py", "--in", "training").split())
+    assert "memory of cpu, in all 12 regions 'training'" in text and "changed, summed up." in text
+
+
+EPOCHS = """
+import torch, pytorch_alloctrace as alloctrace
+kept = []
+with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+    for epoch in range(4):
+        with alloctrace.region("epoch"):
+            for step in range(20 if epoch < 3 else 2):
+                torch.empty(5000)
+                if epoch == 1:
+                    kept.append(torch.empty(50_000))  # LEAK
+                alloctrace.step()
+        with alloctrace.region("validation"):
+            kept.append(torch.empty(100))
+"""
+
+
+def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(EPOCHS)
+    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    words = ("leaks", "run.alloctrace", "--in", "epoch", "--fail")
+    text = run_analyze(tmp_path, *words, status=1)
+    assert "\nIN epoch#2\n" in f"\n{text}" and "IN epoch#1" not in text and "program.py:10" in text
+    assert "No leak in 2 of 4 regions 'epoch': epoch#1, epoch#3.\n" in text
+    assert "Too short to judge: 1 of 4 regions 'epoch': epoch#4.\n" in text
+    (row,) = json.loads(run_analyze(tmp_path, *words, "--json", status=1))
+    assert (row["line"], row["region"]) == (10, "epoch#2")
+    (alone,) = json.loads(run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch#2", "--json"))
+    assert {**alone, "region": "epoch#2"} == row
+    assert "**In epoch#2**\n\n### Memory: 1 leak" in run_analyze(tmp_path, *words, "--markdown", status=1)
+    # 200,000 bytes per step, in one of them.
+    for limit, status in (("150KB/step", 1), ("250KB/step", 3)):
+        run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "epoch", "--fail-above", limit, status=status)
+    error = run_analyze(tmp_path, "leaks", "run.alloctrace", "--in", "validation", status=2)
+    assert "no whole step lies in any of the 4 regions 'validation'" in error
+    command = re.search(r"`.*(diff .*)`", error)
+    assert command is not None
+    assert "+1.56 KiB" in run_analyze(tmp_path, *command[1].split())
 
 
 FORMS = pytest.mark.parametrize("form", [(), ("--json",), ("--csv",), ("--markdown",)], ids=str)

@@ -134,7 +134,16 @@ def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: s
     assert done.returncode == 141 and not done.stderr
 
 
-MOMENTS = ["numpy", "pandas", "rich", "pytorch_alloctrace.trace", "pytorch_alloctrace.analyze.verbs"]
+# The first is that of the import with which the package begins, after `command`.
+MOMENTS = [
+    "typing",
+    "pytorch_alloctrace.recording",
+    "numpy",
+    "pandas",
+    "rich",
+    "pytorch_alloctrace.trace",
+    "pytorch_alloctrace.analyze.verbs",
+]
 INTERRUPTER = """
 import os, signal, sys
 class Interrupt:

@@ -29,6 +29,7 @@ in_package = pathlib.Path(alloctrace.__file__).parent / name
 def put_into(cache):
     (cache / key).mkdir(parents=True)
     shutil.copy(in_package, cache / key)
+    building.seal(cache / key / name)
     return cache / key / name
 def refusal(**options):
     try:
@@ -97,9 +98,8 @@ again.disable()
     )
     assert ran.stderr == ""
     # `build` has nothing to do then.
-    assert [path.name for path in tmp_path.glob("cache/*/*")] == [
-        path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")
-    ]
+    (name,) = [path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")]
+    assert sorted(path.name for path in tmp_path.glob("cache/*/*")) == [name, f"{name}.sha256"]
 
 
 def test_the_cache_is_where_the_user_may_write(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
@@ -132,12 +132,50 @@ assert "set ALLOCTRACE_CACHE to one that can" in refusal()
     )
 
 
-def test_a_damaged_recorder_is_built_again(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    {
+        "is no module": "cached.write_bytes(b'neither a module nor empty')",
+        # The loader maps what the headers promise, and dies of SIGBUS where the file ends before.
+        "cut short": "os.truncate(cached, cached.stat().st_size // 4096 // 2 * 4096)",
+        "a byte of the code": "with cached.open('r+b') as file: file.seek(200_000), file.write(b'?!')",
+        "sealed by nobody": "cached.with_name(cached.name + '.sha256').unlink()",
+        "an empty seal": "cached.with_name(cached.name + '.sha256').write_bytes(b'')",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_damaged_recorder_is_built_again(
+    run_program: RunProgram, no_compiler: dict[str, str], damage: tuple[str, str]
+) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + f"""
+cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+{damage[1]}
+print(refusal())
+# Another process has built it by the time that it is our turn.
+shutil.copy(in_package, cached)
+building.seal(cached)
+alloctrace.enable("now.alloctrace")
+assert loading.load_recorder().__file__ == str(cached)
+alloctrace.disable()
+""",
+        **no_compiler,
+    )
+    (line,) = ran.stderr.splitlines()
+    assert "building the recorder" in line and "no-such-compiler" in ran.stdout
+
+
+def test_a_sealed_recorder_that_cannot_be_loaded_is_built_again(
+    run_program: RunProgram, no_compiler: dict[str, str]
+) -> None:
+    """As one from another machine may be."""
     ran = run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + """
 cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
 cached.write_bytes(b"neither a module nor empty")
+building.seal(cached)
 print(refusal())
 assert not cached.exists()
 """,

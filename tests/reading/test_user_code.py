@@ -13,6 +13,7 @@ from running import program_environment, run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.user_code import UserCode, package_of
+from pytorch_alloctrace.report import units
 
 PROGRAM = """
 import linecache, sys, types
@@ -131,7 +132,7 @@ def test_functions_have_qualified_names(folder: Path) -> None:
 
 
 def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
-    for verb in ("diagnose", "peak"):
+    for verb in ("diagnose", "peak", "sites"):
         text = run_command(folder, [verb, "run.alloctrace", "--device", "cpu", "--width", "120"], {}).stdout
         lines = text.splitlines()
         at = next(number for number, line in enumerate(lines) if "kept = model(30_000)" in line)
@@ -142,6 +143,38 @@ def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
     inside = data["composition"][0]["inside"]
     assert (inside["package"], inside["bytes"]) == ("library", 9 * 4 * 30_000)
     assert [line["function"] for line in inside["lines"]] == ["big", "small"]
+
+
+def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Path) -> None:
+    """In a training run the activations of a library's model are churn, and nothing of them is live at the end."""
+    (folder / "train.py").write_text(
+        dedent("""
+            import torch, pytorch_alloctrace as alloctrace
+            from library import Model
+            with alloctrace.enable("train.alloctrace", devices=("cpu",)), alloctrace.region("training"):
+                model = Model()
+                for _ in range(5):
+                    model(30_000)
+                    alloctrace.step()
+        """)
+    )
+    environment = {"PYTHONPATH": f"{folder / 'site-packages'}:{program_environment()['PYTHONPATH']}"}
+    run_python(folder, [sys.executable, "train.py"], True, 300, environment)
+    for words, titles in (((), ["CHURN"]), (("--in", "training"), ["ALLOCATED", "CHURN"])):
+        text = run_command(folder, ["sites", "train.alloctrace", "--width", "120", *words], {}).stdout
+        sections = {section.split()[0]: section for section in text.split("\n\n")}
+        for title in titles:
+            times = 5 if title == "ALLOCATED" else 1
+            lines = sections[title].splitlines()
+            at = next(number for number, line in enumerate(lines) if line.endswith("model(30_000)"))
+            inner, other = lines[at + 1], lines[at + 2]
+            assert units.size(times * 2 * 480_000) in inner and "library/layers.py:4 in big" in inner, text
+            assert units.size(times * 120_000) in other and "library/layers.py:6 in small" in other, text
+        # Said once.
+        assert text.count("--user-path library shows all of its lines") == 1
+        assert "--user-path" in sections[titles[0]]
+    text = run_command(folder, ["sites", "train.alloctrace", "--user-path", "library"], {}).stdout
+    assert "library/layers.py:4 in big" in text and "shows all of its lines" not in text
 
 
 @pytest.mark.parametrize(
@@ -196,3 +229,24 @@ def test_packages_are_named_as_they_are_imported() -> None:
     assert package_of("/env/lib/python3.11/site-packages/einops/einops.py") == "einops"
     assert package_of("/env/lib/python3.11/site-packages/six.py") == "six"
     assert package_of("/home/me/train.py") == ""
+
+
+def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
+    """As pip makes it for a command. A program of the user may well lie in a folder named bin."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "launch").write_text("import sys\nfrom launched import main\nsys.exit(main())\n")
+    (folder / "bin" / "own").write_text("from launched import main\nmain()\n")
+    (folder / "launched.py").write_text(
+        "import sys, torch, pytorch_alloctrace as alloctrace\n"
+        "def main():\n"
+        "    with alloctrace.enable(sys.argv[1] + '.alloctrace', devices=('cpu',), overwrite=True):\n"
+        "        kept = torch.empty(1000)\n"
+    )
+    callers = {}
+    for name in ("launch", "own"):
+        environment = {"PYTHONPATH": f"{folder}:{program_environment()['PYTHONPATH']}"}
+        run_python(folder, [sys.executable, f"bin/{name}", name], True, 300, environment)
+        trace = alloctrace.load(folder / f"{name}.alloctrace")
+        callers[name] = [Path(file).name for file in trace.tree("peak").table["filename"]]
+        assert len(trace.frames(int(trace.live("peak")["stack_id"].iloc[0]))) == 2
+    assert callers == {"launch": ["launched.py"], "own": ["own", "launched.py"]}

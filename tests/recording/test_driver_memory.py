@@ -8,9 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from marked_programs import run_analyze
 from running import has_nvidia_gpu
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.live_memory import live_memory
+from pytorch_alloctrace.analysis.usage.need import DeviceNeed
 
 MIB, GIB = 2**20, 2**30
 
@@ -61,6 +64,14 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
     assert alone["by_others"] == GIB
     assert (table["seq"] < marks.iloc[0]).any()
+    # What another device must have: both at their highest, whenever that was.
+    need = live_memory(trace, "peak", device="cuda:0").need
+    assert need == DeviceNeed(150 * MIB, 900 * MIB + GIB, 80 * GIB) and need.bytes == 1050 * MIB + GIB
+    assert live_memory(trace, "peak", device="cuda:0", since="mark:torch grows").need is None
+    text = " ".join(run_analyze(tmp_path, "peak", "t.alloctrace").split())
+    assert (
+        "the run needed up to 2.03 GiB of the device's 80.0 GiB: torch reserved at most 150 MiB, and 1.88 GiB" in text
+    )
     resident = trace.driver_memory(device="cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
     assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.summary import Program
+from pytorch_alloctrace.report.site_names import SiteNames
 
 # Each cell is run as a user would; what it shows goes to shown.json.
 SHELL = r"""
@@ -106,6 +108,29 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
     assert trace.integrity.whole and trace.marks()["name"].tolist() == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
 
 
+def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\nkept = []"
+    cell = """\
+%%alloctrace
+def grow():
+    kept.append(torch.empty(5 << 20, dtype=torch.uint8))
+    a.step()
+for _ in range(20):
+    grow()
+"""
+    _, _, grown, _, _ = run_cells(start, LOAD, cell, cell.replace("%%alloctrace", "%%time"), "a.disable()")
+    text = text_of(grown["html"][0])
+    assert "LEAK In[3]:3" in text and "Called from: In[3]:6 grow()" in text and "run_cell_magic" not in text
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert "run_cell_magic" not in str(trace.diagnose())
+    callers = trace.tree("end", device="cpu").table
+    assert not callers["source"].fillna("").str.contains("run_cell_magic").any()
+    assert callers[callers["function"] == "grow"]["bytes"].sum() == 2 * 20 * (5 << 20)
+    # It is there in whole stacks.
+    magic = [frame for stack in trace.live()["stack_id"].unique() for frame in trace.frames(stack)]
+    assert any("run_cell_magic" in (frame.source or "") for frame in magic)
+
+
 def test_a_cell_may_end_the_recording(run_cells) -> None:  # type: ignore[no-untyped-def]
     start = "import torch, pytorch_alloctrace as a\na.enable('t.alloctrace', devices=('cpu',))"
     _, _, ended, kept = run_cells(
@@ -173,3 +198,18 @@ def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-un
         else:
             raise AssertionError
     """)
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/venv/lib/python3.11/site-packages/ipykernel_launcher.py", "notebook"),
+        ("-m ipykernel_launcher", "notebook"),
+        ("/usr/lib/colab_kernel_launcher.py", "notebook"),
+        ("/home/user/my_launcher.py", "/home/user/my_launcher.py -f /run/kernel-1.json"),
+    ],
+)
+def test_a_notebook_is_called_one(path: str, shown: str) -> None:
+    arguments = ("-f", "/run/kernel-1.json")
+    program = Program(path, arguments, "", "2.11.0", "", "3.11.7", "host", 1, "0", ("cpu",), "python")
+    assert SiteNames("").command(program) == shown

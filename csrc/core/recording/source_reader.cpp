@@ -45,6 +45,9 @@ Lines read_lines(const std::string& path) {
 }  // namespace
 
 struct SourceReader::Shared {
+  // Written out: clang before 16 cannot make an aggregate in place.
+  explicit Shared(std::string directory) : working_directory(std::move(directory)) {}
+
   const std::string working_directory;
   std::mutex mutex;
   std::condition_variable requested, answered;

@@ -7,6 +7,7 @@ the forward that caused it, and its callers.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...errors import TraceError
-from ...reading.positions import Position
+from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import StackIndex
 from ...reading.source_text import TextFrom, source_text
-from .peak import PeakMemory, peak_between, peak_memory
+from .peak import PeakMemory, peak_memory, peak_of_ranges
+from .ranges import ranges_between
 
 ANNOTATION_COLUMNS = ("line", "source", "allocations", "bytes", "peak_bytes", "net_bytes")
 _LISTED = 8
@@ -37,27 +39,27 @@ class Annotation:
     text_from: TextFrom
     """Whether the text is the file's, or the trace's."""
     peak: PeakMemory
-    """The peak at which `peak_bytes` were held."""
-    since: Position | None
-    until: Position | None
+    """The peak at which `peak_bytes` were held: the highest of the ranges."""
 
 
 def annotate(
     trace: RecordedTrace,
     file: str,
+    pairs: Sequence[tuple[Position | None, Position | None]] = ((None, None),),
     *,
     device: str | None = None,
-    since: Position | None = None,
-    until: Position | None = None,
 ) -> Annotation:
-    """See `Trace.annotate`."""
+    """See `Trace.annotate`. pairs: since and until, of several ranges that do not overlap: allocations, bytes and
+    net_bytes are then sums over them."""
     filename = find_file(trace, file)
-    if since is None and until is None:
+    if tuple(pairs) == ((None, None),):
+        ranges = [Range(0, trace.end_seq)]
         peak = peak_memory(trace, "allocated", device=device)
     else:
-        peak = peak_between(trace, trace.range(since, until, device=device), "allocated", device=device)
+        ranges = ranges_between(trace, pairs, device=device)
+        peak = peak_of_ranges(trace, ranges, "allocated", device=device)
     lines = _LinesOfStacks(trace.stacks, filename)
-    table = _figures(trace, lines, peak, since, until)
+    table = _figures(trace, lines, peak, ranges)
     path = os.path.join(str(trace.header.get("working_directory", "")), filename)
     text, text_from = source_text(path, lines.recorded, trace.begin_ns)
     if text_from is not TextFrom.FILE:
@@ -67,7 +69,7 @@ def annotate(
     table = table.reindex(sorted({*text, *table.index}), fill_value=0).rename_axis("line").reset_index()
     sources = [text.get(int(line)) for line in table["line"]]
     table.insert(1, "source", pd.Series(sources, index=table.index, dtype=object))
-    return Annotation(filename, peak.device, table[[*ANNOTATION_COLUMNS]], text_from, peak, since, until)
+    return Annotation(filename, peak.device, table[[*ANNOTATION_COLUMNS]], text_from, peak)
 
 
 def find_file(trace: RecordedTrace, file: str) -> str:
@@ -125,16 +127,17 @@ class _LinesOfStacks:
         return found
 
 
-def _figures(
-    trace: RecordedTrace, lines: _LinesOfStacks, peak: PeakMemory, since: Position | None, until: Position | None
-) -> pd.DataFrame:
+def _figures(trace: RecordedTrace, lines: _LinesOfStacks, peak: PeakMemory, ranges: Sequence[Range]) -> pd.DataFrame:
     """allocations, bytes, peak_bytes, net_bytes of the lines that have any, by line."""
-    names = ["allocations", "bytes", "live_bytes"]
     device = peak.device
-    totals = trace.stack_totals("end" if until is None else until, device=device).set_index("stack_id")[names]
-    if since is not None:
-        before = trace.stack_totals(since, device=device).set_index("stack_id")[names]
-        totals = totals.sub(before, fill_value=0)
+
+    def held_at(positions: Iterable[int]) -> pd.DataFrame:
+        tables = [trace.stack_totals(position, device=device) for position in positions]
+        return pd.concat(tables).groupby("stack_id")[["allocations", "bytes", "live_bytes"]].sum()
+
+    totals = held_at(within.until for within in ranges)
+    if ranges[0].first > 0:
+        totals = totals.sub(held_at(within.since for within in ranges), fill_value=0)
     held = trace.live(peak.seq, device=device).groupby("stack_id")["nbytes"].sum()
     joined = totals.join(held.rename("peak_bytes"), how="outer").fillna(0).astype(np.int64)
     sums: dict[int, npt.NDArray[np.int64]] = {}

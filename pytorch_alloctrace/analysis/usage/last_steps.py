@@ -6,6 +6,7 @@ fit into two million events.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,17 @@ class LastSteps:
         whole = len(ends) - 1 if begins[0] == 0 else len(ends)
         count = min(max(fitting, 1), MOST_STEPS, max(whole, 1))
         return cls(int(begins[-count]), int(ends[-1]) + 1, ends[-count:])
+
+    @classmethod
+    def of_ranges(cls, trace: RecordedTrace, ranges: Sequence[Range]) -> list[LastSteps]:
+        """Those of each range, the last range first, until there are as many steps or events as are measured at most.
+        If some ranges have whole steps, the others are left out."""
+        found = [cls.before(trace, within.end, within.first) for within in reversed(ranges)]
+        found = [one for one in found if len(one.step_ends)] or found
+        steps = np.cumsum([len(one.step_ends) for one in found])
+        events = np.cumsum([one.end - one.first for one in found])
+        fitting = int(((steps <= MOST_STEPS) & (events <= MOST_EVENTS)).sum())
+        return found[: max(fitting, 1)]
 
     def blocks(self, trace: RecordedTrace) -> pd.DataFrame:
         """The blocks that were allocated in these steps, one row each.

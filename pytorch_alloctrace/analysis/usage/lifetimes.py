@@ -1,20 +1,26 @@
 """How often each site allocates, how long its blocks live, and what it costs.
 
-Sums are of the whole run up to a position, or of a range. How long blocks live is measured over the last whole steps
-before it (see `last_steps`): a block is churn if it is allocated and freed within one step, and a retained activation
-if forward allocated it and backward freed it. That is a lower bound of what is retained: what the program still holds
-after backward is freed later, and memory that a view or an in-place operator keeps belongs to another line.
+Sums are of the whole run up to a position, or of one or more ranges. How long blocks live is measured over the last
+whole steps of that (see `last_steps`): a block is churn if it is allocated and freed within one step, and a retained
+activation if forward allocated it and backward freed it. That is a lower bound of what is retained: what the program
+still holds after backward is freed later, and memory that a view or an in-place operator keeps belongs to another line.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...reading.positions import Position, Range
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import group_stacks
+from ...reading.sites import StackIndex, group_stacks
+from .inside import WORTH_OPENING, Inside, look_inside
 from .last_steps import LastSteps
+from .ranges import ranges_between
 
 LATENCY_COLUMNS = {"slow_calls": "sum", "slow_ns": "sum", "slowest_ns": "max"}
 """How each is joined if several stacks are one row."""
@@ -22,6 +28,49 @@ _CALL_COLUMNS = ("seq", "kind", "device", "address", "nbytes", "stack_id", "forw
 _PER_STEP = ("allocations", "bytes", "churn", "retained", "backward")
 _MEASURED = {f"measured_{name}": "sum" for name in (*_PER_STEP, "survivors")}
 LIFETIME_COLUMNS = (*(f"{name}_per_step" for name in _PER_STEP), "temporary", *LATENCY_COLUMNS)
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """What each stack allocates, and how long it lives; `table` sums it up by site."""
+
+    totals: pd.DataFrame
+    """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS, sums over the measured steps
+    (measured_churn, ...), and of ranges live_change."""
+    steps: int
+    """How many were measured; 0 in a trace without steps, and where no whole step lies in the ranges."""
+    trace_has_steps: bool
+    is_of_ranges: bool
+
+    def table(self, stacks: StackIndex, by: str) -> pd.DataFrame:
+        """See `site_lifetimes` and `range_lifetimes`."""
+        more = {name: "sum" for name in ("live_change",) if name in self.totals}
+        table = group_stacks(stacks, self.totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
+        if self.is_of_ranges:
+            table = table[(table[["allocations", "live_change", "slow_calls"]] != 0).any(axis=1)]
+            table = table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
+        unknown = pd.Series(pd.NA, index=table.index, dtype="Float64")
+        allocates = table["measured_allocations"] > 0
+        for name in _PER_STEP:
+            measured = table.pop(f"measured_{name}").astype("Float64")
+            table[f"{name}_per_step"] = measured / self.steps if self.steps else unknown
+        table["temporary"] = allocates & (table.pop("measured_survivors") == 0) & (table["live_bytes"] == 0)
+        return table[[name for name in table.columns if name not in LIFETIME_COLUMNS] + list(LIFETIME_COLUMNS)]
+
+    def insides(self, stacks: StackIndex, table: pd.DataFrame, column: str) -> dict[int, Inside]:
+        """What is inside the packages that lines call, by row of the table by line: of a column that counts bytes.
+        `bytes` of an `Inside` is the sum of that column, per step where the column is."""
+        per_step = column.endswith("_per_step")
+        name = f"measured_{column.removesuffix('_per_step')}" if per_step else column
+        count = "live_blocks" if column == "live_bytes" else "measured_allocations" if per_step else "allocations"
+        held = self.totals[[name, count]].reset_index()
+        held.columns = pd.Index(["stack_id", "live_bytes", "live_blocks"])
+        if per_step:
+            held[["live_bytes", "live_blocks"]] //= max(self.steps, 1)
+        total = int(held["live_bytes"].sum())
+        worth = table.index[(table[column].fillna(0) >= WORTH_OPENING * max(total, 1)).to_numpy(bool)]
+        found = {int(row): look_inside(stacks, held, int(table["stack_id"][row]), total) for row in worth}
+        return {row: inside for row, inside in found.items() if inside is not None}
 
 
 def site_lifetimes(
@@ -38,65 +87,79 @@ def site_lifetimes(
     their step; retained_per_step: those that forward allocated and backward freed; backward_per_step: those that
     backward allocated; temporary: the site allocates, but none of it is live at the end of any measured step or now.
 
-    Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`).
+    Of the whole run up to the position: slow_calls, slow_ns, slowest_ns (see `_slow_calls`). With `since` it is of a
+    range: see `range_lifetimes`.
+    """
+    if since is None:
+        found = whole_lifetimes(trace, until, device=device)
+    else:
+        found = range_lifetimes(trace, ranges_between(trace, [(since, until)], device=device), device=device)
+    return found.table(trace.stacks, by)
 
-    since: allocations, bytes, largest and slow calls are those after this position, and the measured steps lie after
-    it; live_change (only with `since`) is how much more a site holds at the end than at `since`. Rows are ordered by
-    bytes, without sites that neither allocated nor changed.
 
-    It takes three passes over the trace (four with `since`), and keeps the events of the measured steps in memory.
+def whole_lifetimes(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> Lifetimes:
+    """Of the whole run up to a position. It takes three passes over the trace, and keeps the events of the measured
+    steps in memory."""
+    device = trace.named_device(device)
+    whole = Range(0, trace.first_event_after(until, device))
+    last = LastSteps.of_ranges(trace, [whole])
+    tables = [
+        trace.stack_totals(whole.until, device=device).astype(np.int64),
+        _measured(last, trace, device),
+        _slow_calls(trace, device, [whole]),
+    ]
+    return Lifetimes(_joined(tables), _steps_of(last), len(trace.steps()) > 0, is_of_ranges=False)
+
+
+def range_lifetimes(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> Lifetimes:
+    """Of some ranges together, which are in order and do not overlap: allocations, bytes and slow calls are sums over
+    them, largest and slowest_ns the largest in any; live_bytes and live_blocks are those at the end of the last one.
+    live_change, one more column, is how much more a site holds at the end of a range than at its beginning, summed over
+    the ranges. The measured steps lie wholly within one of them.
+
+    Rows are ordered by bytes, without sites that neither allocated nor changed. It takes three passes over the ranges
+    and two states of the replay for each.
     """
     device = trace.named_device(device)
-    end = trace.first_event_after(until, device)
-    first = 0 if since is None else trace.range(since, until, device=device).first
-    last = LastSteps.before(trace, end, first)
-    tables = [
-        trace.stack_totals(end - 1, device=device).astype(np.int64),
-        _measured(last.blocks(trace), device),
-        _slow_calls(trace, device, Range(first, end)),
-    ]
+    at_ends = [trace.stack_totals(within.until, device=device).astype(np.int64) for within in ranges]
+    at_begins = [trace.stack_totals(within.since, device=device).astype(np.int64) for within in ranges]
+    last = LastSteps.of_ranges(trace, ranges)
+    tables = [at_ends[-1], _measured(last, trace, device), _slow_calls(trace, device, ranges)]
+    totals = _joined([*tables, *(table[["stack_id"]] for table in at_ends[:-1])])
+    made = _summed(at_ends, totals.index) - _summed(at_begins, totals.index)
+    totals[["allocations", "bytes"]] = made[["allocations", "bytes"]]
+    totals["live_change"] = made["live_bytes"]
+    totals["largest"] = _largest(trace, device, ranges).reindex(totals.index, fill_value=0)
+    return Lifetimes(totals, _steps_of(last), len(trace.steps()) > 0, is_of_ranges=True)
+
+
+def _steps_of(last: Sequence[LastSteps]) -> int:
+    return sum(len(steps.step_ends) for steps in last)
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables by stack side by side, 0 where one does not have the stack."""
     stacks = pd.Index(np.unique(np.concatenate([table["stack_id"] for table in tables])), name="stack_id")
     filled = [table.set_index("stack_id").reindex(stacks, fill_value=0) for table in tables]
-    totals = pd.concat(filled, axis=1)
-    if since is not None:
-        totals = _since(totals, trace.stack_totals(first - 1, device=device).astype(np.int64).set_index("stack_id"))
-        totals["largest"] = _largest(trace, device, Range(first, end)).reindex(totals.index, fill_value=0)
-    more = {name: "sum" for name in ("live_change",) if name in totals}
-    table = group_stacks(trace.stacks, totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
-    if since is not None:
-        table = table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
-    steps = len(last.step_ends)
-    unknown = pd.Series(pd.NA, index=table.index, dtype="Float64")
-    allocates = table["measured_allocations"] > 0
-    for name in _PER_STEP:
-        measured = table.pop(f"measured_{name}").astype("Float64")
-        table[f"{name}_per_step"] = measured / steps if steps else unknown
-    table["temporary"] = allocates & (table.pop("measured_survivors") == 0) & (table["live_bytes"] == 0)
-    return table[[name for name in table.columns if name not in LIFETIME_COLUMNS] + list(LIFETIME_COLUMNS)]
+    return pd.concat(filled, axis=1)
 
 
-def measured_steps(
-    trace: RecordedTrace, *, device: str | None = None, since: Position | None = None, until: Position = "end"
-) -> int:
-    """How many steps `site_lifetimes` measures; 0 in a trace without steps."""
-    first = 0 if since is None else trace.range(since, until, device=device).first
-    return len(LastSteps.before(trace, trace.first_event_after(until, device), first).step_ends)
+def _summed(tables: Sequence[pd.DataFrame], stacks: pd.Index[Any]) -> pd.DataFrame:
+    """The sums of tables by stack, for these stacks."""
+    names = ["allocations", "bytes", "live_bytes"]
+    return pd.concat(tables).groupby("stack_id")[names].sum().reindex(stacks, fill_value=0)
 
 
-def _since(totals: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
-    """The totals of a range, by stack, from those at its end and at its beginning."""
-    before = before.reindex(totals.index, fill_value=0)
-    for name in ("allocations", "bytes"):
-        totals[name] -= before[name]
-    totals["live_change"] = totals["live_bytes"] - before["live_bytes"]
-    return totals[(totals[["allocations", "live_change", "slow_calls"]] != 0).any(axis=1)]
-
-
-def _largest(trace: RecordedTrace, device: str | None, within: Range) -> pd.Series[int]:
-    """The largest allocation of a range, by stack."""
+def _largest(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) -> pd.Series[int]:
+    """The largest allocation of some ranges, by stack."""
     largest = [pd.Series(dtype=np.int64, index=pd.Index([], dtype=np.int64))]
     columns = ("device", "nbytes", "stack_id", "forward_stack_id")
-    for frame in trace.iter_events(since=within.since, until=within.until, columns=columns, kinds=("alloc",)):
+    frames = (
+        frame
+        for within in ranges
+        for frame in trace.iter_events(since=within.since, until=within.until, columns=columns, kinds=("alloc",))
+    )
+    for frame in frames:
         own = frame if device is None else frame[frame["device"] == device]
         # Only one of the two is known.
         largest.append(own["nbytes"].groupby(own[["stack_id", "forward_stack_id"]].max(axis=1)).max())
@@ -104,8 +167,11 @@ def _largest(trace: RecordedTrace, device: str | None, within: Range) -> pd.Seri
     return found
 
 
-def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
+def _measured(last: Sequence[LastSteps], trace: RecordedTrace, device: str | None) -> pd.DataFrame:
     """Sums of the blocks of the measured steps, by stack."""
+    tables = [steps.blocks(trace) for steps in last]
+    # An empty table is left out: it would change the types of the others' columns.
+    blocks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     own = blocks if device is None else blocks[blocks["device"] == device]
     size = own["nbytes"]
     return (
@@ -122,20 +188,24 @@ def _measured(blocks: pd.DataFrame, device: str | None) -> pd.DataFrame:
     )
 
 
-def _slow_calls(trace: RecordedTrace, device: str | None, within: Range) -> pd.DataFrame:
+def _slow_calls(trace: RecordedTrace, device: str | None, ranges: Sequence[Range]) -> pd.DataFrame:
     """Where the program waited for the allocator, one row per stack: stack_id (as in `Trace.live`), slow_calls, slow_ns
     (all together), slowest_ns (the longest one).
 
     A call is slow if it took over 10 microseconds or got segments from the driver (events of kind latency, see
-    docs/trace-format.md); only CUDA's allocators report such calls. One pass over the events of the range, as far as
+    docs/trace-format.md); only CUDA's allocators report such calls. One pass over the events of the ranges, as far as
     the last such call.
     """
     left = trace.kind_counts.get("latency", 0)
     found = [pd.DataFrame({"stack_id": np.array([], dtype=np.int64), "ns": np.array([], dtype=np.int64)})]
     before: pd.DataFrame | None = None
     kinds = ("alloc", "oom", "latency")
-    events = trace.iter_events(since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
-    for frame in events if left else ():
+    events = (
+        frame
+        for within in (ranges if left else ())
+        for frame in trace.iter_events(since=within.since, until=within.until, columns=_CALL_COLUMNS, kinds=kinds)
+    )
+    for frame in events:
         calls = frame[(frame["kind"] == "latency").to_numpy()]
         requests = frame[(frame["kind"] != "latency").to_numpy()]
         # The request of the call may be at the end of the chunk before.

@@ -13,6 +13,7 @@ from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
 from .composition import composition_of
 from .inside import WORTH_OPENING, Inside, look_inside
+from .need import DeviceNeed, device_need
 from .peak import PeakMemory, peak_between, peak_memory
 
 
@@ -38,6 +39,8 @@ class LiveMemory:
     """By row of the composition by line: what is inside the package that the line calls."""
     peak: PeakMemory | None = None
     """If the position is a peak."""
+    need: DeviceNeed | None = None
+    """If it is that of the whole run: what the run needs of the device."""
     since: Position | None = None
     """If the position is a peak: the range in which it is the highest."""
     until: Position | None = None
@@ -137,6 +140,7 @@ def _at_peak(
         reserved=peak.reserved,
         insides=_insides(trace, composition, blocks, by),
         peak=peak,
+        need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,
         until=until,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,6 +110,22 @@ def peak_between(trace: RecordedTrace, within: Range, measure: str, *, device: s
         kept = "allocated" if measure == "allocated" else "reserved, or its allocator does not report it"
         raise PositionError(f"there is no peak of {device or 'any device'} in this range: nothing was {kept}")
     return _memory_at(trace, peaks[name], name, measure)
+
+
+def peak_of_ranges(
+    trace: RecordedTrace, ranges: Sequence[Range], measure: str, *, device: str | None = None
+) -> PeakMemory:
+    """The highest of `peak_between` of some ranges. Those in which there is none are left out; raises PositionError if
+    that is all of them."""
+    if len(ranges) == 1:
+        return peak_between(trace, ranges[0], measure, device=device)
+    found = []
+    for within in ranges:
+        with contextlib.suppress(PositionError):
+            found.append(peak_between(trace, within, measure, device=device))
+    if not found:
+        raise PositionError(f"there is no peak of {device or 'any device'} in these {len(ranges):,} ranges")
+    return max(found, key=lambda peak: peak.bytes)
 
 
 def _highest_allocated(trace: RecordedTrace, within: Range, device: str) -> Peak:

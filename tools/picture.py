@@ -1,0 +1,105 @@
+"""Draws the pictures of the documentation: see tools/picture."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analysis.usage.annotation import annotate
+from pytorch_alloctrace.analysis.usage.live_memory import live_memory
+from pytorch_alloctrace.report.annotation import write_annotation
+from pytorch_alloctrace.report.composition import write_position
+from pytorch_alloctrace.report.screen import Screen
+from pytorch_alloctrace.report.site_names import SiteNames
+from pytorch_alloctrace.report.span import Span
+from pytorch_alloctrace.report.tree import write_tree
+from pytorch_alloctrace.report.verdict import write_verdict
+
+DOCS = Path("docs")
+NOTEBOOK = (
+    "import torch, pytorch_alloctrace as alloctrace\n%load_ext pytorch_alloctrace",
+    "layer = torch.nn.Linear(1024, 4096, device='cuda')\noutputs = []",
+    "%%alloctrace\n"
+    "for _ in range(20):\n"
+    "    x = torch.randn(256, 1024, device='cuda')\n"
+    "    outputs.append(layer(x))\n"
+    "    alloctrace.step()",
+)
+
+
+def draw(name: str, title: str, write: Callable[[Screen], None], width: int = 92) -> None:
+    """What a verb writes to a terminal, as docs/NAME.svg."""
+    console = Console(record=True, width=width, force_terminal=True, color_system="truecolor", file=io.StringIO())
+    write(Screen(console))
+    drawn = console.export_svg(title=title, unique_id=name, theme=SVG_EXPORT_THEME)
+    # rich's pages fetch their font from a server of others; any monospaced font of the reader's will do.
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+    (DOCS / f"{name}.svg").write_text(drawn)
+
+
+def draw_notebook() -> str:
+    """docs/notebook.png, of a notebook that a kernel runs on the simulated device; returns why there is none, or
+    nothing."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    python = os.environ.get("NBCONVERT", sys.executable)
+    found = subprocess.run([python, "-c", "import nbconvert, ipykernel, torch"], capture_output=True, check=False)
+    if browser is None or found.returncode != 0:
+        return "no notebook: chromium, or a Python with nbconvert, ipykernel and torch, is missing"
+    cells = [
+        {"cell_type": "code", "execution_count": None, "metadata": {}, "source": text, "outputs": []}
+        for text in NOTEBOOK
+    ]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        book = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        (folder / "notebook.ipynb").write_text(json.dumps(book))
+        command = [python, "-m", "nbconvert", "--execute", "--to", "html", "notebook.ipynb"]
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "IPYTHONDIR": str(folder / "ipython")}
+        run = Path("tools/simcuda/run").absolute()
+        subprocess.run([run, *command], cwd=folder, env=environment, check=True)
+        page = folder / "notebook.html"
+        # Nothing is fetched from servers of others: no formula is in it.
+        page.write_text(re.sub(r"<script[^>]*src=.*?</script>", "", page.read_text(), flags=re.DOTALL))
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1010,848"]
+        picture = (DOCS / "notebook.png").absolute()
+        subprocess.run([browser, *options, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    return ""
+
+
+def main(path: str) -> None:
+    trace = alloctrace.load(path)
+    names = SiteNames(str(trace.header["working_directory"]))
+    draw("verdict", f"alloctrace {path}", lambda screen: write_verdict(summarize(trace, top=4), screen))
+
+    def tree(screen: Screen) -> None:
+        shown = live_memory(trace, "peak")
+        write_position(shown, trace.begin_ns, screen)
+        write_tree(trace.tree(shown.seq or "end", device=shown.device), screen, names, None, all_frames=False)
+
+    draw("tree", f"alloctrace peak {path} --tree", tree)
+    program = "demo_program.py"
+    found = annotate(trace, program)
+    draw(
+        "annotate",
+        f"alloctrace annotate {path} {program}",
+        lambda screen: write_annotation(found, Span(), trace.begin_ns, screen, names),
+        width=118,
+    )
+    print(draw_notebook() or "drawn", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
