@@ -113,6 +113,8 @@ class PositionEvent:
     time_ns: int
     value: int
     """The number of the step, or the string id of the name."""
+    is_said: bool
+    """Of a step: the program ended it, not an optimizer."""
     live_bytes: list[int]
     """Requested bytes on each device, in the order of `Replay.timelines`."""
 

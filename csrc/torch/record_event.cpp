@@ -51,9 +51,9 @@ void record(EventKind kind, const void* address, std::size_t size, const Locatio
   if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
 }
 
-void record_position(EventKind kind, std::uint64_t value) noexcept {
+void record_step(std::uint64_t number, bool is_said) noexcept {
   python::HookScope scope;
-  if (scope) record_in(scope, kind, 0, value, nullptr);
+  if (scope) record_in(scope, EventKind::kStep, is_said ? 1 : 0, number, nullptr);
 }
 
 void record_position(EventKind kind, const std::string& name) noexcept {

@@ -20,8 +20,9 @@ void add_context(python::HookScope& scope, Event& event, const Location& where);
 // GIL, calls no torch operator. Does nothing when no session is on.
 void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept;
 
-// A position that the program sets in the trace (a step, a mark): no device, `value` as PositionFields says.
-void record_position(EventKind kind, std::uint64_t value) noexcept;
+// A position that the program sets in the trace: no device, fields as PositionFields says. is_said: the program itself
+// ended the step; else an optimizer did.
+void record_step(std::uint64_t number, bool is_said) noexcept;
 void record_position(EventKind kind, const std::string& name) noexcept;
 
 // Counts an allocation of zero bytes: it has no address and is not an event.

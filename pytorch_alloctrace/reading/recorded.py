@@ -108,8 +108,8 @@ class RecordedTrace:
 
     @property
     def end_ns(self) -> int:
-        """When the last known block of the file was written, or the last event in the spool of a killed recording happened:
-        nanoseconds since 1970-01-01 UTC."""
+        """When the last known block of the file was written or, of a killed recording, the last event in its spool
+        happened: nanoseconds since 1970-01-01 UTC."""
         return self._reader.end_ns
 
     @property
@@ -467,6 +467,10 @@ class RecordedTrace:
             return event.value if event.kind == STEP else self._reader.string(event.value)
 
         found = self.replay.positions
+        # A program that ends its steps itself, after each epoch perhaps, has no others: not those that its optimizers
+        # seemed to end before it first did.
+        said = next((one.seq for one in found if one.kind == STEP and one.is_said), -1)
+        found = [one for one in found if one.kind != STEP or one.is_said or one.seq > said]
         return PositionTable([(one.kind, one.seq, one.time_ns, value(one), one.live_bytes) for one in found])
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:

@@ -48,7 +48,8 @@ class Session:
         self._recorder = recorder
         self._process = os.getpid()
         self._next_step = 0
-        self._optimizer_steps = OptimizerSteps(self._end_step)
+        self._says_steps = False
+        self._optimizer_steps = OptimizerSteps(self._end_inferred_step)
 
     def __enter__(self) -> Session:
         return self
@@ -103,10 +104,17 @@ class Session:
         if not self.is_recording:
             raise SessionError(f"the recording of {self.path} has ended: enable() starts another")
 
-    def _end_step(self, number: int | None = None) -> None:
+    def _end_inferred_step(self) -> None:
+        self._recorder.push_step(self._next_step, False)
+        self._next_step += 1
+
+    def _end_step(self, number: int | None) -> None:
+        if not self._says_steps:
+            self._optimizer_steps.stop()
+            self._says_steps, self._next_step = True, 0
         if number is None:
             number = self._next_step
-        self._recorder.push_step(number)
+        self._recorder.push_step(number, True)
         self._next_step = number + 1
 
     def _flush(self) -> bool:
@@ -288,14 +296,13 @@ def pluggable_library() -> str:
 def step(n: int | None = None) -> None:
     """Ends step `n` (default: one more than the last, from 0). Everything before the first call is step 0.
 
-    From the first call on, steps are no longer inferred from torch's optimizers. Does nothing when nothing is recorded.
-    Raises ValueError for a negative number.
+    From the first call on, steps are no longer inferred from torch's optimizers, and those before it do not count. Does
+    nothing when nothing is recorded. Raises ValueError for a negative number.
     """
     if n is not None and n < 0:
         raise ValueError(f"steps count from 0, not {n}")
     session = _current
     if session is not None:
-        session._optimizer_steps.stop()
         session._end_step(n)
 
 

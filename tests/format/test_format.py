@@ -59,8 +59,11 @@ def sizes_with_those_of_frees(oracle: TraceFile) -> list[int]:
 
 
 def steps_of(oracle: TraceFile) -> list[int | None]:
-    """The step of each event: the number of the next step that ends, after the last one its number + 1."""
-    ends = [(number, event.size) for number, event in oracle.events() if event.kind == STEP]
+    """The step of each event: the number of the next step that ends, after the last one its number + 1. Steps that
+    optimizers seemed to end do not count before the first that the program did."""
+    steps = [(number, event.size, event.address) for number, event in oracle.events() if event.kind == STEP]
+    said = next((number for number, _, is_said in steps if is_said), -1)
+    ends = [(number, step) for number, step, is_said in steps if is_said or number > said]
     found: list[int | None] = []
     for number, _ in oracle.events():
         while ends and len(ends) > 1 and ends[0][0] < number:

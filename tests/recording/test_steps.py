@@ -97,7 +97,8 @@ def test_the_first_step_call_switches_guessing_off(session: alloctrace.Session) 
     for _ in range(10):
         optimizer.step()
     alloctrace.step(100)
-    assert steps(session) == [0, 1, 100]
+    # Not the step that the optimizer seemed to end: its numbers say nothing to a program that has its own.
+    assert steps(session) == [0, 100]
 
 
 def test_nothing_stays_hooked(tmp_path: Path) -> None:

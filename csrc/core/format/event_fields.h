@@ -12,11 +12,13 @@ namespace alloctrace {
 template <typename E>
 using EventNumber = std::conditional_t<std::is_const_v<E>, const std::uint64_t, std::uint64_t>;
 
-// kStep: the number of the step that ends here. kMark, kRegionBegin, kRegionEnd: string id of the name.
+// kStep: the number of the step that ends here; is_said: the program said so, else an optimizer seemed to end it.
+// kMark, kRegionBegin, kRegionEnd: string id of the name.
 template <typename E>
 struct PositionFields {
-  explicit PositionFields(E& event) : value(event.size) {}
+  explicit PositionFields(E& event) : value(event.size), is_said(event.address) {}
   EventNumber<E>& value;
+  EventNumber<E>& is_said;
 };
 
 // kOom; the size is that of the request.

@@ -33,7 +33,8 @@ class Loops {
   explicit Loops(const Definitions& definitions) : definitions_(&definitions) {}
 
   void take(const Event& event, std::uint64_t sequence) {
-    if (event.stack == 0) return;
+    // A thread that damage made up must not take all memory.
+    if (event.stack == 0 || event.thread >= definitions_->thread_count()) return;
     if (event.thread >= last_.size()) last_.resize(event.thread + std::size_t{1});
     const std::uint32_t before = last_[event.thread];
     if (before == event.stack) return;

@@ -58,7 +58,8 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
 }
 
 void ReplayRun::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
-  PositionEvent position{event.kind, sequence, time_ns, PositionFields(event).value, {}};
+  const PositionFields fields(event);
+  PositionEvent position{event.kind, sequence, time_ns, fields.value, fields.is_said != 0, {}};
   for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
   positions_.push_back(std::move(position));
 }

@@ -33,6 +33,7 @@ struct PositionEvent {
   std::uint64_t sequence;
   std::int64_t time_ns;
   std::uint64_t value;                    // number of the step, or string id of the name
+  bool is_said;                           // of a step: by the program, not inferred
   std::vector<std::uint64_t> live_bytes;  // requested ones, per device, in the order of end().devices()
 };
 

@@ -249,6 +249,7 @@ void define_results(py::module_& module) {
       .def_readonly("seq", &PositionEvent::sequence)
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
+      .def_readonly("is_said", &PositionEvent::is_said)
       .def_readonly("live_bytes", &PositionEvent::live_bytes);
   py::class_<Refusal>(module, "Refusal")
       .def_readonly("seq", &Refusal::sequence)

@@ -133,7 +133,7 @@ PYBIND11_MODULE(_record, module) {
   });
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
   module.def("is_recording", &python::session_is_active);
-  module.def("push_step", [](std::uint64_t number) { torch_side::record_position(EventKind::kStep, number); });
+  module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_said"));
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
   module.def("push_region_begin",
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });
