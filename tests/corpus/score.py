@@ -1,7 +1,7 @@
 """Scores the verdict on programs that were written by people who had not read the analysis.
 
-    python tests/corpus/score.py record TRACES [--device cpu] [--corpus strangers]    # each program, whole and killed
-    python tests/corpus/score.py judge TRACES [--json FILE]                           # a line each, then a table
+    python tests/corpus/score.py record TRACES    # each program on both devices, whole and killed in mid-run
+    python tests/corpus/score.py judge TRACES     # a line each, then a table
 
 A program that leaks has `# LEAK` on the lines that a reader would point at. What the first verdict makes of it:
 
@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,6 +37,7 @@ ROOT = HERE.parents[1]
 KILLED_AT = 0.6
 """Share of the program's events after which it is killed."""
 ENDS = ("whole", "killed")
+CORPORA = ("strangers", "strangers_held_out")
 LEAKS = ("first", "found", "noted", "misled", "undecided", "missed")
 HEALTHY = ("clear", "undecided", "noted", "accused")
 
@@ -62,14 +64,15 @@ def events_in(trace: Path) -> int:
     """How many events there are, while it is still written."""
     import pytorch_alloctrace as alloctrace
 
+    warnings.simplefilter("ignore", alloctrace.IncompleteTraceWarning)
     try:
         return alloctrace.load(trace).integrity.events
     except (alloctrace.AlloctraceError, OSError):
         return 0
 
 
-def record_one(program: Path, device: str, folder: Path) -> str:
-    """Records a program twice: to its end, and killed on the way."""
+def record_one(program: Path, device: str, folder: Path, only_whole: bool) -> str:
+    """Records a program twice: to its end, and killed on the way. Returns what went wrong."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB"] if device == "cuda" else []
     whole, killed = (folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace" for end in ENDS)
@@ -77,6 +80,8 @@ def record_one(program: Path, device: str, folder: Path) -> str:
     done = subprocess.run([*run, str(whole)], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         return f"{program.stem} {device}: exit {done.returncode}\n{done.stderr[-2000:]}"
+    if only_whole:
+        return ""
     wanted = KILLED_AT * events_in(whole)
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*run, str(killed)], env=environment, start_new_session=True, **quiet) as process:
@@ -87,11 +92,17 @@ def record_one(program: Path, device: str, folder: Path) -> str:
     return ""
 
 
-def record(folder: Path, corpora: list[str], devices: list[str], jobs: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = [(program, device) for corpus in corpora for program in programs(corpus) for device in devices]
-    with ThreadPoolExecutor(jobs) as pool:
-        for failed in pool.map(lambda one: record_one(*one, folder), wanted):
+def record(options: argparse.Namespace) -> None:
+    options.folder.mkdir(parents=True, exist_ok=True)
+    found = [program for corpus in options.corpus or CORPORA for program in programs(corpus)]
+    wanted = [
+        (program, device)
+        for program in found
+        for device in options.device or ["cpu", "cuda"]
+        if re.search(options.only, program.stem)
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for failed in pool.map(lambda one: record_one(*one, options.folder, options.whole), wanted):
             if failed:
                 print(failed, file=sys.stderr)
 
@@ -155,6 +166,8 @@ def main() -> None:
     of_record.add_argument("--corpus", action="append")
     of_record.add_argument("--device", action="append", choices=("cpu", "cuda"))
     of_record.add_argument("--jobs", type=int, default=2)
+    of_record.add_argument("--only", default="", help="a regular expression on the names of programs")
+    of_record.add_argument("--whole", action="store_true", help="no killed runs")
     of_judge = verbs.add_parser("judge")
     of_judge.add_argument("folder", type=Path)
     of_judge.add_argument("--only", default="", help="a regular expression on the names of traces")
@@ -166,7 +179,7 @@ def main() -> None:
     if options.verb == "run":
         run_one(options.program, options.device, options.trace)
     elif options.verb == "record":
-        record(options.folder, options.corpus or ["strangers"], options.device or ["cpu", "cuda"], options.jobs)
+        record(options)
     else:
         judge(options.folder, options.only, options.json)
 

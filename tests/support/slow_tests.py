@@ -24,6 +24,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("pytorch_alloctrace/recording/loading.py", "tests/project/test_build.py", "tests/project/test_install.py"),
     ),
     "architectures": (*RECORDER, "csrc/core", "csrc/system", "csrc/python", "tests/project/test_architectures.py"),
+    "strangers": (
+        "csrc/core/replay",
+        "pytorch_alloctrace/analysis/leaks",
+        "tests/corpus",
+        "tests/analysis/test_strangers.py",
+    ),
     "simcuda": ("tools/simcuda", "tests/simcuda", "tests/support/simcuda_runs.py"),
 }
 """The files and folders that each group concerns, as patterns."""
