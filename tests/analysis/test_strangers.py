@@ -1,4 +1,4 @@
-"""Programs by people who had not read how leaks are judged: most leaks are found with their line first, nobody is accused.
+"""Programs by people who had not read how leaks are judged: most leaks are found, line first, and nobody is accused.
 
 On the CPU and run to their ends; tests/corpus/score.py also does the others.
 """
