@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .analysis.usage.peak import PeakMemory
     from .analysis.usage.tree import Tree
     from .report.diagnosis import Diagnosis
+    from .report.page.report import Report
 
 
 def load(
@@ -234,6 +235,16 @@ class Trace(RecordedTrace):
     def _repr_html_(self) -> str:
         """In a notebook: the verdict."""
         return self.diagnose()._repr_html_()
+
+    def report(self, *, redact: bool = False) -> Report:
+        """One self-contained HTML page that shows the whole run; it works offline, from a file. `Report.write(path)`
+        makes the file, `Report.open(path)` shows it in the browser, and a notebook shows the report itself.
+
+        redact: leaves out source, arguments, the host's name and folders, for a report that is shared.
+        """
+        from .report.page.report import Report
+
+        return Report(self, redact=redact)
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;
