@@ -14,6 +14,7 @@ from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .oom import Oom
 from .peak import Peak
+from .report import Report
 from .segments import Segments
 from .sites import Sites
 from .timeline import Timeline
@@ -22,6 +23,7 @@ from .verify import Verify
 
 VERBS: list[Verb] = [
     Diagnose(),
+    Report(),
     Leaks(),
     Peak(),
     Annotate(),

@@ -11,6 +11,8 @@ class Bounds:
 
     moments: int
     """At which the cursor can stop."""
+    maps: int
+    """Moments at which the page has the segments, blocks and free memory of each device."""
     points: int
     """Intervals of the timeline."""
     block_rows: int
@@ -26,9 +28,9 @@ class Bounds:
     segment_events: int = 4000
 
 
-_SMALL = Bounds(moments=120, points=12_000, block_rows=400_000, block_runs=60_000, holding_runs=60_000)
-_MEDIUM = Bounds(moments=120, points=12_000, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
-_LARGE = Bounds(moments=120, points=6_000, block_rows=3_000_000, block_runs=250_000, holding_runs=200_000)
+_SMALL = Bounds(moments=120, maps=72, points=12_000, block_rows=400_000, block_runs=60_000, holding_runs=60_000)
+_MEDIUM = Bounds(moments=120, maps=72, points=12_000, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
+_LARGE = Bounds(moments=120, maps=72, points=6_000, block_rows=3_000_000, block_runs=250_000, holding_runs=200_000)
 
 
 def bounds_for(events: int) -> Bounds:

@@ -1,8 +1,8 @@
 """How tables travel in the page: columns of integers as one run of bytes, beside JSON that says where each begins.
 
-A column is written as variable-length integers (seven bits a byte, the lowest first; a set eighth bit: more follows) of
-its values, or of the differences between neighbours, each as 2n, or -2n - 1 where it is negative. The whole is deflated.
-`web/src/columns.ts` reads it.
+A column is written as variable-length integers (seven bits a byte, the lowest first; a set eighth bit: more follows)
+of its values, or of the differences between neighbours, each as 2n, or -2n - 1 where it is negative. The whole is
+deflated. `web/src/columns.ts` reads it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _integers(values: npt.ArrayLike | pd.Series[Any]) -> npt.NDArray[np.int64]:
     if isinstance(values, pd.Series):
         if values.dtype == np.uint64:  # addresses: the highest bit has no meaning in a difference
             return values.to_numpy(np.uint64).astype(np.int64)
-        return values.astype("Int64").to_numpy(np.int64, na_value=MISSING)
+        numbers: npt.NDArray[np.int64] = values.astype("Int64").to_numpy(np.int64, na_value=MISSING)
+        return numbers
     return np.asarray(values).astype(np.int64)
 
 

@@ -23,7 +23,7 @@ from ..verdict import diagnosis
 from .bounds import Bounds
 from .names import PageStacks
 
-_BARS = 60
+_BARS = 120
 """Of the chart of survivors, at most."""
 _LEAK_FIGURES = ("leak_kind", "unit", "bytes_per_unit", "blocks", "bytes_at_end", "forecast_seconds")
 _OOM_FIGURES = (
@@ -71,7 +71,13 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
         for condition in device.conditions:
             if condition.kind == finding.kind:
                 return trace.first_event_after(f"{max(condition.seconds, 0):.9f}s") - 1
-    return trace.end_seq - 1 if finding.leak is not None else None
+    return _last_step(trace) if finding.leak is not None else None
+
+
+def _last_step(trace: RecordedTrace) -> int:
+    """When leaks are judged: at the end of the last step, without steps at the end."""
+    steps = trace.steps()["seq"]
+    return int(steps.iloc[-1]) if len(steps) else trace.end_seq - 1
 
 
 def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
@@ -89,8 +95,8 @@ def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks
 
 
 def _births(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
-    """The blocks of its lines that are live at the end, by birth: bytes in each of a number of bars."""
-    live = trace.live("end", device=leak.device)
+    """The blocks of its lines that were live when it was judged, by birth: bytes in each of a number of bars."""
+    live = trace.live(_last_step(trace), device=leak.device)
     lines = {(site.site.filename, site.site.line) for site in leak.sites}
     is_of_leak = [pair in lines for pair in zip(live["filename"].astype(str), live["line"], strict=True)]
     found = live[np.array(is_of_leak, dtype=bool) & live["birth_seq"].notna().to_numpy(bool)]

@@ -25,6 +25,7 @@ _STATES = {"active_allocated": 0, "active_pending_free": 1, "inactive": 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
 _PINNED_LINES = 6
+_POOL_FIGURES = ("segments", "total_size", "active_size", "free_size", "largest_free")
 TIMES = 1 << 16
 """In how many parts the run is divided for the births of blocks."""
 
@@ -54,9 +55,10 @@ def maps_of(
 ) -> Maps:
     """The maps of as many moments as fit. important: the numbers of the moments, the most important first."""
     live = holdings.blocks_at(len(seqs))
-    chosen, left = [], bounds.block_rows
+    chosen: list[int] = []
+    left = bounds.block_rows
     for moment in important:
-        if chosen and live[moment] > left:
+        if len(chosen) == bounds.maps or (chosen and live[moment] > left):
             continue
         chosen.append(moment)
         left -= int(live[moment])
@@ -102,8 +104,7 @@ def _fragmentation(found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
         ],
         "pieces": [[row["from_size"], row["pieces"], row["bytes"]] for row in records(found.free_pieces)],
         "pools": [
-            [list(row["segment_pool_id"]), row["stream"], row["segment_type"], row["segments"], row["total_size"]]
-            + [row["active_size"], row["free_size"], row["largest_free"]]
+            [list(row["segment_pool_id"]), row["stream"], row["segment_type"], *(row[name] for name in _POOL_FIGURES)]
             for row in rows(found.pools)
         ],
     }

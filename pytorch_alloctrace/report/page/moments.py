@@ -46,6 +46,7 @@ def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[M
 
     take(ALWAYS, _peaks(trace))
     take(ALWAYS, [(trace.end_seq - 1, "end")])
+    take(ALWAYS, [(int(seq), f"end of step {step}") for step, seq in trace.steps()[["step", "seq"]].tail(1).to_numpy()])
     take(ALWAYS, _findings(trace, summary))
     take(ALWAYS, _evenly([(seq - 1, "before a refused request") for seq in trace.refused_requests], bound // 6))
     take(NAMED, _evenly(_marks(trace), bound // 4))
@@ -103,7 +104,7 @@ def _evenly(items: list[Any], most: int) -> list[Any]:
 
 
 def by_importance(moments: list[Moment]) -> list[int]:
-    """The numbers of the moments, the most important first; those of one kind so that any beginning is spread evenly."""
+    """The numbers of the moments, the most important first; those of one kind so that any beginning is even."""
     made = []
     for order in (ALWAYS, NAMED, STEPS, GRID):
         numbers = [number for number, moment in enumerate(moments) if moment.order == order]

@@ -11,7 +11,6 @@ from ...reading.sites import Site, StackIndex
 from ..site_names import SiteNames
 from .columns import Columns
 
-
 _FRAME_COLUMNS = ("parent", "function", "file", "line", "source", "user", "site")
 
 

@@ -158,13 +158,13 @@ export function verticalLine(u: uPlot, seconds: number, color: string, dash: num
     context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     const room = context.measureText(label).width + 6 * ratio;
     context.textAlign = x + room > left + width ? "right" : "left";
-    context.fillText(label, x + (context.textAlign === "left" ? 4 : -4) * ratio, top + 11 * ratio);
+    context.fillText(label, x + (context.textAlign === "left" ? 4 : -4) * ratio, top + (label.length > 1 ? 26 : 11) * ratio);
   }
   context.restore();
 }
 
 function timeLabel(seconds: number, span: number): string {
-  return span >= 120 ? duration(seconds) : instant(seconds, span / 30).replace(/(\.\d*?)0+ s$/, "$1 s").replace(/\. s$/, " s");
+  return span >= 120 ? duration(seconds) : instant(seconds, span / 30).replace(/(\.\d*?)0+ (m?s)$/, "$1 $2").replace(/\. (m?s)$/, " $1");
 }
 
 /** Whole multiples of powers of two: 512 MiB, 1 GiB, not 536.9 MB. */

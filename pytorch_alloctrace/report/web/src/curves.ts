@@ -74,6 +74,24 @@ export class Curves {
     return made;
   }
 
+  /** The highest of a measure; null where the allocator does not report it. */
+  highest(measure: Measure): number | null {
+    const levels = this.levelsOf(measure);
+    return levels ? levels[0].most.reduce((a, b) => Math.max(a, b), 0) : null;
+  }
+
+  /** The part of the run from shortly before the memory was used in earnest, and at the latest from the first step
+   * (`firstStep`: when it ended, in seconds): a program may load and compile for long. */
+  usedPart(firstStep: number | null): [number, number] {
+    const measure = this.known.has("reserved") ? "reserved" : "allocated";
+    const held = this.levelsOf(measure)?.[0].most;
+    const highest = this.highest(measure) ?? 0;
+    const first = held ? held.findIndex((bytes) => bytes * 16 > highest) : 0;
+    const begin = Math.min((Math.max(first, 0) / this.points) * this.seconds, firstStep ?? this.seconds);
+    const margin = (this.seconds - begin) / 30;
+    return begin > this.seconds / 8 ? [begin - margin, this.seconds] : [0, this.seconds];
+  }
+
   private levelsOf(measure: Measure): Level[] | null {
     const known = this.levels.get(measure);
     if (known) return known;

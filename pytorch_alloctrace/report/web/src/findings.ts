@@ -45,8 +45,9 @@ export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
 function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
   const facts: [string, string, string][] = [
     ["grows by", `${size(leak.bytes_per_unit)} per ${leak.unit}`, exact(leak.bytes_per_unit)],
-    ["live at the end", `${size(leak.bytes_at_end)} in ${counted(leak.blocks, "block")}`, exact(leak.bytes_at_end)],
+    [leak.unit === "step" ? "live after the last step" : "live at the end", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
   ];
+  if (leak.bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.bytes_at_end), exact(leak.bytes_at_end)]);
   if (finding.confidence !== null) facts.push(["certainty", `${(100 * finding.confidence).toFixed(0)} %`, ""]);
   if (leak.forecast_seconds !== null) facts.push(["device full in about", duration(leak.forecast_seconds), ""]);
   return h("article", { class: `leak ${finding.kind === "leak" ? "" : "minor"}` },
@@ -55,8 +56,8 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("dl", { class: "figures" }, ...facts.flatMap(([name, text, title]) => [h("dt", {}, name), h("dd", { title }, text)])),
         h("p", { class: "hint" }, leak.explanation),
-        h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory at the end")),
-      h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Still live at the end, by the step of their birth" : "Still live at the end, by the time of their birth"), births(leak, finding, colors)),
+        h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory")),
+      h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of their birth" : "Live at the end, by the time of their birth"), births(leak, finding, colors)),
       leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null))) : null,
       leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.map(([id, rate, bytes]) =>
         h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(rate)} per ${leak.unit}, ${size(bytes)} live`)))) : null));

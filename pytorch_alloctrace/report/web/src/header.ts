@@ -24,15 +24,15 @@ export function header(model: Model): HTMLElement {
 /** Each device at its peak and at the end. */
 export function overview(model: Model, store: Store): HTMLElement {
   const tiles = model.devices.map((device) => {
-    const peak = Math.max(0, ...model.moments.map((moment) => device.bytesAt(moment.index)));
+    const peak = device.curves.highest("requested") ?? 0;
     const last = device.bytesAt(model.moments.length - 1);
     const name = device.data.name ? ` (${device.data.name}${device.data.capacity ? `, ${size(device.data.capacity)}` : ""})` : "";
-    const reserved = device.curves.slice("reserved", 0, model.seconds, 400);
+    const reserved = device.curves.highest("reserved");
     const tile = h("button", { type: "button", class: "tile", "data-device": device.name, onclick: () => store.set({ device: device.index }) },
       h("span", { class: "tile-name" }, `${device.name}${name}`),
       h("span", { class: "tile-figures" },
         h("span", { title: exact(peak) }, h("b", {}, size(peak)), " requested at most"),
-        reserved ? h("span", { title: exact(Math.max(...reserved.most)) }, h("b", {}, size(Math.max(...reserved.most))), " reserved at most") : null,
+        reserved !== null ? h("span", { title: exact(reserved) }, h("b", {}, size(reserved)), " reserved at most") : null,
         h("span", { title: exact(last) }, h("b", {}, size(last)), " live at the end")));
     store.follow(["device"], (state) => tile.setAttribute("aria-pressed", String(state.device === device.index)));
     return tile;

@@ -40,8 +40,8 @@ function show(root: HTMLElement, model: Model): void {
   }
   const peak = model.moments.find((moment) => moment.reasons.some((reason) => reason === `peak of allocated memory on ${model.devices[0].name}`));
   const store = new Store({
-    device: 0, cursor: peak?.index ?? model.moments.length - 1, other: null, zoom: [0, model.seconds], site: null, query: "",
-    groupBy: "line", allFrames: false, colorBy: "site", stacked: false,
+    device: 0, cursor: peak?.index ?? model.moments.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
+    groupBy: "line", allFrames: false, colorBy: "site", stacked: false, outside: false,
   });
   const colors = new Colors(model);
   const go: Go = (view, { seq, device, site, colorBy }) => {

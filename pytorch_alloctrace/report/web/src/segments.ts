@@ -50,7 +50,7 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
     const notes = [];
     if (moment !== state.cursor) notes.push(`The map is that of the nearest moment that has one, event ${number(model.moments[moment].seq)}.`);
     if (device.maps.leftOut(moment)) notes.push(`${number(device.maps.leftOut(moment))} of the smallest blocks are left out.`);
-    notes.push("White gaps are free memory; a block with a dark border alone keeps a mostly free segment from being returned to the driver.");
+    notes.push("Empty gaps are free memory. A framed block pins: it keeps a mostly free segment from being returned to the driver.");
     note.textContent = notes.join(" ");
     map.show(device, moment, found);
     replace(legend, ...map.legend());

@@ -63,13 +63,13 @@ function columns(model: Model, data: { columns: string[]; rows: Row[] }, colors:
       const [title, about, isCount] = TITLES[name];
       return {
         title, about, value: (row) => row[at],
-        show: (row) => (row[at] === null ? "" : isCount ? String(Number(row[at]!.toPrecision(3)) === row[at] ? number2(row[at]!) : number2(row[at]!)) : size(row[at]!)),
-        exact: (row) => (row[at] === null ? "unknown" : isCount ? number2(row[at]!) : exact(row[at]!)),
+        show: (row) => (row[at] === null ? "" : isCount ? count(row[at]!) : row[at] === 0 ? "0" : size(row[at]!)),
+        exact: (row) => (row[at] === null ? "unknown" : isCount ? count(row[at]!) : exact(row[at]!)),
       };
     }),
   ];
 }
 
-function number2(count: number): string {
-  return Number.isInteger(count) ? number(count) : count.toFixed(count < 10 ? 2 : 1);
+function count(value: number): string {
+  return Number.isInteger(value) ? number(value) : value.toFixed(value < 10 ? 2 : 1);
 }

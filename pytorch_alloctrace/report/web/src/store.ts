@@ -18,6 +18,8 @@ export interface State {
   allFrames: boolean;
   colorBy: ColorBy;
   stacked: boolean;
+  /** Whether the timeline shows what is used outside PyTorch, too. */
+  outside: boolean;
 }
 
 type Listener = (state: State, changed: Set<keyof State>) => void;

@@ -27,9 +27,9 @@ export function timeline(model: Model, store: Store, colors: Colors): HTMLElemen
   const reset = h("button", { type: "button", class: "quiet", onclick: () => store.set({ zoom: [0, model.seconds] }) }, "Whole run");
   const note = h("p", { class: "hint" });
 
-  store.follow(["device", "stacked"], (state) => {
+  store.follow(["device", "stacked", "outside"], (state) => {
     for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.stacked === String(state.stacked)));
-    replace(legend, ...(state.stacked ? stackedLegend(model, store, colors) : levelLegend(device())));
+    replace(legend, ...(state.stacked ? stackedLegend(model, store, colors) : levelLegend(store, device())));
     const left = device().data ? model.manifest.curves.devices[device().name].segment_events.left_out : 0;
     replace(note, state.stacked
       ? `Drawn at the ${number(model.moments.length)} moments at which the cursor stops; what happens between them is under Levels.`
@@ -71,9 +71,12 @@ function differs(device: Device): boolean {
   return active.some((value, i) => value !== allocated[i]);
 }
 
-function levelLegend(device: Device): HTMLElement[] {
+function levelLegend(store: Store, device: Device): HTMLElement[] {
   const made = levels(device).filter(({ name }) => name).map(({ name, fill, stroke }) => h("span", {}, swatch(fill ?? stroke ?? ""), name));
-  if (device.curves.outside) made.push(h("span", {}, swatch(themed("outside")), "used outside PyTorch, on top"));
+  if (device.curves.outside) {
+    const box = h("input", { type: "checkbox", id: "outside", checked: store.state.outside, onchange: () => store.set({ outside: box.checked }) });
+    made.push(h("label", { class: "check" }, box, h("span", {}, swatch(themed("outside")), "on top: used outside PyTorch")));
+  }
   if (device.curves.capacity && nearCapacity(device)) made.push(h("span", {}, swatch(themed("capacity")), "capacity"));
   return made;
 }
@@ -90,7 +93,8 @@ function levelOptions(model: Model, store: Store): ChartOptions {
   const shown = levels(device);
   const series: uPlot.Series[] = shown.map(({ fill, stroke, width }) => ({ fill, stroke, width: width ?? 0, paths: stepped, points: { show: false } }));
   const capacity = curves.capacity !== null && nearCapacity(device) ? curves.capacity : null;
-  if (curves.outside) series.push({ stroke: themed("outside"), width: 1, dash: [2, 2], paths: stepped, points: { show: false } });
+  const outside = store.state.outside ? curves.outside : null;
+  if (outside) series.push({ stroke: themed("outside"), width: 1, dash: [2, 2], paths: stepped, points: { show: false } });
   if (capacity !== null) series.push({ stroke: themed("capacity"), width: 1.2, dash: [8, 4], points: { show: false } });
   const base: Measure = curves.known.has("reserved") ? "reserved" : "allocated";
   return {
@@ -103,11 +107,11 @@ function levelOptions(model: Model, store: Store): ChartOptions {
       });
       const times = slices[0]?.times ?? [begin, end];
       const made: (number | null)[][] = slices.map(({ values }) => values);
-      if (curves.outside) {
+      if (outside) {
         const held = curves.slice(base, begin, end, width)!.most;
         made.push(times.map((time, i) => {
-          const outside = curves.outside![curves.interval(time)];
-          return outside < 0 ? null : held[i] + outside;
+          const bytes = outside[curves.interval(time)];
+          return bytes < 0 ? null : held[i] + bytes;
         }));
       }
       if (capacity !== null) made.push(times.map(() => capacity));
