@@ -31,6 +31,7 @@ from pytorch_alloctrace.report.page.columns import Columns, unpacked
 from pytorch_alloctrace.report.page.holdings import holdings_of, packed_holdings, runs
 from pytorch_alloctrace.report.page.names import PageStacks
 from pytorch_alloctrace.report.page.redaction import Redaction
+from pytorch_alloctrace.report.page.report import Report
 from pytorch_alloctrace.report.page.sources import checksum
 from pytorch_alloctrace.report.site_names import SiteNames
 
@@ -47,8 +48,13 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 
 
 @pytest.fixture(scope="module")
-def page(trace: alloctrace.Trace) -> Page:
-    return Page(trace.report().html)
+def report(trace: alloctrace.Trace) -> Report:
+    return trace.report()
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Page:
+    return Page(report.html)
 
 
 class Page:
@@ -104,9 +110,7 @@ def test_the_curves_are_those_of_the_timeline(trace: alloctrace.Trace, page: Pag
 def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
     seqs = page.column(page.data["moments"]["seq"])
     assert seqs == sorted(set(seqs))
-    wanted = [
-        trace.replay.peak(measure, device).seq for device in trace.devices for measure in ("allocated", "reserved")
-    ]  # type: ignore[union-attr]
+    wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
     wanted += [trace.end_seq - 1, *(seq - 1 for seq in trace.refused_requests), *trace.marks()["seq"]]
     assert set(wanted) <= set(seqs)
     assert len(trace.refused_requests) == 1
@@ -133,7 +137,7 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
 
 
 def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
-    seqs = [trace.end_seq // 2, trace.replay.peak("allocated", "cuda:0").seq]  # type: ignore[union-attr]
+    seqs = [trace.end_seq // 2, trace.peak(device="cuda:0").seq]
     few = Bounds(moments=2, maps=2, points=10, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
     holdings = holdings_of(trace, "cuda:0", seqs, few)
     assert set(holdings.shown_under.values()) & {-1}
@@ -148,12 +152,8 @@ def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace
 def test_runs_join_only_what_is_the_same_at_moments_in_a_row() -> None:
     table = pd.DataFrame({"moment": [0, 1, 2, 4, 0, 1], "key": [1, 1, 1, 1, 2, 2], "value": [5, 5, 5, 5, 7, 8]})
     made = runs(table, ["key"], ["value"])
-    assert made[["key", "value", "first", "last"]].to_numpy().tolist() == [
-        [1, 5, 0, 2],
-        [2, 7, 0, 0],
-        [2, 8, 1, 1],
-        [1, 5, 4, 4],
-    ]
+    found = made[["key", "value", "first", "last"]].to_numpy().tolist()
+    assert found == [[1, 5, 0, 2], [2, 7, 0, 0], [2, 8, 1, 1], [1, 5, 4, 4]]
 
 
 def test_the_sentences_are_those_of_the_terminal(trace: alloctrace.Trace, page: Page) -> None:
@@ -193,7 +193,8 @@ def test_only_the_own_script_and_style_may_run(page: Page) -> None:
         assert policy[directive] == f"'sha256-{digest}'"
 
 
-def test_a_redacted_page_tells_less(trace: alloctrace.Trace) -> None:
+def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page) -> None:
+    kept = page
     page = Page(trace.report(redact=True).html)
     said = json.dumps(page.data) + page.text.split("<style>")[0]
     assert page.data["redacted"]
@@ -203,7 +204,6 @@ def test_a_redacted_page_tells_less(trace: alloctrace.Trace) -> None:
     assert ["host", host] not in page.data["header"]["facts"]
     assert page.data["header"]["command"] == "report_program.py"
     assert any("report_program.py:" in text for text in page.data["texts"])
-    kept = Page(trace.report().html)
     assert (
         "torch.empty(" in json.dumps(kept.data) and str(trace.header["arguments"][0]) in kept.data["header"]["command"]
     )
@@ -223,10 +223,7 @@ def test_folders_are_taken_out_of_texts(text: str, left: str) -> None:
     assert Redaction(["/data/my models/a b.py"]).text(text) == left
 
 
-def test_the_file_is_never_half_written(
-    trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = trace.report()
+def test_the_file_is_never_half_written(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = report.write(tmp_path / "a.html")
     assert target.read_text(encoding="utf-8") == report.html
     umask = os.umask(0)
@@ -260,11 +257,11 @@ def test_bad_input_is_one_line(trace: alloctrace.Trace, arguments: list[str]) ->
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
 
 
-def test_in_a_notebook_it_is_a_frame_of_its_own(trace: alloctrace.Trace) -> None:
-    shown = trace.report()._repr_html_()
+def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:
+    shown = report._repr_html_()
     assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
     inside = re.search(r'srcdoc="([^"]*)"', shown)
-    assert inside is not None and html.unescape(inside[1]) == trace.report().html
+    assert inside is not None and html.unescape(inside[1]) == report.html
 
 
 def test_the_assets_are_those_of_the_sources() -> None:

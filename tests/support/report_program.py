@@ -1,7 +1,7 @@
 """A run that has something to show in every view of the report: python report_program.py TRACE
 
-Two devices, steps, marks, a region, a leak, fragmentation, two streams, a refused request; and code whose file and marks
-have names that would be HTML, if a page took them for it.
+Two devices, steps, marks, a region, a leak, fragmentation, two streams, a refused request; and code whose file and
+marks have names that would be HTML, if a page took them for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ STEPS = 40
 
 alloctrace.enable(sys.argv[1], overwrite=True)
 
-hostile = compile(
-    "def allocate(size):\n    return torch.empty(size, dtype=torch.uint8, device='cuda:0')\n", HOSTILE_FILE, "exec"
-)
+SOURCE = "def allocate(size):\n    return torch.empty(size, dtype=torch.uint8, device='cuda:0')\n"
+hostile = compile(SOURCE, HOSTILE_FILE, "exec")
 names: dict[str, object] = {"torch": torch}
 exec(hostile, names)
 allocate = names["allocate"]

@@ -24,6 +24,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("pytorch_alloctrace/recording/loading.py", "tests/project/test_build.py", "tests/project/test_install.py"),
     ),
     "architectures": (*RECORDER, "csrc/core", "csrc/system", "csrc/python", "tests/project/test_architectures.py"),
+    "browser": (
+        *("pytorch_alloctrace/report/page", "pytorch_alloctrace/report/web", "tools/web"),
+        *("tests/report/test_report_browser.py", "tests/support/report_program.py"),
+    ),
     "simcuda": ("tools/simcuda", "tests/simcuda", "tests/support/simcuda_runs.py"),
 }
 """The files and folders that each group concerns, as patterns."""

@@ -59,8 +59,7 @@ def _integers(values: npt.ArrayLike | pd.Series[Any]) -> npt.NDArray[np.int64]:
     if isinstance(values, pd.Series):
         if values.dtype == np.uint64:  # addresses: the highest bit has no meaning in a difference
             return values.to_numpy(np.uint64).astype(np.int64)
-        numbers: npt.NDArray[np.int64] = values.astype("Int64").to_numpy(np.int64, na_value=MISSING)
-        return numbers
+        return np.asarray(values.astype("Int64").to_numpy(np.int64, na_value=MISSING))
     return np.asarray(values).astype(np.int64)
 
 

@@ -140,6 +140,7 @@ def packed_refusals(
 def packed_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
     """What each line allocated on a device, the most bytes first."""
     table = site_lifetimes(trace, device=device)
+    table = table[(table["bytes"] > 0) | (table["live_bytes"] > 0)]
     shown = table.head(bounds.sites)
     figures = [*_SITE_FIGURES, *_STEP_FIGURES]
     values = records(shown[figures]) if len(shown) else []

@@ -41,8 +41,8 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
     const found = moment === null ? [] : device.maps.segments(moment);
     for (const button of modes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.by === state.colorBy));
     body.hidden = !found.length;
-    if (moment === null || !found.length) {
-      replace(lead, `The allocator of ${device.name} reports no segments ${moment === null ? "" : "at this moment"}.`);
+    if (moment === null || !device.curves.known.has("reserved")) {
+      replace(lead, `The allocator of ${device.name} reports no segments.`);
       return;
     }
     const reserved = found.reduce((sum, segment) => sum + segment.size, 0);
