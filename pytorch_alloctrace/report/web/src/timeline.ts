@@ -161,7 +161,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
   const { steps } = model;
   const visible = [...steps.time.keys()].filter((i) => inside(x(steps.time[i] / 1e9)));
   if (visible.length && visible.length <= width / (14 * ratio)) {
-    context.strokeStyle = themed("step");
+    context.strokeStyle = faded(themed("step"), 0.55);
     context.lineWidth = ratio;
     context.beginPath();
     for (const i of visible) {
@@ -205,7 +205,11 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.moveTo(at, tip);
     context.lineTo(at - 3 * ratio, foot);
     context.lineTo(at + 3 * ratio, foot);
+    context.closePath();
     context.fill();
+    context.strokeStyle = themed("card");
+    context.lineWidth = ratio;
+    context.stroke();
   }
   for (const refusal of model.manifest.refusals) {
     if (refusal.device === device.name) verticalLine(u, refusal.time / 1e9, themed("bad"), [], "OUT OF MEMORY");
