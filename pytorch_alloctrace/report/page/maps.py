@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...analysis.free_memory.allocator import SettingsHistory
 from ...analysis.free_memory.fragmentation import Fragmentation, fragmentation_of
-from ...analysis.usage.composition import composition_of
+from ...analysis.usage.phases import PHASES, StackPhases, phases_of_blocks
 from ...reading.recorded import RecordedTrace
 from ..tables import records, rows
 from .bounds import Bounds
@@ -62,7 +62,7 @@ def maps_of(
             continue
         chosen.append(moment)
         left -= int(live[moment])
-    history = SettingsHistory(trace)
+    history, phases = SettingsHistory(trace), StackPhases(trace)
     made = Maps(sorted(chosen), pd.DataFrame(), pd.DataFrame())
     segments, blocks = [], []
     for moment in made.moments:
@@ -75,7 +75,7 @@ def maps_of(
             settings = history.before(device, seq + 1)
             found = fragmentation_of(trace, seq, device, of_device, inside, settings)
             made.fragmentation[moment] = _fragmentation(found, stacks)
-        made.phases[moment] = _phases(trace, held, seq)
+        made.phases[moment] = _phases(trace, held, phases)
         segments.append(_segment_rows(of_device, moment))
         blocks.append(_block_rows(trace, held, found, moment, bounds, made))
     made.segments = pd.concat(segments, ignore_index=True)
@@ -84,12 +84,12 @@ def maps_of(
     return made
 
 
-def _phases(trace: RecordedTrace, held: pd.DataFrame, seq: int) -> list[list[Any]]:
+def _phases(trace: RecordedTrace, held: pd.DataFrame, known: StackPhases) -> list[list[Any]]:
     """The live memory by phase of the step."""
     live = held[held["state"] == "active_allocated"]
-    live = live.assign(nbytes=live["requested_size"], backward=live["backward"].astype(bool)).reset_index(drop=True)
-    table = composition_of(trace, live, "phase", seq + 1)
-    return [[row["phase"], int(row["bytes"]), int(row["blocks"])] for row in rows(table)]
+    live = live.assign(backward=live["backward"].astype(bool))
+    sums = live.groupby(phases_of_blocks(trace, live, known))["requested_size"].agg(["sum", "size"])
+    return [[phase, int(sums["sum"][phase]), int(sums["size"][phase])] for phase in PHASES if phase in sums.index]
 
 
 def _fragmentation(found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:

@@ -49,7 +49,7 @@ export class Chart {
         series: [{}, ...options.series],
         bands: options.bands,
         axes: [
-          { ...axis, size: 30, space: 70, values: (u, splits) => splits.map((at) => timeLabel(at, (u.scales.x.max ?? 1) - (u.scales.x.min ?? 0))) },
+          { ...axis, size: 30, space: 70, values: (u, splits) => splits.map((at) => timeLabel(at, u.scales.x.min ?? 0, u.scales.x.max ?? 1)) },
           { ...axis, size: 68, splits: (_, __, least, most) => binarySplits(least, most, options.height), values: (_, splits) => splits.map(size) },
         ],
         legend: { show: false },
@@ -163,8 +163,8 @@ export function verticalLine(u: uPlot, seconds: number, color: string, dash: num
   context.restore();
 }
 
-function timeLabel(seconds: number, span: number): string {
-  return span >= 120 ? duration(seconds) : instant(seconds, span / 30).replace(/(\.\d*?)0+ (m?s)$/, "$1 $2").replace(/\. (m?s)$/, " $1");
+function timeLabel(seconds: number, begin: number, end: number): string {
+  return end - begin >= 120 ? duration(seconds) : instant(seconds, (end - begin) / 30, end < 1).replace(/(\.\d*?)0+ (m?s)$/, "$1 $2").replace(/\. (m?s)$/, " $1");
 }
 
 /** Whole multiples of powers of two: 512 MiB, 1 GiB, not 536.9 MB. */

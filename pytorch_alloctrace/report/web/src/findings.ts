@@ -13,13 +13,24 @@ const VIEWS: Record<string, [id: string, text: string]> = {
   pending: ["segments", "the map"], churn: ["timeline", "the timeline"], outside: ["timeline", "the timeline"],
 };
 
+const MOST_LINES = 8;
+const MOST_CARDS = 5;
+
 /** Goes to a moment and a view. */
 export type Go = (view: string, change: { seq?: number | null; device?: string; site?: number | null; colorBy?: "state" }) => void;
 
 export function diagnosis(model: Model, go: Go): HTMLElement {
   const { findings } = model.manifest;
   if (!findings.length) return h("p", { class: "empty" }, "Nothing was allocated through torch during the recording.");
-  return h("div", { class: "findings" }, ...findings.map((finding) => card(model, finding, go)));
+  const cards = findings.map((finding) => card(model, finding, go));
+  return h("div", { class: "findings" }, ...folded(cards, "finding"));
+}
+
+/** The first ones; the others can be opened. */
+function folded(cards: HTMLElement[], noun: string): HTMLElement[] {
+  if (cards.length <= MOST_CARDS + 1) return cards;
+  const rest = cards.slice(MOST_CARDS);
+  return [...cards.slice(0, MOST_CARDS), h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), h("div", { class: "findings" }, ...rest))];
 }
 
 function card(model: Model, finding: Finding, go: Go): HTMLElement {
@@ -39,7 +50,7 @@ export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
     const said = model.manifest.findings.find((finding) => finding.kind === "no_leak" || finding.kind === "not_judged");
     return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
   }
-  return h("div", {}, ...found.map((finding) => leakCard(model, finding, finding.leak!, colors, go)));
+  return h("div", {}, ...folded(found.map((finding) => leakCard(model, finding, finding.leak!, colors, go)), "leak"));
 }
 
 function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
@@ -58,9 +69,13 @@ function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go
         h("p", { class: "hint" }, leak.explanation),
         h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory")),
       h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of their birth" : "Live at the end, by the time of their birth"), births(leak, finding, colors)),
-      leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null))) : null,
-      leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.map(([id, rate, bytes]) =>
-        h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(rate)} per ${leak.unit}, ${size(bytes)} live`)))) : null));
+      leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.slice(0, MOST_LINES).map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null)), more(leak.path.length, "caller")) : null,
+      leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.slice(0, MOST_LINES).map(([id, rate, bytes]) =>
+        h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(rate)} per ${leak.unit}, ${size(bytes)} live`))), more(leak.sites.length, "line")) : null));
+}
+
+function more(count: number, noun: string): HTMLElement | null {
+  return count > MOST_LINES ? h("p", { class: "hint" }, `and ${counted(count - MOST_LINES, `more ${noun}`)}`) : null;
 }
 
 /** A bar for each step, or for a few steps together. */
@@ -86,7 +101,7 @@ export function refusals(model: Model, colors: Colors, go: Go): HTMLElement {
   const { refusals: found, earlier_refusals: earlier } = model.manifest;
   return h("div", {},
     earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the verb oom shows them.`) : null,
-    ...found.map((refusal) => refusalCard(model, refusal, colors, go)));
+    ...folded(found.map((refusal) => refusalCard(model, refusal, colors, go)).reverse(), "refused request"));
 }
 
 function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HTMLElement {

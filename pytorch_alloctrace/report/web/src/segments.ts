@@ -65,6 +65,8 @@ class SegmentMap {
   private found: Segment[] = [];
   private device: Device | null = null;
   private moment = 0;
+  /** The first birth of a block on the map, as a share of the run. */
+  private oldest = 0;
 
   constructor(private readonly model: Model, private readonly store: Store, private readonly colors: Colors) {
     window.addEventListener("resize", () => this.draw());
@@ -80,6 +82,8 @@ class SegmentMap {
   show(device: Device, moment: number, found: Segment[]): void {
     this.device = device;
     this.moment = moment;
+    this.oldest = 1;
+    for (const segment of found) for (const block of segment.blocks) if (block.born !== null) this.oldest = Math.min(this.oldest, block.born);
     this.found = [...found].sort((a, b) => b.size - a.size || a.address - b.address);
     this.draw();
   }
@@ -136,7 +140,7 @@ class SegmentMap {
     let color: string;
     if (colorBy === "site") color = this.colors.of(own);
     else if (colorBy === "state") color = block.state === "pending" ? themed("pending") : themed("allocated");
-    else if (colorBy === "age") color = block.born === null ? themed("rest") : ageColor(1 - block.born / Math.max(this.now(), 1e-9));
+    else if (colorBy === "age") color = block.born === null ? themed("rest") : ageColor((this.now() - block.born) / Math.max(this.now() - this.oldest, 1e-9));
     else color = streamColor(this.streams().indexOf(segment.stream));
     return site !== null && site !== own ? faded(color, 0.2) : color;
   }
@@ -155,7 +159,7 @@ class SegmentMap {
     const free = item(themed("free"), "free");
     free.firstElementChild!.classList.add("outlined");
     if (colorBy === "state") return [item(themed("allocated"), "allocated"), item(themed("pending"), "freed, awaited by another stream"), free];
-    if (colorBy === "age") return [item(ageColor(0), "just allocated"), item(ageColor(0.5), "older"), item(ageColor(1), "since the beginning"), item(themed("rest"), "before the recording"), free];
+    if (colorBy === "age") return [item(ageColor(0), "just allocated"), item(ageColor(0.5), "older"), item(ageColor(1), "the oldest"), item(themed("rest"), "before the recording"), free];
     if (colorBy === "stream") return [...this.streams().slice(0, 8).map((stream, i) => item(streamColor(i), stream === 0 ? "default stream" : `stream ${hexadecimal(stream)}`)), free];
     const held = new Map<number, number>();
     for (const segment of this.found) for (const block of segment.blocks) {

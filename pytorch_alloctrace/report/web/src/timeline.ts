@@ -194,11 +194,18 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.fillText(shortened(context, name, 120 * ratio), at + 3 * ratio, top + 16 * ratio);
   }
   const events = device.curves.segmentEvents;
-  for (let i = 0; i < events.time.length; i++) {
+  const colors = [themed("returned"), themed("taken")];
+  const outline = themed("card");
+  const drawn = [...events.time.keys()].filter((i) => inside(x(events.time[i] / 1e9)));
+  for (const i of drawn) {
     const at = x(events.time[i] / 1e9);
-    if (!inside(at)) continue;
     const taken = events.bytes[i] > 0;
-    context.fillStyle = taken ? themed("taken") : themed("returned");
+    context.fillStyle = colors[taken ? 1 : 0];
+    if (drawn.length > width / (10 * ratio)) {
+      // Too many for more than a tick each.
+      context.fillRect(at - ratio / 2, top + height - (taken ? 7 : 4) * ratio, ratio, (taken ? 7 : 4) * ratio);
+      continue;
+    }
     context.beginPath();
     const base = top + height - 1;
     const [tip, foot] = taken ? [base - 7 * ratio, base] : [base, base - 7 * ratio];
@@ -207,7 +214,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
     context.lineTo(at + 3 * ratio, foot);
     context.closePath();
     context.fill();
-    context.strokeStyle = themed("card");
+    context.strokeStyle = outline;
     context.lineWidth = ratio;
     context.stroke();
   }

@@ -58,8 +58,7 @@ export function duration(seconds: number): string {
 }
 
 /** A time since the recording began, with as many digits as tell apart what is `span` seconds wide. */
-export function instant(seconds: number, span: number): string {
-  const isShort = seconds < 1 && span < 1;
+export function instant(seconds: number, span: number, isShort = seconds < 1 && span < 1): string {
   const [value, unit, wide] = isShort ? [seconds * 1e3, "ms", span * 1e3] : [seconds, "s", span];
   const decimals = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(wide, 1e-9))) + 3));
   return `${value.toFixed(decimals)} ${unit}`;
