@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -245,6 +246,33 @@ class Trace(RecordedTrace):
         from .report.page.report import Report
 
         return Report(self, redact=redact)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        to: str,
+        *,
+        at: Position | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
+        device: str | None = None,
+    ) -> Path:
+        """Writes the trace in the format of another tool; returns the path.
+
+        to: "speedscope" or "collapsed": what each stack holds at `at` (default the end) or, with `since` or `until`,
+        what it allocated in that range. "perfetto": the memory over time. "memory-viz": what torch's
+        `_memory_viz.py` reads: the state at `at`, and the events of the range, the last 600,000 at most. at, since,
+        until, device: as in `live`; default all devices.
+
+        Raises ValueError for another format, PositionError for a position, TraceError for a device that the trace does
+        not have, ReportError where the file cannot be written.
+        """
+        from .report.atomic import write_whole
+        from .report.export.formats import FORMATS, Export
+
+        if to not in FORMATS:
+            raise ValueError(f"to={to!r} is not known: use one of {', '.join(FORMATS)}")
+        return write_whole(path, FORMATS[to].make(self, Export(at, since, until, self.named_device(device))))
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;

@@ -9,6 +9,7 @@ from .annotate import Annotate
 from .blocks import Blocks
 from .diagnose import Diagnose
 from .diff import Diff
+from .export import Export
 from .finish import Finish
 from .fragmentation import Fragmentation
 from .leaks import Leaks
@@ -24,6 +25,7 @@ from .verify import Verify
 VERBS: list[Verb] = [
     Diagnose(),
     Report(),
+    Export(),
     Leaks(),
     Peak(),
     Annotate(),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import html
 import os
-import secrets
 import webbrowser
 from pathlib import Path
 
-from ...errors import ReportError
 from ...reading.recorded import RecordedTrace
+from ..atomic import write_whole
 from .data import page_data
 from .document import document
 
@@ -33,19 +32,7 @@ class Report:
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page to a file, which another process never sees half written; returns its path. Raises
         ReportError where it cannot be written."""
-        target = Path(path)
-        text = self.html.encode("utf-8")
-        unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            try:
-                unfinished.write_bytes(text)
-                os.replace(unfinished, target)
-            finally:
-                unfinished.unlink(missing_ok=True)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ReportError(f"the report cannot be written to {str(target)!r}: {reason}") from None
-        return target
+        return write_whole(path, self.html.encode("utf-8"))
 
     def open(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page, and shows it in the browser."""

@@ -1,0 +1,59 @@
+"""The verb `export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..report import units
+from ..report.export.formats import FORMATS
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+
+class Export(Verb):
+    name = "export"
+    summary = "the trace in a format of another tool"
+    description = (
+        "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto or torch's memory_viz."
+    )
+    examples = (
+        ("export run.alloctrace --to speedscope --at peak", "the calls that hold the peak"),
+        ("export run.alloctrace --to collapsed --since step:10 --until step:20", "what ten steps allocated, by stack"),
+        ("export run.alloctrace --to memory-viz -o snapshot.pickle", "for https://pytorch.org/memory_viz"),
+    )
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        names = ", ".join(FORMATS)
+        parser.add_argument("--to", choices=[*FORMATS], required=True, metavar="FORMAT", help=f"one of {names}")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", help="the file to write (default: next to the trace); one is replaced"
+        )
+        parser.add_at("the state to export (default: end; not for perfetto)", None)
+        parser.add_range(
+            "export what happened after this position (default: the beginning)",
+            "export what happened up to this position (default: end)",
+        )
+        parser.add_device("export only this device (default: all)")
+        parser.notes += "".join(f"{name:12} {one.opened_by}\n" for name, one in FORMATS.items())
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        has_range = (options.since, options.until, options.region) != (None, None, None)
+        if options.at is not None and (options.to == "perfetto" or (has_range and options.to != "memory-viz")):
+            return f"--at is one moment: {options.to} takes " + (
+                "--since and --until" if options.to == "perfetto" else "it, or a range"
+            )
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        options, trace = query.options, query.trace
+        since, until = query.range
+        chosen = FORMATS[options.to]
+        target = Path(options.output) if options.output else Path(trace.path).with_suffix(chosen.ending)
+        written = trace.export(target, options.to, at=options.at, since=since, until=until, device=options.device)
+        size = written.stat().st_size
+        if options.json:
+            query.print_json({"path": str(written), "bytes": size, "format": options.to})
+        else:
+            query.screen.text(f"{written}: {units.size(size)}; {chosen.opened_by}")
+        return Exit.OK

@@ -1,0 +1,25 @@
+"""Files that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from ..errors import ReportError
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Writes a file, which another process never sees half written, in place of one that is there. Raises ReportError
+    where it cannot be written."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            unfinished.write_bytes(content)
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportError(f"{str(target)!r} cannot be written: {error.strerror or error}") from None
+    return target
