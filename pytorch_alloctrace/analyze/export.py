@@ -25,7 +25,7 @@ class Export(Verb):
 
     def add_arguments(self, parser: VerbParser) -> None:
         names = ", ".join(FORMATS)
-        parser.add_argument("--to", choices=[*FORMATS], required=True, metavar="FORMAT", help=f"one of {names}")
+        parser.add_argument("--to", choices=[*FORMATS], metavar="FORMAT", help=f"one of {names}")
         parser.add_argument(
             "-o", "--output", metavar="FILE", help="the file to write (default: next to the trace); one is replaced"
         )
@@ -35,9 +35,11 @@ class Export(Verb):
             "export what happened up to this position (default: end)",
         )
         parser.add_device("export only this device (default: all)")
-        parser.notes += "".join(f"{name:12} {one.opened_by}\n" for name, one in FORMATS.items())
+        parser.notes += "".join(f"{name:12} {one.has}\n" for name, one in FORMATS.items())
 
     def mistake(self, options: argparse.Namespace) -> str | None:
+        if options.to is None:
+            return f"--to names the format: one of {', '.join(FORMATS)}"
         has_range = (options.since, options.until, options.region) != (None, None, None)
         if options.at is not None and (options.to == "perfetto" or (has_range and options.to != "memory-viz")):
             return f"--at is one moment: {options.to} takes " + (
@@ -55,5 +57,5 @@ class Export(Verb):
         if options.json:
             query.print_json({"path": str(written), "bytes": size, "format": options.to})
         else:
-            query.screen.text(f"{written}: {units.size(size)}; {chosen.opened_by}")
+            query.screen.text(f"{written}: {units.size(size)}, for {chosen.reader}")
         return Exit.OK

@@ -24,8 +24,6 @@ from .verify import Verify
 
 VERBS: list[Verb] = [
     Diagnose(),
-    Report(),
-    Export(),
     Leaks(),
     Peak(),
     Annotate(),
@@ -36,6 +34,8 @@ VERBS: list[Verb] = [
     Timeline(),
     Fragmentation(),
     Oom(),
+    Report(),
+    Export(),
     Verify(),
     Finish(),
 ]

@@ -28,30 +28,36 @@ class Format:
 
     ending: str
     """Of the file, with its dot."""
-    opened_by: str
-    """What reads it, in a sentence."""
+    reader: str
+    """What opens it."""
+    has: str
+    """What is in it, in a line."""
     make: Callable[[RecordedTrace, Export], bytes]
 
 
 FORMATS: dict[str, Format] = {
     "speedscope": Format(
         ".speedscope.json",
-        "speedscope (https://www.speedscope.app) shows the calls that hold the memory",
+        "https://www.speedscope.app",
+        "what each stack holds, or allocated in a range",
         lambda trace, what: speedscope(trace, what.at, what.since, what.until, what.device),
     ),
     "collapsed": Format(
         ".collapsed.txt",
-        "flamegraph.pl and most flame graph tools read it: a stack a line, and its bytes",
+        "flamegraph.pl and other flame graph tools",
+        "the same as text: a stack a line, and its bytes",
         lambda trace, what: collapsed(trace, what.at, what.since, what.until, what.device),
     ),
     "perfetto": Format(
         ".perfetto.json",
-        "https://ui.perfetto.dev and chrome://tracing show the memory over time, with steps and marks",
+        "https://ui.perfetto.dev and chrome://tracing",
+        "the memory over time, with steps, regions and marks",
         lambda trace, what: perfetto(trace, what.since, what.until, what.device),
     ),
     "memory-viz": Format(
         ".pickle",
-        "https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py read it, as what _dump_snapshot writes",
+        "https://pytorch.org/memory_viz",
+        "segments, blocks and events, as _dump_snapshot writes",
         lambda trace, what: memory_viz(trace, what.at, what.since, what.until, what.device),
     ),
 }
