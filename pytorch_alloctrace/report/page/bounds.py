@@ -30,7 +30,7 @@ class Bounds:
 
 _SMALL = Bounds(moments=120, maps=72, points=12_000, block_rows=400_000, block_runs=60_000, holding_runs=60_000)
 _MEDIUM = Bounds(moments=120, maps=72, points=12_000, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
-_LARGE = Bounds(moments=120, maps=72, points=6_000, block_rows=3_000_000, block_runs=250_000, holding_runs=200_000)
+_LARGE = Bounds(moments=120, maps=72, points=6_000, block_rows=1_500_000, block_runs=250_000, holding_runs=200_000)
 
 
 def bounds_for(events: int) -> Bounds:

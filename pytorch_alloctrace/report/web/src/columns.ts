@@ -33,7 +33,9 @@ export class Columns {
 
 /** The JSON and the columns of the page. */
 export async function unpack(text: string): Promise<{ manifest: unknown; columns: Columns }> {
-  const packed = Uint8Array.from(atob(text.trim()), (character) => character.charCodeAt(0));
+  const binary = atob(text.trim());
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const whole = new Uint8Array(await new Response(stream).arrayBuffer());
   const length = new DataView(whole.buffer).getUint32(0, true);

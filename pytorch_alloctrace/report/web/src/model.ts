@@ -125,11 +125,11 @@ export class Device {
     this.totals = { bytes: new Float64Array(count), blocks: new Float64Array(count) };
     const { bytes, blocks, first, length } = this.runs;
     for (let run = 0; run < bytes.length; run++) {
-      for (let moment = first[run]; moment <= first[run] + length[run]; moment++) {
-        this.totals.bytes[moment] += bytes[run];
-        this.totals.blocks[moment] += blocks[run];
-      }
+      addRun(this.totals.bytes, first[run], length[run], bytes[run]);
+      addRun(this.totals.blocks, first[run], length[run], blocks[run]);
     }
+    sumUp(this.totals.bytes);
+    sumUp(this.totals.blocks);
   }
 
   /** What each stack holds at a moment. */
@@ -164,8 +164,19 @@ export class Device {
       const site = this.model.siteOfFrame(frame[run]);
       let own = sums.get(site);
       if (!own) sums.set(site, (own = new Float64Array(count)));
-      for (let moment = first[run]; moment <= first[run] + length[run]; moment++) own[moment] += bytes[run];
+      addRun(own, first[run], length[run], bytes[run]);
     }
+    for (const own of sums.values()) sumUp(own);
     return (this.sums = sums);
   }
+}
+
+/** Notes where an amount begins and ends; `sumUp` makes of all notes what there is at each moment. */
+function addRun(changes: Float64Array, first: number, length: number, amount: number): void {
+  changes[first] += amount;
+  if (first + length + 1 < changes.length) changes[first + length + 1] -= amount;
+}
+
+function sumUp(changes: Float64Array): void {
+  for (let i = 1; i < changes.length; i++) changes[i] += changes[i - 1];
 }
