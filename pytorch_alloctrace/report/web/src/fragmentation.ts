@@ -102,7 +102,7 @@ function pinners(model: Model, found: FragmentationData, store: Store, colors: C
     const site = model.site(id);
     return h("button", { type: "button", class: `list-row${store.state.site === id ? " highlighted" : ""}`, onclick: () => store.set({ site: store.state.site === id ? null : id }) },
       swatch(colors.of(id)), h("span", { class: "grow" }, h("span", { class: "label" }, site.label), site.source ? h("code", {}, site.source) : null),
-      h("span", { title: exact(stranded) }, `${counted(blocks, "block")} of ${size(bytes)} ${blocks === 1 ? "pins" : "pin"} `, h("b", {}, size(stranded))));
+      h("span", { title: exact(stranded) }, `${counted(blocks, "block")} (${size(bytes)}) ${blocks === 1 ? "pins" : "pin"} `, h("b", {}, size(stranded))));
   }));
 }
 

@@ -173,6 +173,7 @@ function overlay(u: uPlot, model: Model, device: Device): void {
   }
   context.font = `${10.5 * ratio}px system-ui, sans-serif`;
   context.textBaseline = "top";
+  context.textAlign = "left";
   for (const [name, begin, end] of model.manifest.positions.regions) {
     const [from, to] = [Math.max(x(begin / 1e9), left), Math.min(x(end / 1e9), left + width)];
     if (to < left || from > left + width || to - from < ratio) continue;
