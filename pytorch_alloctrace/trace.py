@@ -261,18 +261,19 @@ class Trace(RecordedTrace):
 
         to: "speedscope" or "collapsed": what each stack holds at `at` (default the end) or, with `since` or `until`,
         what it allocated in that range. "perfetto": the memory over time. "memory-viz": what torch's
-        `_memory_viz.py` reads: the state at `at`, and the events of the range, the last 600,000 at most. at, since,
-        until, device: as in `live`; default all devices.
+        `_memory_viz.py` reads: the state at `at`, and the events of the range, the last 600,000 at most. "parquet": the
+        events of the range. at, since, until, device: as in `live`; default all devices.
 
         Raises ValueError for another format, PositionError for a position, TraceError for a device that the trace does
-        not have, ReportError where the file cannot be written.
+        not have, ReportError where the file cannot be written, MissingPackageError where Parquet needs pyarrow.
         """
         from .report.atomic import write_whole
         from .report.export.formats import FORMATS, Export
 
         if to not in FORMATS:
             raise ValueError(f"to={to!r} is not known: use one of {', '.join(FORMATS)}")
-        return write_whole(path, FORMATS[to].make(self, Export(at, since, until, self.named_device(device))))
+        what = Export(at, since, until, self.named_device(device))
+        return write_whole(path, lambda file: FORMATS[to].write(self, what, file))
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;

@@ -14,9 +14,7 @@ from .verb import Exit, Query, Verb
 class Export(Verb):
     name = "export"
     summary = "the trace in a format of another tool"
-    description = (
-        "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto or torch's memory_viz."
-    )
+    description = "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto, torch's memory_viz or pandas."
     examples = (
         ("export run.alloctrace --to speedscope --at peak", "the calls that hold the peak"),
         ("export run.alloctrace --to collapsed --since step:10 --until step:20", "what ten steps allocated, by stack"),
@@ -29,7 +27,7 @@ class Export(Verb):
         parser.add_argument(
             "-o", "--output", metavar="FILE", help="the file to write (default: next to the trace); one is replaced"
         )
-        parser.add_at("the state to export (default: end; not for perfetto)", None)
+        parser.add_at("the state to export (default: end; not for perfetto and parquet)", None)
         parser.add_range(
             "export what happened after this position (default: the beginning)",
             "export what happened up to this position (default: end)",
@@ -41,10 +39,9 @@ class Export(Verb):
         if options.to is None:
             return f"--to names the format: one of {', '.join(FORMATS)}"
         has_range = (options.since, options.until, options.region) != (None, None, None)
-        if options.at is not None and (options.to == "perfetto" or (has_range and options.to != "memory-viz")):
-            return f"--at is one moment: {options.to} takes " + (
-                "--since and --until" if options.to == "perfetto" else "it, or a range"
-            )
+        of_ranges = options.to in ("perfetto", "parquet")
+        if options.at is not None and (of_ranges or (has_range and options.to != "memory-viz")):
+            return f"--at is one moment: {options.to} takes {'--since and --until' if of_ranges else 'it, or a range'}"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:

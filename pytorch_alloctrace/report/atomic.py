@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import ReportError
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
+def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> Path:
     """Writes a file, which another process never sees half written, in place of one that is there. Raises ReportError
     where it cannot be written."""
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
-            unfinished.write_bytes(content)
+            with unfinished.open("wb") as file:
+                write(file)
             os.replace(unfinished, target)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from command_line import run_command
 from running import ROOT, run_python, with_cuda
@@ -126,6 +127,28 @@ def test_a_stretch_for_perfetto(trace: alloctrace.Trace, tmp_path: Path) -> None
     begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
     assert {one["name"] for one in events if one["ph"] == "X"} >= {"step 5", "step 14"}
     assert all(one["ts"] + one.get("dur", 0) >= begin and one["ts"] <= end for one in events if one["ph"] != "M")
+
+
+def test_pandas_reads_the_events(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    path = trace.export(tmp_path / "events.parquet", "parquet", since="step:4", until="step:14", device="cuda:0")
+    found = pd.read_parquet(path)
+    events = trace.events(since="step:4", until="step:14")
+    events = events[events["device"] == "cuda:0"]
+    assert len(found) == len(events) > 50
+    for name in ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "thread", "stack_id", "step"):
+        assert [*found[name]] == [*events[name]], name
+    assert set(found["pool"]) == {"0,0"}
+    kept = found[(found["kind"] == "alloc") & (found["nbytes"] == 1 << 20)]
+    assert set(kept["function"]) == {"train"} and kept["filename"].str.endswith("report_program.py").all()
+
+
+def test_without_pyarrow_it_says_what_to_install(
+    trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(alloctrace.MissingPackageError, match="pip install pyarrow"):
+        trace.export(tmp_path / "events.parquet", "parquet")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_the_file_is_never_half_written(report: Report, tmp_path: Path, monkeypa
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(ReportError, match="No space left on device"):
         report.write(target)
     assert target.read_text(encoding="utf-8") == report.html

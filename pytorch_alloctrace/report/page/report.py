@@ -32,7 +32,8 @@ class Report:
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page to a file, which another process never sees half written; returns its path. Raises
         ReportError where it cannot be written."""
-        return write_whole(path, self.html.encode("utf-8"))
+        text = self.html.encode("utf-8")
+        return write_whole(path, lambda file: file.write(text))
 
     def open(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page, and shows it in the browser."""
