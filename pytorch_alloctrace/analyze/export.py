@@ -14,7 +14,9 @@ from .verb import Exit, Query, Verb
 class Export(Verb):
     name = "export"
     summary = "the trace in a format of another tool"
-    description = "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto, torch's memory_viz or pandas."
+    description = (
+        "Writes what was in memory, or what happened, for speedscope, flame graphs, Perfetto, memory_viz or pandas."
+    )
     examples = (
         ("export run.alloctrace --to speedscope --at peak", "the calls that hold the peak"),
         ("export run.alloctrace --to collapsed --since step:10 --until step:20", "what ten steps allocated, by stack"),
