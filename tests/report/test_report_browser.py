@@ -283,6 +283,22 @@ def test_a_finding_leads_to_its_view(opened: Opened, trace: alloctrace.Trace) ->
     assert opened.page.query_selector("#memory tr.highlighted") is not None
 
 
+def test_in_the_frame_of_a_notebook(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><p>a cell</p>{trace.report()._repr_html_()}")
+    page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((tmp_path / "notebook.html").as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(timeout=60_000)
+    frame.locator("nav a[href='#sites']").click()
+    frame.locator("#site-filter").fill("weights")
+    assert frame.locator("#sites tbody tr").count() == 1
+    assert said == []
+    page.context.close()
+
+
 def test_light_and_dark(browser: Any, trace: alloctrace.Trace) -> None:
     pages = {}
     for scheme in ("light", "dark"):

@@ -50,7 +50,7 @@ function show(root: HTMLElement, model: Model): void {
       ...(index >= 0 ? { device: index } : {}), ...(seq !== null && seq !== undefined ? { cursor: model.momentOfEvent(seq) } : {}),
       ...(site !== undefined ? { site } : {}), ...(colorBy ? { colorBy } : {}),
     });
-    document.getElementById(view)?.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth", block: "start" });
+    scrollTo(view);
   };
   const parts: [id: string, title: string, about: string, body: HTMLElement][] = [
     ["diagnosis", "Diagnosis", "", diagnosis(model, go)],
@@ -62,10 +62,16 @@ function show(root: HTMLElement, model: Model): void {
   ];
   if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", refusals(model, colors, go)]);
   parts.push(["sites", "Sites", "Every line that allocated, over the whole run.", sites(model, store, colors)]);
-  const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}` }, title)));
+  const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}`, onclick: (event: MouseEvent) => { event.preventDefault(); scrollTo(id); } }, title)));
   const [first, ...others] = parts.map((part) => section(...part));
   append(root, contents, overview(model, store), first, cursorBar(model, store), ...others, foot(model));
   keys(model, store);
+}
+
+/** Not by an address: in the frame of a notebook that would be one of the notebook's. */
+function scrollTo(id: string): void {
+  const behavior = matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
+  document.getElementById(id)?.scrollIntoView({ behavior, block: "start" });
 }
 
 function section(id: string, title: string, about: string, ...body: Child[]): HTMLElement {
