@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -269,3 +270,16 @@ def test_the_assets_are_those_of_the_sources() -> None:
         said = re.search(r"sources sha256:(\w+)", document.asset(name))
         assert said is not None and said[1] == checksum(WEB), f"{name} is not made of what is in {WEB}: run tools/web"
     assert "MIT License" in document.asset("report.js") and "MIT License" in document.asset("THIRD_PARTY.txt")
+
+
+def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    installed = tmp_path / "pytorch_alloctrace/report"
+    assert {path.name for path in (installed / "page/assets").iterdir()} == {
+        "report.css",
+        "report.js",
+        "THIRD_PARTY.txt",
+    }
+    assert not (installed / "web").exists() and (installed / "export/formats.py").exists()
