@@ -273,7 +273,7 @@ class Trace(RecordedTrace):
         if to not in FORMATS:
             raise ValueError(f"to={to!r} is not known: use one of {', '.join(FORMATS)}")
         what = Export(at, since, until, self.named_device(device))
-        return write_whole(path, lambda file: FORMATS[to].write(self, what, file))
+        return write_whole(path, lambda file: FORMATS[to].write(self, what, file), trace=self.path)
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;

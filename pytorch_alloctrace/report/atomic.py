@@ -11,11 +11,13 @@ from typing import BinaryIO
 from ..errors import ReportError
 
 
-def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> Path:
-    """Writes a file, which another process never sees half written, in place of one that is there. Raises ReportError
-    where it cannot be written."""
+def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, trace: str) -> Path:
+    """Writes a file, which another process never sees half written, in place of one that is there. trace: the path of
+    the trace that it is made of, which is never replaced. Raises ReportError where it cannot be written."""
     target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    if target.exists() and target.samefile(trace):
+        raise ReportError(f"{str(target)!r} is the trace itself: name another file")
+    unfinished = target.parent / f".{target.name}.{secrets.token_hex(4)}"
     try:
         try:
             with unfinished.open("wb") as file:

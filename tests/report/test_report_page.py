@@ -252,7 +252,15 @@ def test_the_verb_writes_next_to_the_trace(trace: alloctrace.Trace, tmp_path: Pa
     assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
 
 
-@pytest.mark.parametrize("arguments", [["none.alloctrace"], ["run.alloctrace", "-o", "no/such/folder.html"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.alloctrace"],
+        ["run.alloctrace", "-o", "no/such/folder.html"],
+        ["run.alloctrace", "-o", "run.alloctrace"],
+        ["run.alloctrace", "-o", "."],
+    ],
+)
 def test_bad_input_is_one_line(trace: alloctrace.Trace, arguments: list[str]) -> None:
     done = run_command(Path(trace.path).parent, ["report", *arguments], {})
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1

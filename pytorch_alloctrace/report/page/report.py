@@ -33,7 +33,7 @@ class Report:
         """Writes the page to a file, which another process never sees half written; returns its path. Raises
         ReportError where it cannot be written."""
         text = self.html.encode("utf-8")
-        return write_whole(path, lambda file: file.write(text))
+        return write_whole(path, lambda file: file.write(text), trace=self._trace.path)
 
     def open(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page, and shows it in the browser."""
