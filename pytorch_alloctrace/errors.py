@@ -38,3 +38,7 @@ class UserPathError(AlloctraceError):
 
 class MissingPackageError(AlloctraceError):
     """An optional package is not installed."""
+
+
+class ReportError(AlloctraceError):
+    """A report cannot be written where it was asked for."""

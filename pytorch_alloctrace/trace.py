@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .analysis.usage.peak import PeakMemory
     from .analysis.usage.tree import Tree
     from .report.diagnosis import Diagnosis
+    from .report.page.report import Report
 
 
 def load(
@@ -234,6 +236,44 @@ class Trace(RecordedTrace):
     def _repr_html_(self) -> str:
         """In a notebook: the verdict."""
         return self.diagnose()._repr_html_()
+
+    def report(self, *, redact: bool = False) -> Report:
+        """One self-contained HTML page that shows the whole run; it works offline, from a file. `Report.write(path)`
+        makes the file, `Report.open(path)` shows it in the browser, and a notebook shows the report itself.
+
+        redact: leaves out source, arguments, the host's name and folders, for a report that is shared.
+        """
+        from .report.page.report import Report
+
+        return Report(self, redact=redact)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        to: str,
+        *,
+        at: Position | None = None,
+        since: Position | None = None,
+        until: Position | None = None,
+        device: str | None = None,
+    ) -> Path:
+        """Writes the trace in the format of another tool; returns the path.
+
+        to: "speedscope" or "collapsed": what each stack holds at `at` (default the end) or, with `since` or `until`,
+        what it allocated in that range. "perfetto": the memory over time. "memory-viz": what torch's
+        `_memory_viz.py` reads: the state at `at`, and the events of the range, the last 600,000 at most. "parquet": the
+        events of the range. at, since, until, device: as in `live`; default all devices.
+
+        Raises ValueError for another format, PositionError for a position, TraceError for a device that the trace does
+        not have, ReportError where the file cannot be written, MissingPackageError where Parquet needs pyarrow.
+        """
+        from .report.atomic import write_whole
+        from .report.export.formats import FORMATS, Export
+
+        if to not in FORMATS:
+            raise ValueError(f"to={to!r} is not known: use one of {', '.join(FORMATS)}")
+        what = Export(at, since, until, self.named_device(device))
+        return write_whole(path, lambda file: FORMATS[to].write(self, what, file), trace=self.path)
 
     def verify(self) -> Verification:
         """Whether the trace agrees with itself: the replay with each allocator state, each event with those before it;

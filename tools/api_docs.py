@@ -24,6 +24,7 @@ from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
+from pytorch_alloctrace.report.page.report import Report
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/api.md"
 INTRODUCTION = """\
@@ -46,6 +47,7 @@ ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",
     "MissingPackageError",
+    "ReportError",
 )
 VALUES: tuple[tuple[type, str], ...] = (
     (PeakMemory, "`trace.peak()`"),
@@ -56,6 +58,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (RefusedRequest, "`OutOfMemory.request`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
     (Finding, "each of `trace.diagnose()`"),
+    (Report, "`trace.report()`"),
     (Verification, "`trace.verify()`"),
     (Contradiction, "in `Verification`"),
     (alloctrace.Integrity, "`trace.integrity`"),

@@ -119,6 +119,10 @@ class VerbParser(argparse.ArgumentParser):
             action="store_true",
             help="show whole stacks, including library frames, innermost first (in JSON: `frames`)",
         )
+        self.add_user_path()
+
+    def add_user_path(self) -> None:
+        """For a verb that tells the user's own code from that of libraries."""
         self._reading.add_argument(
             "--user-path",
             action="append",

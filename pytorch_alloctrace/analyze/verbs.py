@@ -9,11 +9,13 @@ from .annotate import Annotate
 from .blocks import Blocks
 from .diagnose import Diagnose
 from .diff import Diff
+from .export import Export
 from .finish import Finish
 from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .oom import Oom
 from .peak import Peak
+from .report import Report
 from .segments import Segments
 from .sites import Sites
 from .timeline import Timeline
@@ -32,6 +34,8 @@ VERBS: list[Verb] = [
     Timeline(),
     Fragmentation(),
     Oom(),
+    Report(),
+    Export(),
     Verify(),
     Finish(),
 ]

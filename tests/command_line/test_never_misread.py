@@ -58,6 +58,8 @@ FIRST = {
     "timeline": (),
     "fragmentation": (),
     "oom": (),
+    "report": (),
+    "export": ("--to", "speedscope"),
     "verify": (),
 }
 """Every verb, with the arguments that it needs."""

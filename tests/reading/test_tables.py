@@ -184,6 +184,7 @@ def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
 def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
     needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
     needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
+    needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
     members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
     asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
     assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}
@@ -199,8 +200,9 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
     for verb in VERBS:
-        if verb.name not in ("verify", "finish"):
-            needed_words = {"diff": ("--since", "step:3"), "annotate": ("program.py",)}.get(verb.name, ())
+        if verb.name not in ("verify", "finish", "report"):
+            words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
+            needed_words = words.get(verb.name, ())
             traces = "run.alloctrace", *needed_words
             said = run_analyze(folder, verb.name, *traces, "--device", "cuda:7", status=2)
             assert said.count("\n") == 1 and "no device 'cuda:7' was recorded, only cuda:0, cpu" in said

@@ -30,6 +30,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/corpus",
         "tests/analysis/test_strangers.py",
     ),
+    "browser": (
+        *("pytorch_alloctrace/report/page", "pytorch_alloctrace/report/web", "tools/web"),
+        *("tests/report/test_report_browser.py", "tests/support/report_program.py"),
+    ),
     "simcuda": ("tools/simcuda", "tests/simcuda", "tests/support/simcuda_runs.py"),
 }
 """The files and folders that each group concerns, as patterns."""

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "bench"
 CORE = (
-    *("base/crc32", "format/definitions", "format/event_codec", "format/line_table"),
+    *("base/crc32", "format/block_file", "format/definitions", "format/event_codec", "format/line_table"),
     *("recording/definition_log", "recording/stack_table", "recording/trace_file"),
 )
 GIB = 1 << 30

@@ -64,9 +64,10 @@ class StackPhases:
         return phase, calls_closure
 
 
-def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame) -> pd.Series[str]:
-    """The phase in which each live block was allocated. blocks: as `Trace.live` returns them."""
-    phases = StackPhases(trace)
+def phases_of_blocks(trace: RecordedTrace, blocks: pd.DataFrame, known: StackPhases | None = None) -> pd.Series[str]:
+    """The phase in which each live block was allocated. blocks: as `Trace.live` returns them. known: the phases of the
+    stacks, where several tables of blocks are asked for."""
+    phases = known or StackPhases(trace)
     by_stack = {int(stack): phases.of_stack(int(stack)) for stack in blocks["stack_id"].unique()}
     found = blocks["stack_id"].map(by_stack).astype(object)
     traced_to = set(blocks.loc[blocks["backward"], "stack_id"])

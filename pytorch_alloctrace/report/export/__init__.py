@@ -1,0 +1,1 @@
+"""A trace in the formats of other tools: see `FORMATS`, and docs/export.md."""

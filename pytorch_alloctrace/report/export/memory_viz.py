@@ -1,0 +1,137 @@
+"""A trace as the pickle that `torch.cuda.memory._dump_snapshot` writes: the segments and blocks at a moment, and the
+events before it. Plain lists, dictionaries, strings and numbers."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ..tables import rows
+
+MOST_EVENTS = 600_000
+"""Of each export: the page hides what comes before the last so many."""
+
+_ACTIONS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    *("snapshot", "oom"),
+)
+_COLUMNS = ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "stack_id")
+
+
+def memory_viz(
+    trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
+) -> bytes:
+    """The state is that at `at`, default at the end of the range; events are those in the range, the last ones of very
+    many."""
+    last: Position = at if at is not None else until if until is not None else "end"
+    frames = _Frames(trace)
+    data = {
+        "segments": _segments(trace, last, device, frames),
+        "device_traces": _events(trace, since, last, device, frames),
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+    return pickle.dumps(data, protocol=4)
+
+
+class _Frames:
+    """The frames of stacks as torch lists them, innermost first; equal stacks share one list, equal frames one
+    dictionary."""
+
+    def __init__(self, trace: RecordedTrace) -> None:
+        self._trace = trace
+        self._stacks: dict[int, list[dict[str, Any]]] = {}
+        self._frames: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def of(self, stack: int) -> list[dict[str, Any]]:
+        found = self._stacks.get(stack)
+        if found is None:
+            known = self._trace.frames(stack) or ([self._trace.stacks.frame(stack)] if stack else [])
+            keys = [(frame.function, frame.filename, frame.line) for frame in known]
+            found = self._stacks[stack] = [
+                self._frames.setdefault(key, {"name": key[0], "filename": key[1], "line": key[2]}) for key in keys
+            ]
+        return found
+
+
+def _index(device: str) -> int | None:
+    kind, _, index = device.partition(":")
+    return int(index) if kind == "cuda" and index.isdecimal() else None
+
+
+def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _Frames) -> list[dict[str, Any]]:
+    blocks = trace.blocks(at, device=device)
+    by_segment: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows(blocks[["device", "segment", "address", "nbytes", "requested_size", "state", "stack_id"]]):
+        is_free = row["state"] == "inactive"
+        by_segment.setdefault((row["device"], int(row["segment"])), []).append(
+            {
+                "address": int(row["address"]),
+                "size": int(row["nbytes"]),
+                "requested_size": int(row["requested_size"]),
+                "state": str(row["state"]),
+                "frames": [] if is_free else frames.of(int(row["stack_id"])),
+            }
+        )
+    return [
+        {
+            "device": _index(row["device"]),
+            "address": int(row["address"]),
+            "total_size": int(row["total_size"]),
+            "allocated_size": int(row["allocated_size"]),
+            "active_size": int(row["active_size"]),
+            "requested_size": int(row["requested_size"]),
+            "stream": int(row["stream"]),
+            "segment_type": row["segment_type"],
+            "segment_pool_id": tuple(row["segment_pool_id"]),
+            "is_expandable": bool(row["is_expandable"]),
+            "frames": [],
+            "blocks": by_segment.get((row["device"], int(row["address"])), []),
+        }
+        for row in rows(trace.segments(at, device=device))
+        if _index(row["device"]) is not None
+    ]
+
+
+def _events(
+    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, frames: _Frames
+) -> list[list[dict[str, Any]]]:
+    named = trace.named_device(device)
+    kinds = [kind for kind in _ACTIONS if trace.kind_counts.get(kind)]
+    # So that a trace of any size takes no more memory than the events that are kept.
+    kept = None
+    for chunk in trace.iter_events(since=since, until=until, columns=_COLUMNS, kinds=kinds):
+        wanted = chunk if named is None else chunk[chunk["device"] == named]
+        kept = wanted if kept is None else _tail(kept, wanted)
+    made: list[list[dict[str, Any]]] = []
+    for row in rows(kept.tail(MOST_EVENTS)) if kept is not None else ():
+        index = _index(row["device"])
+        if index is None:
+            continue
+        while len(made) <= index:
+            made.append([])
+        made[index].append(_event(row, frames))
+    return made
+
+
+def _tail(first: Any, second: Any) -> Any:
+    import pandas as pd
+
+    return pd.concat([first, second], ignore_index=True).tail(MOST_EVENTS)
+
+
+def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
+    # Of a refused request the address is what the driver had free.
+    where = "device_free" if row["kind"] == "oom" else "addr"
+    return {
+        "action": str(row["kind"]),
+        where: int(row["address"]),
+        "size": int(row["nbytes"]),
+        "stream": int(row["stream"]),
+        "time_us": int(row["time_ns"]) // 1000,
+        "compile_context": "N/A",
+        "user_metadata": "",
+        "frames": frames.of(int(row["stack_id"])),
+    }

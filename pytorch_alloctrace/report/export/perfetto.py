@@ -1,0 +1,95 @@
+"""The memory of each device over time, as counters of a trace in the JSON that chrome://tracing has defined; steps and
+regions are slices, marks and refused requests instants. Times are microseconds since the recording began."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ...reading.replay import POINTS
+from ...reading.timeline import intervals_of_range
+from ..tables import rows
+
+_COUNTERS = ("requested", "allocated", "active", "reserved", "stranded", "releasable")
+_PROCESS, _STEPS, _REGIONS = 1, 1, 2
+
+
+def perfetto(trace: RecordedTrace, since: Position | None, until: Position | None, device: str | None) -> bytes:
+    """Counters have the highest value of each interval, then that at its end: no peak is lost."""
+    since_ns = None if since is None else trace.time_ns(since, device=device)
+    until_ns = None if until is None else trace.time_ns(until, device=device)
+    events = [*_names(trace), *_counters(trace, since_ns, until_ns, device), *_slices(trace), *_instants(trace)]
+    begin = 0.0 if since_ns is None else _microseconds(trace, since_ns)
+    end = float("inf") if until_ns is None else _microseconds(trace, until_ns)
+    kept = [event for event in events if event["ph"] == "M" or _reaches_into(event, begin, end)]
+    return json.dumps({"traceEvents": kept, "displayTimeUnit": "ms"}).encode()
+
+
+def _reaches_into(event: dict[str, Any], begin: float, end: float) -> bool:
+    return bool(event["ts"] + event.get("dur", 0) >= begin and event["ts"] <= end)
+
+
+def _microseconds(trace: RecordedTrace, time_ns: int) -> float:
+    return (time_ns - trace.begin_ns) / 1000
+
+
+def _names(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
+    program = str(trace.header.get("program") or trace.path)
+    yield {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": program}}
+    for thread, name in ((_STEPS, "steps"), (_REGIONS, "regions and marks")):
+        yield {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _counters(
+    trace: RecordedTrace, since_ns: int | None, until_ns: int | None, device: str | None
+) -> Iterator[dict[str, Any]]:
+    timeline = intervals_of_range(trace.timeline(POINTS, device=device), since_ns, until_ns)
+    width = max(trace.end_ns - trace.begin_ns, 1) / POINTS / 1000
+    for name, table in timeline.groupby("device", sort=False):
+        for measure in _COUNTERS:
+            if table[measure].isna().all():
+                continue
+            before, latest = None, 0.0
+            for row in rows(table[["time_ns", measure, f"{measure}_max"]]):
+                at = _microseconds(trace, int(row["time_ns"]))
+                highest, last = int(row[f"{measure}_max"]), int(row[measure])
+                for offset, value in ((0.0, highest), (0.999 * width, last)):
+                    if value != before:
+                        # Borders of intervals are exact to some hundred nanoseconds: no time goes back.
+                        latest = max(latest, at + offset)
+                        yield _counter(f"{name} {measure}", latest, value)
+                    before = value
+
+
+def _counter(name: str, at: float, value: int) -> dict[str, Any]:
+    return {"ph": "C", "name": name, "pid": _PROCESS, "ts": round(at, 3), "args": {"bytes": value}}
+
+
+def _slices(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
+    begin = 0.0
+    for row in rows(trace.steps()[["step", "time_ns"]]):
+        end = _microseconds(trace, int(row["time_ns"]))
+        yield _slice(f"step {row['step']}", _STEPS, begin, end)
+        begin = end
+    for region in trace.positions.regions:
+        end_ns = trace.end_ns if region.end_ns is None else region.end_ns
+        first, last = _microseconds(trace, region.begin_ns), _microseconds(trace, end_ns)
+        yield _slice(region.name, _REGIONS, first, last)
+
+
+def _slice(name: str, thread: int, begin: float, end: float) -> dict[str, Any]:
+    times = {"ts": round(begin, 3), "dur": round(max(end - begin, 0.0), 3)}
+    return {"ph": "X", "name": name, "pid": _PROCESS, "tid": thread, **times}
+
+
+def _instants(trace: RecordedTrace) -> Iterator[dict[str, Any]]:
+    marks = trace.marks()
+    found = [(str(row["name"]), int(row["time_ns"])) for row in rows(marks[marks["kind"] == "mark"])]
+    refused = trace.events(kinds=["oom"], columns=["time_ns", "device"])
+    found += [(f"out of memory on {row['device']}", int(row["time_ns"])) for row in rows(refused)]
+    for name, time_ns in found:
+        at = round(_microseconds(trace, time_ns), 3)
+        yield {"ph": "i", "s": "p", "name": name, "pid": _PROCESS, "tid": _REGIONS, "ts": at}

@@ -1,0 +1,99 @@
+"""What each stack holds at a moment, or allocated in a stretch, for tools that draw flame graphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import NO_STACK, Frame
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def speedscope(
+    trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
+) -> bytes:
+    """A profile for each device: its samples are stacks, outermost frame first, their weights bytes."""
+    frames: dict[Frame, int] = {}
+    profiles = []
+    for name in _devices(trace, device):
+        samples, weights = [], []
+        for stack, size in _sizes(trace, name, at, since, until):
+            samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
+            weights.append(size)
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": f"{name}: {_what(at, since, until)}",
+                "unit": "bytes",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+        )
+    data = {
+        "$schema": _SCHEMA,
+        "exporter": "pytorch_alloctrace",
+        "name": trace.path,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_speedscope_frame(frame) for frame in frames]},
+        "profiles": profiles,
+    }
+    return json.dumps(data).encode()
+
+
+def _speedscope_frame(frame: Frame) -> dict[str, Any]:
+    where = {"file": frame.filename, "line": frame.line} if frame.filename else {}
+    return {"name": frame.function or NO_STACK, **where}
+
+
+def collapsed(
+    trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
+) -> bytes:
+    """A line a stack: its frames, outermost first, separated by semicolons, a blank, its bytes. The outermost is the
+    device."""
+    lines = []
+    for name in _devices(trace, device):
+        for stack, size in _sizes(trace, name, at, since, until):
+            parts = [name, *(_collapsed_frame(frame) for frame in stack)]
+            lines.append(f"{';'.join(parts)} {size}\n")
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _collapsed_frame(frame: Frame) -> str:
+    where = f" ({frame.filename}:{frame.line})" if frame.filename else ""
+    # A semicolon or a new line would end the frame.
+    return " ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split())
+
+
+def _devices(trace: RecordedTrace, device: str | None) -> list[str]:
+    named = trace.named_device(device)
+    return trace.devices if named is None else [named]
+
+
+def _what(at: Position | None, since: Position | None, until: Position | None) -> str:
+    if since is None and until is None:
+        return f"live at {'end' if at is None else at}"
+    begin, end = "the beginning" if since is None else since, "the end" if until is None else until
+    return f"allocated between {begin} and {end}"
+
+
+def _sizes(
+    trace: RecordedTrace, device: str, at: Position | None, since: Position | None, until: Position | None
+) -> Iterator[tuple[list[Frame], int]]:
+    """The stacks, outermost frame first, and the bytes that each holds, or allocated in the range; requested bytes."""
+    if since is None and until is None:
+        totals = trace.stack_totals("end" if at is None else at, device=device).set_index("stack_id")["live_bytes"]
+    else:
+        within = trace.range(since, until, device=device)
+        after = trace.stack_totals(within.until, device=device).set_index("stack_id")["bytes"]
+        before = trace.stack_totals(within.since, device=device).set_index("stack_id")["bytes"]
+        totals = after.sub(before, fill_value=0)
+    for stack, size in totals.items():
+        if size > 0:
+            found = trace.frames(int(str(stack)))
+            yield ([*reversed(found)] or [trace.stacks.frame(int(str(stack)))]), int(size)

@@ -1,0 +1,77 @@
+"""How tables travel in the page: columns of integers as one run of bytes, beside JSON that says where each begins.
+
+A column is written as variable-length integers (seven bits a byte, the lowest first; a set eighth bit: more follows)
+of its values, or of the differences between neighbours, each as 2n, or -2n - 1 where it is negative. The whole is
+deflated. `web/src/columns.ts` reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+MISSING = -1
+"""What stands for <NA>, in columns that have nothing below 0."""
+
+_LONGEST = 10
+"""Bytes of the largest number."""
+
+
+class Columns:
+    """Columns in the making."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, values: npt.ArrayLike | pd.Series[Any], *, differences: bool = True) -> list[int]:
+        """Keeps a column; returns what the JSON says about it: where it begins, how many values it has, and whether
+        they are differences. What is missing becomes MISSING."""
+        numbers = _integers(values)
+        written = np.diff(numbers, prepend=np.int64(0)) if differences else numbers
+        data = _variable_length(written)
+        begin, self._size = self._size, self._size + len(data)
+        self._parts.append(data)
+        return [begin, len(numbers), int(differences)]
+
+    def packed(self, manifest: Any) -> str:
+        """The columns and the JSON, deflated, in base64: no text of a trace appears in the page as it is."""
+        said = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode("ascii")
+        whole = b"".join([struct.pack("<I", len(said)), said, *self._parts])
+        return base64.b64encode(zlib.compress(whole, 9)).decode("ascii")
+
+
+def unpacked(text: str) -> tuple[Any, bytes]:
+    """The JSON and the bytes of `Columns.packed`."""
+    whole = zlib.decompress(base64.b64decode(text))
+    (length,) = struct.unpack_from("<I", whole)
+    return json.loads(whole[4 : 4 + length]), whole[4 + length :]
+
+
+def _integers(values: npt.ArrayLike | pd.Series[Any]) -> npt.NDArray[np.int64]:
+    if isinstance(values, pd.Series):
+        if values.dtype == np.uint64:  # addresses: the highest bit has no meaning in a difference
+            return values.to_numpy(np.uint64).astype(np.int64)
+        return np.asarray(values.astype("Int64").to_numpy(np.int64, na_value=MISSING))
+    return np.asarray(values).astype(np.int64)
+
+
+def _variable_length(numbers: npt.NDArray[np.int64]) -> bytes:
+    if not len(numbers):
+        return b""
+    plain = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    shifts = np.arange(_LONGEST, dtype=np.uint64) * np.uint64(7)
+    lengths = np.ones(len(plain), dtype=np.int64)
+    for shift in shifts[1:]:
+        lengths += (plain >> shift) > 0
+    digits = ((plain[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
+    place = np.arange(_LONGEST)
+    digits[place < (lengths - 1)[:, None]] |= 0x80
+    return digits[place < lengths[:, None]].tobytes()

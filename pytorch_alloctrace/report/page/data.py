@@ -1,0 +1,122 @@
+"""Everything that a page shows, as one piece of data."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...analysis.summary import Summary, summarize
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Frame, Site
+from ..site_names import SiteNames
+from .bounds import bounds_for
+from .columns import Columns
+from .curves import capacity, packed_curves, packed_positions
+from .findings import packed_findings, packed_refusals, packed_sites
+from .holdings import holdings_of, packed_holdings
+from .maps import maps_of, packed_maps
+from .moments import by_importance, choose_moments
+from .names import PageStacks
+from .redaction import Redaction
+
+VERSION = 1
+"""Of the data; the page's script knows this one alone."""
+_TOP = 10
+
+
+class _NamesOnly(SiteNames):
+    """Names without source."""
+
+    def source(self, code: Site | Frame) -> str | None:
+        return None
+
+
+def page_data(trace: RecordedTrace, *, redact: bool = False) -> tuple[str, str]:
+    """The title of the page, and its data as the page's script reads them."""
+    bounds = bounds_for(trace.integrity.events)
+    columns = Columns()
+    summary = summarize(trace, top=_TOP)
+    kind = _NamesOnly if redact else SiteNames
+    names = kind(summary.program.working_directory)
+    stacks = PageStacks(trace.stacks, names)
+    moments = choose_moments(trace, summary, bounds.moments) if trace.devices else []
+    seqs = [moment.seq for moment in moments]
+    important = by_importance(moments)
+    devices = []
+    for device in trace.devices:
+        holdings = holdings_of(trace, device, seqs, bounds)
+        maps = maps_of(trace, device, seqs, important, holdings, stacks, bounds)
+        devices.append(
+            {
+                "device": device,
+                "capacity": capacity(trace, device),
+                "name": _hardware_name(trace, device),
+                "holdings": packed_holdings(holdings, stacks, columns),
+                "maps": packed_maps(maps, holdings, stacks, columns),
+                "sites": packed_sites(trace, device, stacks, bounds),
+                "stacks_put_together": sum(1 for stack, shown in holdings.shown_under.items() if stack != shown),
+            }
+        )
+    refusals, earlier_refusals = packed_refusals(trace, names, stacks, bounds)
+    made: dict[str, Any] = {
+        "version": VERSION,
+        "redacted": redact,
+        "header": _header(trace, summary, names, redact),
+        "findings": packed_findings(trace, summary, names, stacks),
+        "seconds": summary.seconds,
+        "duration": max(trace.end_ns - trace.begin_ns, 1),
+        "moments": {
+            "seq": columns.add(seqs),
+            "time": columns.add([max(trace.time_ns(seq) - trace.begin_ns, 0) for seq in seqs]),
+            "step": columns.add([_step(trace, seq) for seq in seqs], differences=False),
+            "reasons": [moment.reasons for moment in moments],
+        },
+        "positions": packed_positions(trace, bounds, columns),
+        "curves": packed_curves(trace, bounds, columns),
+        "devices": devices,
+        "refusals": refusals,
+        "earlier_refusals": earlier_refusals,
+    }
+    made["stacks"] = stacks.packed(columns)
+    made["texts"] = stacks.texts.all
+    if redact:
+        files = [*stacks.texts.all, str(trace.path), summary.program.path, summary.program.working_directory]
+        made = Redaction(files).of(made)
+    return str(made["header"]["title"]), columns.packed(made)
+
+
+def _step(trace: RecordedTrace, seq: int) -> int:
+    step = trace.positions.step_at(seq)
+    return -1 if step is None else step
+
+
+def _hardware_name(trace: RecordedTrace, device: str) -> str:
+    found = trace.hardware.set_index("device")["name"].get(device)
+    return str(found) if isinstance(found, str) else ""
+
+
+def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:
+    """What the trace says about the program and about itself."""
+    program = summary.program
+    command = names.file(program.path) if redact else names.command(program)
+    facts = {
+        "torch": program.torch,
+        "CUDA": program.cuda,
+        "Python": program.python,
+        "host": "" if redact else program.host,
+        "rank": program.rank if program.rank not in ("", "0") else "",
+        "stacks": program.stacks,
+        "trace": os.path.basename(summary.trace),
+    }
+    return {
+        "title": os.path.basename(program.path) or os.path.basename(summary.trace),
+        "command": command or "(unknown program)",
+        "facts": [[name, str(value)] for name, value in facts.items() if value],
+        "begin": summary.begin_ns // 1_000_000,
+        "events": summary.integrity.events,
+        "file_bytes": summary.file_bytes,
+        "steps": summary.steps,
+        "whole": summary.integrity.whole,
+        "integrity": str(summary.integrity),
+        "recorded_devices": list(program.recorded_devices),
+    }

@@ -1,0 +1,118 @@
+"""The moments at which the page shows everything: those that someone would ask for, and an even grid between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...analysis.summary import Summary
+from ...errors import PositionError
+from ...reading.recorded import RecordedTrace
+
+ALWAYS, NAMED, STEPS, GRID = range(4)
+"""How soon a moment is taken, where not all fit."""
+_INTERVALS = 120
+"""Of the grid: the highest of each."""
+
+
+@dataclass
+class Moment:
+    """A position, and why it is one."""
+
+    seq: int
+    """The state is the one after this event."""
+    order: int
+    reasons: list[str] = field(default_factory=list)
+
+
+def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[Moment]:
+    """At most `bound` moments, by event: the peaks of each device, the end, refused requests, findings; then marks and
+    regions; then ends of steps; then the highest of each of equal intervals. Within a kind, evenly."""
+    found: dict[int, Moment] = {}
+
+    def take(order: int, wanted: Iterable[tuple[int, str]]) -> None:
+        for seq, reason in wanted:
+            if seq < 0:
+                continue
+            if seq not in found:
+                if len(found) >= bound:
+                    continue
+                found[seq] = Moment(seq, order)
+            if reason and reason not in found[seq].reasons:
+                found[seq].reasons.append(reason)
+
+    take(ALWAYS, _peaks(trace))
+    take(ALWAYS, [(trace.end_seq - 1, "end")])
+    take(ALWAYS, [(int(seq), f"end of step {step}") for step, seq in trace.steps()[["step", "seq"]].tail(1).to_numpy()])
+    take(ALWAYS, _findings(trace, summary))
+    take(ALWAYS, _evenly([(seq - 1, "before a refused request") for seq in trace.refused_requests], bound // 6))
+    take(NAMED, _evenly(_marks(trace), bound // 4))
+    steps = trace.steps()
+    ends = [(int(seq), f"end of step {step}") for seq, step in zip(steps["seq"], steps["step"], strict=True)]
+    take(STEPS, _evenly(ends, max((bound - len(found)) // 2, 0)))
+    take(GRID, _evenly(sorted(set(_highest(trace))), max(bound - len(found), 0)))
+    return [found[seq] for seq in sorted(found)]
+
+
+def _peaks(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
+    for device in trace.devices:
+        for measure in ("allocated", "reserved"):
+            peak = trace.replay.peak(measure, device)
+            if peak is not None:
+                yield peak.seq, f"peak of {measure} memory on {device}"
+
+
+def _findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int, str]]:
+    for device in summary.devices:
+        for condition in device.conditions:
+            try:
+                seq = trace.first_event_after(f"{max(condition.seconds, 0):.9f}s") - 1
+            except PositionError:
+                continue
+            yield seq, f"finding on {device.device}: {condition.kind}"
+        if device.refused is not None:
+            yield device.refused.seq - 1, "before a refused request"
+
+
+def _marks(trace: RecordedTrace) -> list[tuple[int, str]]:
+    words = {"mark": "", "region_begin": "beginning of ", "region_end": "end of "}
+    marks = trace.marks()
+    return [
+        (int(seq), f"{words.get(str(kind), '')}{name}")
+        for name, kind, seq in zip(marks["name"], marks["kind"], marks["seq"], strict=True)
+    ]
+
+
+def _highest(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
+    timeline = trace.timeline(_INTERVALS)
+    for _, rows in timeline.groupby("device", sort=False):
+        highest = rows["allocated_max"].to_numpy(np.int64)
+        seqs = rows["seq"].to_numpy(np.int64)
+        yield from ((int(seq), "") for seq in seqs[highest > 0])
+
+
+def _evenly(items: list[Any], most: int) -> list[Any]:
+    """All, or `most` of them, from the first to the last."""
+    if len(items) <= most:
+        return items
+    if most <= 0:
+        return []
+    return [items[index] for index in np.unique(np.linspace(0, len(items) - 1, most).round().astype(int))]
+
+
+def by_importance(moments: list[Moment]) -> list[int]:
+    """The numbers of the moments, the most important first; those of one kind so that any beginning is even."""
+    made = []
+    for order in (ALWAYS, NAMED, STEPS, GRID):
+        numbers = [number for number, moment in enumerate(moments) if moment.order == order]
+        made += [numbers[index] for index in _spread(len(numbers))]
+    return made
+
+
+def _spread(count: int) -> list[int]:
+    """0 to count - 1, by their binary digits read backwards."""
+    bits = max(count - 1, 1).bit_length()
+    return sorted(range(count), key=lambda index: int(f"{index:0{bits}b}"[::-1], 2))

@@ -1,0 +1,177 @@
+// A chart over time, made with uPlot: its axes, its zoom, and the lines of both cursors. The views add their series.
+
+import uPlot from "uplot";
+
+import { themed } from "./colors";
+import type { Model } from "./model";
+import type { Store } from "./store";
+import { hideTooltip } from "./tooltip";
+import { duration, instant, size } from "./units";
+
+export interface ChartOptions {
+  height: number;
+  series: uPlot.Series[];
+  bands?: uPlot.Band[];
+  /** The data of the part that is drawn. */
+  data: (begin: number, end: number, width: number) => uPlot.AlignedData;
+  /** The least that the axis reaches to. */
+  top?: () => number;
+  /** Called with a time while the pointer is over the chart. */
+  hover: (seconds: number, event: MouseEvent) => void;
+  /** Draws on top. */
+  overlay?: (chart: uPlot) => void;
+}
+
+export class Chart {
+  readonly element = document.createElement("div");
+  private chart: uPlot | null = null;
+
+  constructor(private readonly model: Model, private readonly store: Store, private readonly options: () => ChartOptions) {
+    this.element.className = "chart";
+    new ResizeObserver(() => this.resize()).observe(this.element);
+  }
+
+  /** Makes it anew, with other series or colours. */
+  rebuild(): void {
+    this.chart?.destroy();
+    this.chart = null;
+    const width = this.element.clientWidth;
+    if (!width) return;
+    const options = this.options();
+    const [begin, end] = this.store.state.zoom;
+    const grid = { stroke: themed("grid"), width: 1 };
+    const axis = { stroke: themed("soft"), font: "11px system-ui, sans-serif", grid, ticks: { ...grid, size: 4 } };
+    this.chart = new uPlot(
+      {
+        width,
+        height: options.height,
+        scales: { x: { time: false, min: begin, max: end, auto: false }, y: { range: (_, __, most) => [0, Math.max(most ?? 0, options.top?.() ?? 0, 1) * 1.06] } },
+        series: [{}, ...options.series],
+        bands: options.bands,
+        axes: [
+          { ...axis, size: 30, space: 70, values: (u, splits) => splits.map((at) => timeLabel(at, u.scales.x.min ?? 0, u.scales.x.max ?? 1)) },
+          { ...axis, size: 68, splits: (_, __, least, most) => binarySplits(least, most, options.height), values: (_, splits) => splits.map(size) },
+        ],
+        legend: { show: false },
+        cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, bind: {} },
+        padding: [10, 12, 0, 0],
+        hooks: {
+          setSelect: [
+            (u) => {
+              const { left, width } = u.select;
+              if (width < 4) return;
+              this.store.set({ zoom: this.within(u.posToVal(left, "x"), u.posToVal(left + width, "x")) });
+              u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+            },
+          ],
+          draw: [(u) => this.overlay(u, options)],
+        },
+      },
+      options.data(begin, end, width),
+      this.element,
+    );
+    this.listen(this.chart, options);
+  }
+
+  /** Draws the part that is to be seen. */
+  refresh(): void {
+    const chart = this.chart;
+    if (!chart) return this.rebuild();
+    const [begin, end] = this.store.state.zoom;
+    chart.batch(() => {
+      chart.setData(this.options().data(begin, end, chart.width), false);
+      chart.setScale("x", { min: begin, max: end });
+    });
+  }
+
+  /** Draws what lies on top. */
+  redraw(): void {
+    this.chart?.redraw(false);
+  }
+
+  private resize(): void {
+    const width = this.element.clientWidth;
+    if (!width || this.chart?.width === width) return;
+    this.rebuild();
+  }
+
+  private listen(chart: uPlot, options: ChartOptions): void {
+    const over = chart.over;
+    let pressed: number | null = null;
+    over.addEventListener("mousemove", (event) => options.hover(chart.posToVal(event.offsetX, "x"), event));
+    over.addEventListener("mouseleave", hideTooltip);
+    over.addEventListener("mousedown", (event) => (pressed = event.clientX));
+    over.addEventListener("click", (event) => {
+      if (pressed !== null && Math.abs(event.clientX - pressed) > 3) return;
+      const moment = this.model.nearestMoment(chart.posToVal(event.offsetX, "x"));
+      this.store.set(event.shiftKey ? { other: moment } : { cursor: moment });
+    });
+    over.addEventListener("dblclick", () => this.store.set({ zoom: [0, this.model.seconds] }));
+    over.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.shiftKey && !event.metaKey) return; // the page scrolls
+      event.preventDefault();
+      const [begin, end] = this.store.state.zoom;
+      const at = chart.posToVal(event.offsetX, "x");
+      const delta = event.deltaY || event.deltaX;
+      if (event.shiftKey) {
+        const by = (Math.sign(delta) * (end - begin)) / 10;
+        this.store.set({ zoom: this.within(begin + by, end + by) });
+      } else {
+        const factor = delta > 0 ? 1.25 : 0.8;
+        this.store.set({ zoom: this.within(at - (at - begin) * factor, at + (end - at) * factor) });
+      }
+    }, { passive: false });
+  }
+
+  /** A part of the run, at least a thousandth of the smallest interval long. */
+  private within(begin: number, end: number): [number, number] {
+    const whole = this.model.seconds;
+    const span = Math.min(Math.max(end - begin, whole / 1e6), whole);
+    const from = Math.max(0, Math.min(begin, whole - span));
+    return [from, from + span];
+  }
+
+  private overlay(u: uPlot, options: ChartOptions): void {
+    options.overlay?.(u);
+    const { cursor, other } = this.store.state;
+    const at = (moment: number) => this.model.moments[moment]?.time ?? 0;
+    if (other !== null) verticalLine(u, at(other), themed("other"), [5, 3], "B");
+    verticalLine(u, at(cursor), themed("accent"), [], other !== null ? "A" : "");
+  }
+}
+
+export function verticalLine(u: uPlot, seconds: number, color: string, dash: number[], label = ""): void {
+  const ratio = uPlot.pxRatio;
+  const { left, top, width, height } = u.bbox;
+  const x = Math.round(u.valToPos(seconds, "x", true)) + 0.5;
+  if (x < left - 1 || x > left + width + 1) return;
+  const context = u.ctx;
+  context.save();
+  context.strokeStyle = context.fillStyle = color;
+  context.lineWidth = (dash.length ? 1 : 1.5) * ratio;
+  context.setLineDash(dash.map((part) => part * ratio));
+  context.beginPath();
+  context.moveTo(x, top);
+  context.lineTo(x, top + height);
+  context.stroke();
+  if (label) {
+    context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    const room = context.measureText(label).width + 6 * ratio;
+    context.textAlign = x + room > left + width ? "right" : "left";
+    context.fillText(label, x + (context.textAlign === "left" ? 4 : -4) * ratio, top + (label.length > 1 ? 26 : 11) * ratio);
+  }
+  context.restore();
+}
+
+function timeLabel(seconds: number, begin: number, end: number): string {
+  return end - begin >= 120 ? duration(seconds) : instant(seconds, (end - begin) / 30, end < 1).replace(/(\.\d*?)0+ (m?s)$/, "$1 $2").replace(/\. (m?s)$/, " $1");
+}
+
+/** Whole multiples of powers of two: 512 MiB, 1 GiB, not 536.9 MB. */
+function binarySplits(least: number, most: number, height: number): number[] {
+  const wanted = Math.max(2, height / 46);
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((most - least) / wanted)));
+  const made: number[] = [];
+  for (let at = 0; at <= most; at += step) made.push(at);
+  return made;
+}

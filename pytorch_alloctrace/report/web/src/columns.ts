@@ -1,0 +1,44 @@
+// Reads what report/page/columns.py writes: variable-length integers, of values or of differences.
+
+/** What the JSON says about a column: where it begins, how many values it has, whether they are differences. */
+export type ColumnRef = [begin: number, count: number, differences: number];
+
+/** Stands for what is unknown, in columns that have nothing below 0. */
+export const MISSING = -1;
+
+export class Columns {
+  constructor(private readonly bytes: Uint8Array) {}
+
+  read(ref: ColumnRef): Float64Array {
+    const [begin, count, differences] = ref;
+    const values = new Float64Array(count);
+    const bytes = this.bytes;
+    let at = begin;
+    let sum = 0;
+    for (let i = 0; i < count; i++) {
+      let byte = bytes[at++];
+      let value = byte & 0x7f;
+      // Not with shifts: they would cut off what exceeds 32 bits.
+      for (let scale = 128; byte & 0x80; scale *= 128) {
+        byte = bytes[at++];
+        value += (byte & 0x7f) * scale;
+      }
+      const signed = value % 2 ? -(value + 1) / 2 : value / 2;
+      sum = differences ? sum + signed : signed;
+      values[i] = sum;
+    }
+    return values;
+  }
+}
+
+/** The JSON and the columns of the page. */
+export async function unpack(text: string): Promise<{ manifest: unknown; columns: Columns }> {
+  const binary = atob(text.trim());
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const whole = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(whole.buffer).getUint32(0, true);
+  const manifest: unknown = JSON.parse(new TextDecoder().decode(whole.subarray(4, 4 + length)));
+  return { manifest, columns: new Columns(whole.subarray(4 + length)) };
+}

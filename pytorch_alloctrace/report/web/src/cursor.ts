@@ -1,0 +1,72 @@
+// The bar that stays in sight: which device, and the moment that everything below shows.
+
+import { h, replace } from "./dom";
+import type { Model } from "./model";
+import type { Store } from "./store";
+import { exact, instant, number, size } from "./units";
+
+export function cursorBar(model: Model, store: Store): HTMLElement {
+  const { moments } = model;
+  const devices = h("div", { class: "segmented devices", role: "group", "aria-label": "Device" },
+    ...model.devices.map((device) => h("button", { type: "button", "data-device": device.name, title: device.data.name || device.name, onclick: () => store.set({ device: device.index }) }, device.name)));
+  const slider = h("input", { type: "range", id: "moment", min: 0, max: Math.max(moments.length - 1, 0), step: 1, "aria-label": "Moment", oninput: () => store.set({ cursor: Number(slider.value) }) });
+  const said = h("div", { class: "moment", role: "status" });
+  const compare = h("button", { type: "button", id: "compare", onclick: () => store.set({ other: store.state.other === null ? store.state.cursor : null }) });
+  const step = (by: number) => () => move(model, store, by);
+  store.follow(["device"], (state) => {
+    for (const button of devices.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.device === model.devices[state.device].name));
+  });
+  store.follow(["device", "cursor", "other"], (state) => {
+    const moment = moments[state.cursor];
+    const device = model.devices[state.device];
+    slider.value = String(state.cursor);
+    const bytes = device.bytesAt(state.cursor);
+    const step = moment.step === null ? "" : `, step ${moment.step}`;
+    const why = moment.reasons.filter((reason) => !reason.includes(" on ") || reason.endsWith(` on ${device.name}`) || reason.includes(`on ${device.name}:`));
+    replace(said,
+      h("b", { title: exact(bytes) }, size(bytes)), ` at ${instant(moment.time, model.seconds)}${step}, event ${number(moment.seq)}`,
+      why.length ? h("span", { class: "why" }, why.join(", ")) : null);
+    compare.textContent = state.other === null ? "Compare from here" : "Stop comparing";
+    compare.title = state.other === null ? "Keeps this moment as B; move the cursor to see what changed since (key: b)" : "";
+  });
+  return h("div", { class: "cursor-bar" },
+    devices,
+    h("div", { class: "mover" }, h("button", { type: "button", "aria-label": "Previous moment", title: "Previous moment (left arrow)", onclick: step(-1) }, "◀"), slider,
+      h("button", { type: "button", "aria-label": "Next moment", title: "Next moment (right arrow)", onclick: step(1) }, "▶")),
+    said, compare);
+}
+
+export function move(model: Model, store: Store, by: number): void {
+  store.set({ cursor: Math.max(0, Math.min(model.moments.length - 1, store.state.cursor + by)) });
+}
+
+/** Arrows move the cursor, with Shift to the next moment that has a name; Home, End; b compares; / searches. */
+export function keys(model: Model, store: Store): void {
+  document.addEventListener("keydown", (event) => {
+    const target = event.target as HTMLElement;
+    const isField = target instanceof HTMLInputElement && target.type !== "range" && target.type !== "checkbox";
+    if (event.key === "Escape") {
+      if (isField) target.blur();
+      store.set({ site: null });
+      return;
+    }
+    if (isField || event.ctrlKey || event.metaKey || event.altKey || !model.moments.length) return;
+    const named = (by: number) => {
+      let at = store.state.cursor + by;
+      while (model.moments[at] && !model.moments[at].reasons.length) at += by;
+      if (model.moments[at]) store.set({ cursor: at });
+    };
+    const actions: Record<string, () => void> = {
+      ArrowLeft: () => (event.shiftKey ? named(-1) : move(model, store, -1)),
+      ArrowRight: () => (event.shiftKey ? named(1) : move(model, store, 1)),
+      Home: () => store.set({ cursor: 0 }),
+      End: () => store.set({ cursor: model.moments.length - 1 }),
+      b: () => store.set({ other: store.state.other === null ? store.state.cursor : null }),
+      "/": () => document.getElementById("search")?.focus(),
+    };
+    const action = actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+}

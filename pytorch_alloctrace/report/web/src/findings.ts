@@ -1,0 +1,142 @@
+// The diagnosis, the leaks and the refused requests: the sentences of the terminal, each with a way to where it shows.
+
+import { themed, type Colors } from "./colors";
+import { h, svg, swatch, type Child } from "./dom";
+import type { Finding, Leak, Refusal } from "./manifest";
+import type { Model } from "./model";
+import { counted, duration, exact, number, size } from "./units";
+
+const TONES: Record<string, string> = { incomplete: "bad", oom: "bad", leak: "bad", no_leak: "good", minor_leak: "quiet", not_judged: "quiet" };
+const VIEWS: Record<string, [id: string, text: string]> = {
+  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], minor_leak: ["leaks", "the leak"],
+  fragmentation: ["fragmentation", "the fragmentation"], cache: ["fragmentation", "the cache"], rounding: ["segments", "the map"],
+  pending: ["segments", "the map"], churn: ["timeline", "the timeline"], outside: ["timeline", "the timeline"],
+};
+
+const MOST_LINES = 8;
+const MOST_CARDS = 5;
+
+/** Goes to a moment and a view. */
+export type Go = (view: string, change: { seq?: number | null; device?: string; site?: number | null; colorBy?: "state" }) => void;
+
+export function diagnosis(model: Model, go: Go): HTMLElement {
+  const { findings } = model.manifest;
+  if (!findings.length) return h("p", { class: "empty" }, "Nothing was allocated through torch during the recording.");
+  const cards = findings.map((finding) => card(model, finding, go));
+  return h("div", { class: "findings" }, ...folded(cards, "finding"));
+}
+
+/** The first ones; the others can be opened. */
+function folded(cards: HTMLElement[], noun: string): HTMLElement[] {
+  if (cards.length <= MOST_CARDS + 1) return cards;
+  const rest = cards.slice(MOST_CARDS);
+  return [...cards.slice(0, MOST_CARDS), h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), h("div", { class: "findings" }, ...rest))];
+}
+
+function card(model: Model, finding: Finding, go: Go): HTMLElement {
+  const tone = TONES[finding.kind] ?? "warn";
+  const view = VIEWS[finding.kind];
+  const change = { seq: finding.seq, device: finding.device, site: finding.kind.endsWith("leak") ? finding.site : null, colorBy: finding.kind === "pending" ? ("state" as const) : undefined };
+  return h("article", { class: `finding ${tone}` },
+    h("h3", {}, h("span", { class: "badge" }, finding.label), ` ${finding.title}`),
+    finding.source ? h("code", {}, finding.source) : null,
+    ...finding.sentences.map((sentence) => h("p", {}, sentence)),
+    view && model.devices.length ? h("button", { type: "button", class: "go", onclick: () => go(view[0], change) }, `Show ${view[1]}`) : null);
+}
+
+export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
+  const found = model.manifest.findings.filter((finding) => finding.leak);
+  if (!found.length) {
+    const said = model.manifest.findings.find((finding) => finding.kind === "no_leak" || finding.kind === "not_judged");
+    return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
+  }
+  return h("div", {}, ...folded(found.map((finding) => leakCard(model, finding, finding.leak!, colors, go)), "leak"));
+}
+
+function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
+  const facts: [string, string, string][] = [
+    ["grows by", `${size(leak.bytes_per_unit)} per ${leak.unit}`, exact(leak.bytes_per_unit)],
+    [leak.unit === "step" ? "live after the last step" : "live at the end", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
+  ];
+  if (leak.bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.bytes_at_end), exact(leak.bytes_at_end)]);
+  if (finding.confidence !== null) facts.push(["certainty", `${(100 * finding.confidence).toFixed(0)} %`, ""]);
+  if (leak.forecast_seconds !== null) facts.push(["device full in about", duration(leak.forecast_seconds), ""]);
+  return h("article", { class: `leak ${finding.kind === "leak" ? "" : "minor"}` },
+    h("h3", {}, finding.site !== null ? swatch(colors.of(finding.site)) : null, ` ${finding.title}`),
+    finding.source ? h("code", {}, finding.source) : null,
+    h("div", { class: "columns" },
+      h("div", { class: "panel" }, h("dl", { class: "figures" }, ...facts.flatMap(([name, text, title]) => [h("dt", {}, name), h("dd", { title }, text)])),
+        h("p", { class: "hint" }, leak.explanation),
+        h("button", { type: "button", class: "go", onclick: () => go("memory", { seq: finding.seq, device: finding.device, site: finding.site }) }, "Show it in memory")),
+      h("div", { class: "panel" }, h("h4", {}, leak.births.unit === "step" ? "Live after the last step, by the step of their birth" : "Live at the end, by the time of their birth"), births(leak, finding, colors)),
+      leak.path.length ? h("div", { class: "panel" }, h("h4", {}, "Called from"), ...leak.path.slice(0, MOST_LINES).map(([label, source]) => h("div", { class: "call" }, h("div", { class: "label" }, label), source ? h("code", {}, source) : null)), more(leak.path.length, "caller")) : null,
+      leak.sites.length > 1 ? h("div", { class: "panel" }, h("h4", {}, "Allocated at these lines, in the same steps"), ...leak.sites.slice(0, MOST_LINES).map(([id, rate, bytes]) =>
+        h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(rate)} per ${leak.unit}, ${size(bytes)} live`))), more(leak.sites.length, "line")) : null));
+}
+
+function more(count: number, noun: string): HTMLElement | null {
+  return count > MOST_LINES ? h("p", { class: "hint" }, `and ${counted(count - MOST_LINES, `more ${noun}`)}`) : null;
+}
+
+/** A bar for each step, or for a few steps together. */
+function births(leak: Leak, finding: Finding, colors: Colors): Element {
+  const { bytes, first, width, unit } = leak.births;
+  const most = Math.max(1, ...bytes);
+  const [w, height, foot] = [320, 84, 16];
+  const step = w / Math.max(bytes.length, 1);
+  const fill = finding.site !== null ? colors.of(finding.site) : themed("allocated");
+  const name = (from: number) => (unit === "step" ? (width === 1 ? `step ${number(from)}` : `steps ${number(from)} to ${number(from + width - 1)}`) : `${duration(from / 1e9)} to ${duration((from + width) / 1e9)}`);
+  const bars: Child[] = bytes.map((value, i) => {
+    const tall = (value / most) * (height - 12);
+    return svg("rect", { x: i * step, y: height - tall, width: Math.max(step - 1, 0.5), height: tall, fill }, svg("title", {}, document.createTextNode(`${name(first + i * width)}: ${size(value)}`)));
+  });
+  const label = (text: string, x: number, anchor: string, y: number) => svg("text", { x, y, "text-anchor": anchor, class: "axis" }, document.createTextNode(text));
+  const end = (at: number) => (unit === "step" ? `step ${number(at)}` : duration(at / 1e9));
+  return svg("svg", { viewBox: `0 0 ${w} ${height + foot}`, class: "births", role: "img", "aria-label": "Bytes that are still live, by birth" },
+    ...bars, svg("line", { x1: 0, x2: w, y1: height, y2: height, class: "axis-line" }), label(`highest ${size(most)}`, 0, "start", 9),
+    label(end(first), 0, "start", height + 13), label(end(first + width * bytes.length - (unit === "step" ? 1 : 0)), w, "end", height + 13));
+}
+
+export function refusals(model: Model, colors: Colors, go: Go): HTMLElement {
+  const { refusals: found, earlier_refusals: earlier } = model.manifest;
+  return h("div", {},
+    earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the verb oom shows them.`) : null,
+    ...folded(found.map((refusal) => refusalCard(model, refusal, colors, go)).reverse(), "refused request"));
+}
+
+function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HTMLElement {
+  const site = model.site(refusal.site);
+  return h("article", { class: "refusal" },
+    h("h3", {}, h("span", { class: "badge" }, refusal.verdict), ` ${refusal.title}`),
+    h("p", { class: "hint" }, `${site.label}${refusal.step === null ? "" : `, in step ${refusal.step}`}, at ${duration(refusal.time / 1e9)}`),
+    refusal.source ? h("code", {}, refusal.source) : null,
+    ...refusal.sentences.map((sentence) => h("p", {}, sentence)),
+    deviceBar(refusal),
+    h("div", { class: "columns" },
+      h("div", { class: "panel" }, h("dl", { class: "figures" }, ...([
+        ["requested", refusal.requested], ["needed from the driver", refusal.segment_size], ["largest free block for it", refusal.largest_free], ["free on the device", refusal.device_free],
+      ] as [string, number][]).flatMap(([name, bytes]) => [h("dt", {}, name), h("dd", { title: exact(bytes), "data-bytes": bytes }, size(bytes))]))),
+      h("div", { class: "panel" }, h("h4", {}, "Lines that held the most"), ...refusal.top.slice(0, 6).map(([id, bytes, blocks]) =>
+        h("div", { class: "call" }, h("div", { class: "label" }, swatch(colors.of(id)), ` ${model.site(id).label}`), h("div", { class: "hint", title: exact(bytes) }, `${size(bytes)} in ${counted(blocks, "block")}`))))),
+    h("button", { type: "button", class: "go", onclick: () => go("segments", { seq: refusal.seq - 1, device: refusal.device }) }, "Show the map at that moment"));
+}
+
+/** The whole device as one bar. */
+function deviceBar(refusal: Refusal): HTMLElement | null {
+  if (refusal.device_total === null || refusal.outside === null) return null;
+  const used = Math.max(refusal.reserved - refusal.free_here - refusal.free_elsewhere, 0);
+  const parts: [string, number, string][] = [
+    ["in use", used, "allocated"], ["free in its own pool", refusal.free_here, "stranded"], ["free in other pools and streams", refusal.free_elsewhere, "elsewhere"],
+    ["outside PyTorch", refusal.outside, "outside"], ["free on the device", refusal.device_free, "free"],
+  ];
+  const bar = h("div", { class: "device-bar" });
+  for (const [name, bytes, color] of parts) {
+    if (bytes <= 0) continue;
+    const part = h("span", { title: `${name}: ${exact(bytes)}` });
+    part.style.flexGrow = String(bytes);
+    part.style.background = themed(color);
+    bar.append(part);
+  }
+  const legend = h("div", { class: "legend" }, ...parts.filter(([, bytes]) => bytes > 0).map(([name, bytes, color]) => h("span", { title: exact(bytes) }, swatch(themed(color)), `${name} ${size(bytes)}`)));
+  return h("div", {}, bar, legend);
+}

@@ -1,0 +1,91 @@
+// The page: reads the data, makes the views, and lets them follow one cursor.
+
+import "./style.css";
+
+import { unpack } from "./columns";
+import { Colors } from "./colors";
+import { cursorBar, keys } from "./cursor";
+import { append, h, replace, type Child } from "./dom";
+import { diagnosis, leaks, refusals, type Go } from "./findings";
+import { fragmentation } from "./fragmentation";
+import { header, overview } from "./header";
+import { VERSION, type Manifest } from "./manifest";
+import { memory } from "./memory";
+import { Model } from "./model";
+import { segments } from "./segments";
+import { sites } from "./sites";
+import { Store } from "./store";
+import { timeline } from "./timeline";
+
+async function main(): Promise<void> {
+  const root = document.getElementById("report")!;
+  try {
+    const { manifest, columns } = await unpack(document.getElementById("data")!.textContent ?? "");
+    const known = manifest as Manifest;
+    if (known.version !== VERSION) throw new Error(`its data are of version ${known.version}, and this script reads version ${VERSION}`);
+    show(root, new Model(known, columns));
+    document.documentElement.dataset.ready = "true";
+  } catch (error) {
+    replace(root, h("p", { class: "loading bad" }, `This report cannot be shown: ${error instanceof Error ? error.message : String(error)}`));
+    throw error;
+  }
+}
+
+function show(root: HTMLElement, model: Model): void {
+  const { manifest } = model;
+  replace(root, header(model));
+  if (!model.devices.length || !model.moments.length) {
+    append(root, section("diagnosis", "Diagnosis", "", diagnosis(model, () => {})));
+    return;
+  }
+  const peak = model.moments.find((moment) => moment.reasons.some((reason) => reason === `peak of allocated memory on ${model.devices[0].name}`));
+  const store = new Store({
+    device: 0, cursor: peak?.index ?? model.moments.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
+    groupBy: "line", allFrames: false, colorBy: "site", stacked: false, outside: false,
+  });
+  const colors = new Colors(model);
+  const go: Go = (view, { seq, device, site, colorBy }) => {
+    const index = model.devices.findIndex((one) => one.name === device);
+    store.set({
+      ...(index >= 0 ? { device: index } : {}), ...(seq !== null && seq !== undefined ? { cursor: model.momentOfEvent(seq) } : {}),
+      ...(site !== undefined ? { site } : {}), ...(colorBy ? { colorBy } : {}),
+    });
+    scrollTo(view);
+  };
+  const parts: [id: string, title: string, about: string, body: HTMLElement][] = [
+    ["diagnosis", "Diagnosis", "", diagnosis(model, go)],
+    ["timeline", "Timeline", "", timeline(model, store, colors)],
+    ["memory", "What was in memory", "At the cursor: each call as wide as what it and everything that it called allocated.", memory(model, store, colors)],
+    ["segments", "Segments", "At the cursor: what torch holds from the driver, and the blocks in it.", segments(model, store, colors)],
+    ["fragmentation", "Fragmentation", "", fragmentation(model, store, colors)],
+    ["leaks", "Leaks", "", leaks(model, colors, go)],
+  ];
+  if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", refusals(model, colors, go)]);
+  parts.push(["sites", "Sites", "Every line that allocated, over the whole run.", sites(model, store, colors)]);
+  const contents = h("nav", { "aria-label": "Contents" }, ...parts.map(([id, title]) => h("a", { href: `#${id}`, onclick: (event: MouseEvent) => { event.preventDefault(); scrollTo(id); } }, title)));
+  const [first, ...others] = parts.map((part) => section(...part));
+  append(root, contents, overview(model, store), first, cursorBar(model, store), ...others, foot(model));
+  keys(model, store);
+}
+
+/** Not by an address: in the frame of a notebook that would be one of the notebook's. */
+function scrollTo(id: string): void {
+  const behavior = matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
+  document.getElementById(id)?.scrollIntoView({ behavior, block: "start" });
+}
+
+function section(id: string, title: string, about: string, ...body: Child[]): HTMLElement {
+  return h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), about ? h("p", { class: "about" }, about) : null, ...body);
+}
+
+function foot(model: Model): HTMLElement {
+  const { positions } = model.manifest;
+  const maps = model.devices.map((device) => `${device.maps.moments.length} of them with a map of ${device.name}`).join(", ");
+  const left = positions.marks_left_out ? ` ${positions.marks_left_out.toLocaleString("en-US")} marks and regions are not drawn.` : "";
+  return h("footer", {},
+    h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
+    h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next moment with a name, Home, End, b compares, / searches, Esc lets go of a highlighted line."),
+    h("p", {}, "Made by pytorch_alloctrace. This page loads nothing and sends nothing. Charts: uPlot 1.6.32 (MIT)."));
+}
+
+void main();

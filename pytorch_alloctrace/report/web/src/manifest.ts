@@ -1,0 +1,146 @@
+// The JSON of the page, as report/page/data.py writes it.
+
+import type { ColumnRef } from "./columns";
+
+export const VERSION = 1;
+
+export interface Manifest {
+  version: number;
+  redacted: boolean;
+  header: Header;
+  findings: Finding[];
+  seconds: number;
+  /** Of the recording, in nanoseconds; all times count from its beginning. */
+  duration: number;
+  moments: { seq: ColumnRef; time: ColumnRef; step: ColumnRef; reasons: string[][] };
+  positions: Positions;
+  curves: { points: number; devices: Record<string, DeviceCurves> };
+  devices: DeviceData[];
+  refusals: Refusal[];
+  earlier_refusals: number;
+  stacks: { frames: Record<FrameColumn, ColumnRef>; sites: SiteRow[] };
+  texts: string[];
+}
+
+export type FrameColumn = "parent" | "function" | "file" | "line" | "source" | "user" | "site";
+/** Label, file, line, function, source (numbers of texts), whether it is the user's code. */
+export type SiteRow = [label: number, file: number, line: number, func: number, source: number, user: number];
+
+export interface Header {
+  title: string;
+  command: string;
+  facts: [string, string][];
+  begin: number;
+  events: number;
+  file_bytes: number;
+  steps: number;
+  whole: boolean;
+  integrity: string;
+  recorded_devices: string[];
+}
+
+export interface Finding {
+  kind: string;
+  label: string;
+  title: string;
+  sentences: string[];
+  device: string;
+  bytes: number;
+  confidence: number | null;
+  site: number | null;
+  source: string | null;
+  seq: number | null;
+  leak?: Leak;
+}
+
+export interface Leak {
+  leak_kind: string;
+  unit: string;
+  bytes_per_unit: number;
+  blocks: number;
+  bytes_at_end: number;
+  forecast_seconds: number | null;
+  explanation: string;
+  live_over_run: number[];
+  path: [string, string][];
+  sites: [site: number, rate: number, bytes: number, blocks: number][];
+  births: { unit: "step" | "ns"; first: number; width: number; bytes: number[] };
+}
+
+export interface Positions {
+  steps: { number: ColumnRef; seq: ColumnRef; time: ColumnRef };
+  marks: [name: string, seq: number, time: number][];
+  regions: [name: string, begin: number, end: number][];
+  marks_left_out: number;
+}
+
+export const MEASURES = ["requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free"] as const;
+export type Measure = (typeof MEASURES)[number];
+
+export interface DeviceCurves {
+  measures: Partial<Record<Measure, { last: ColumnRef; above: ColumnRef; below: ColumnRef }>>;
+  outside: ColumnRef | null;
+  blocks: ColumnRef;
+  segment_events: { time: ColumnRef; bytes: ColumnRef; left_out: number };
+  capacity: number | null;
+}
+
+export interface DeviceData {
+  device: string;
+  capacity: number | null;
+  name: string;
+  holdings: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", ColumnRef>;
+  maps: MapData;
+  sites: { columns: string[]; rows: (number | null)[][]; left_out: number };
+  stacks_put_together: number;
+}
+
+export interface MapData {
+  moments: number[];
+  left_out: Record<string, number>;
+  fragmentation: Record<string, FragmentationData>;
+  phases: Record<string, [phase: string, bytes: number, blocks: number][]>;
+  pools: string[];
+  segments: Record<"address" | "size" | "stream" | "pool" | "large" | "expandable" | "first" | "length", ColumnRef>;
+  blocks: Record<BlockColumn, ColumnRef>;
+}
+export type BlockColumn =
+  | "segment" | "address" | "size" | "requested" | "state" | "frame" | "birth" | "birth_time" | "first" | "length";
+
+export interface FragmentationData {
+  reserved: number;
+  active: number;
+  free: number;
+  releasable: number;
+  stranded: number;
+  largest_free: number;
+  external: number;
+  pinners: [site: number, stranded: number, blocks: number, bytes: number][];
+  pieces: [from: number, pieces: number, bytes: number][];
+  pools: [pool: [number, number], stream: number, type: string, segments: number, total: number, active: number,
+    free: number, largest: number][];
+}
+
+export interface Refusal {
+  seq: number;
+  device: string;
+  step: number | null;
+  verdict: string;
+  requested: number;
+  segment_size: number;
+  largest_free: number;
+  device_free: number;
+  device_total: number | null;
+  reserved: number;
+  allocated: number;
+  free_here: number;
+  free_elsewhere: number;
+  outside: number | null;
+  outcome: string;
+  title: string;
+  time: number;
+  site: number;
+  source: string | null;
+  sentences: string[];
+  top: [site: number, bytes: number, blocks: number][];
+}

@@ -1,0 +1,153 @@
+// What was in memory at the cursor: by call, and as a table; and what has changed since another moment.
+
+import { themed, type Colors } from "./colors";
+import { h, replace, swatch } from "./dom";
+import { Flame } from "./flame";
+import type { Device, Holding, Model } from "./model";
+import type { GroupBy, State, Store } from "./store";
+import { Table, type Column } from "./table";
+import { callTree } from "./tree";
+import { change, counted, exact, number, share, size } from "./units";
+
+interface Row {
+  label: string;
+  source: string;
+  site: number | null;
+  bytes: number;
+  blocks: number;
+  backward: number;
+  before: number;
+}
+
+const GROUPS: [GroupBy, string][] = [["line", "Line"], ["function", "Function"], ["file", "File"], ["phase", "Phase"]];
+
+export function memory(model: Model, store: Store, colors: Colors): HTMLElement {
+  const flame = new Flame(model, colors, (site) => store.set({ site: store.state.site === site ? null : site }));
+  const table = new Table<Row>();
+  const title = h("p", { class: "lead" });
+  const found = h("span", { class: "hint", role: "status" });
+  const groups = h("div", { class: "segmented", role: "group", "aria-label": "What the rows of the table are" },
+    ...GROUPS.map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
+  const search = h("input", { type: "search", id: "search", placeholder: "Search lines, functions, files  ( / )", "aria-label": "Search", oninput: () => store.set({ query: search.value }) });
+  const all = h("input", { type: "checkbox", id: "all-frames", onchange: () => store.set({ allFrames: all.checked }) });
+  const note = h("p", { class: "hint" });
+  const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => store.set({ site: null }) }, "Highlight nothing");
+
+  store.follow(["device", "cursor", "other", "query", "groupBy", "allFrames", "site"], (state) => {
+    const device = model.devices[state.device];
+    const now = device.holdings(state.cursor);
+    const before = state.other === null ? [] : device.holdings(state.other);
+    const compared = state.other !== null;
+    for (const button of groups.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.by === state.groupBy));
+    clear.hidden = state.site === null;
+    replace(title, ...lead(model, device, state));
+    flame.show({ root: callTree(model, now, before, state.allFrames), compared, query: state.query, site: state.site });
+    const rows = rowsBy(model, device, state, now, before).filter((row) => isFound(row, state.query));
+    const total = device.bytesAt(state.cursor);
+    const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
+    found.textContent = state.query ? `${counted(rows.length, "match").replace(/matchs$/, "matches")}: ${size(bytes)}, ${share(bytes, total)}` : "";
+    table.show({
+      columns: columns(state, total, colors),
+      rows,
+      sort: compared ? [1, true] : [1, true],
+      highlighted: (row) => row.site !== null && row.site === state.site,
+      choose: (row) => row.site !== null && store.set({ site: state.site === row.site ? null : row.site }),
+      empty: state.query ? `Nothing that is live here matches “${state.query}”.` : "Nothing is live at this moment.",
+    });
+    const together = device.data.stacks_put_together;
+    replace(note, together ? `To keep the page small, ${number(together)} stacks that hold less are drawn under the one of the same line that holds most: lines are exact, callers of these are not.` : "");
+    note.hidden = !together;
+  });
+  return h("div", {},
+    title,
+    h("div", { class: "toolbar" }, search, found, h("span", { class: "spring" }), flame.back, clear, h("label", { class: "check" }, all, "Library frames, too")),
+    h("div", { class: "flame-box" }, flame.canvas),
+    note,
+    h("div", { class: "toolbar below" }, h("span", { class: "hint" }, "Rows are"), groups),
+    table.element);
+}
+
+function lead(model: Model, device: Device, state: State): (Node | string)[] {
+  const bytes = device.bytesAt(state.cursor);
+  const amount = h("b", { title: exact(bytes), "data-bytes": bytes, id: "live-bytes" }, size(bytes));
+  const made: (Node | string)[] = [amount, ` live in ${counted(device.blocksAt(state.cursor), "block")} on ${device.name}`];
+  if (state.other !== null) {
+    const before = device.bytesAt(state.other);
+    const grown = h("b", { title: exact(bytes - before), "data-bytes": bytes - before, id: "changed-bytes", class: bytes > before ? "grew" : bytes < before ? "shrank" : "" }, change(bytes - before));
+    made.push(" at A, ", grown, ` since B (event ${number(model.moments[state.other].seq)}, ${size(before)})`);
+  }
+  return [...made, "."];
+}
+
+function isFound(row: Row, query: string): boolean {
+  const wanted = query.toLowerCase();
+  return !wanted || row.label.toLowerCase().includes(wanted) || row.source.toLowerCase().includes(wanted);
+}
+
+function rowsBy(model: Model, device: Device, state: State, now: Holding[], before: Holding[]): Row[] {
+  if (state.groupBy === "phase") return phaseRows(device, state);
+  const rows = new Map<string, Row>();
+  const rowOf = (holding: Holding): Row => {
+    const site = model.site(model.siteOfFrame(holding.frame));
+    const by = state.groupBy;
+    const label = by === "line" || !site.file ? site.label : by === "file" ? site.file : `${site.func} (${site.file})`;
+    const key = by === "line" ? String(site.id) : label;
+    let row = rows.get(key);
+    if (!row) rows.set(key, (row = { label, source: by === "line" ? site.source : "", site: by === "line" ? site.id : null, bytes: 0, blocks: 0, backward: 0, before: 0 }));
+    return row;
+  };
+  for (const holding of now) {
+    const row = rowOf(holding);
+    row.bytes += holding.bytes;
+    row.blocks += holding.blocks;
+    row.backward += holding.backward;
+  }
+  for (const holding of before) rowOf(holding).before += holding.bytes;
+  return [...rows.values()];
+}
+
+function phaseRows(device: Device, state: State): Row[] {
+  const rows = new Map<string, Row>();
+  const fill = (moment: number | null, isBefore: boolean) => {
+    const near = moment === null ? null : device.maps.nearest(moment);
+    for (const [phase, bytes, blocks] of (near === null ? null : device.maps.phases(near)) ?? []) {
+      let row = rows.get(phase);
+      if (!row) rows.set(phase, (row = { label: phase, source: "", site: null, bytes: 0, blocks: 0, backward: 0, before: 0 }));
+      if (isBefore) row.before = bytes;
+      else [row.bytes, row.blocks] = [bytes, blocks];
+    }
+  };
+  fill(state.cursor, false);
+  fill(state.other, true);
+  return [...rows.values()];
+}
+
+function columns(state: State, total: number, colors: Colors): Column<Row>[] {
+  const name: Column<Row> = {
+    title: GROUPS.find(([by]) => by === state.groupBy)![1], wide: true,
+    value: (row) => row.label,
+    show: (row) => h("div", { class: "site" }, row.site !== null ? swatch(colors.of(row.site)) : null,
+      h("div", {}, h("div", { class: "label" }, row.label), row.source ? h("code", {}, row.source) : null)),
+  };
+  const bytes: Column<Row> = { title: "Bytes", about: "Requested bytes that are live", value: (row) => row.bytes, show: (row) => size(row.bytes), exact: (row) => exact(row.bytes) };
+  const blocks: Column<Row> = { title: "Blocks", value: (row) => row.blocks, show: (row) => number(row.blocks) };
+  if (state.other !== null) {
+    return [name,
+      { title: "Change", about: "From B to A", value: (row) => row.bytes - row.before, exact: (row) => exact(row.bytes - row.before),
+        show: (row) => h("span", { class: row.bytes > row.before ? "grew" : row.bytes < row.before ? "shrank" : "" }, change(row.bytes - row.before)) },
+      { ...bytes, title: "At A" },
+      { title: "At B", value: (row) => row.before, show: (row) => size(row.before), exact: (row) => exact(row.before) },
+      blocks];
+  }
+  return [name, bytes,
+    { title: "Share", value: (row) => row.bytes / Math.max(total, 1), show: (row) => bar(row, total, colors) },
+    blocks,
+    { title: "In backward", about: "The part that backward allocated for lines of forward", value: (row) => row.backward, show: (row) => (row.backward ? size(row.backward) : ""), exact: (row) => exact(row.backward) }];
+}
+
+function bar(row: Row, total: number, colors: Colors): HTMLElement {
+  const inner = h("span", { class: "bar-fill" });
+  inner.style.width = `${Math.max(1, (100 * row.bytes) / Math.max(total, 1))}%`;
+  inner.style.background = row.site === null ? themed("caller") : colors.of(row.site);
+  return h("span", { class: "bar-cell" }, h("span", { class: "bar" }, inner), share(row.bytes, total));
+}

@@ -1,0 +1,81 @@
+// A table that can be sorted by any column.
+
+import { h, replace, type Child } from "./dom";
+
+export interface Column<Row> {
+  title: string;
+  /** What the column says, in a sentence. */
+  about?: string;
+  value: (row: Row) => number | string | null;
+  show: (row: Row) => Child;
+  /** The exact value, shown on hover. */
+  exact?: (row: Row) => string;
+  wide?: boolean;
+}
+
+export interface TableOptions<Row> {
+  columns: Column<Row>[];
+  rows: Row[];
+  sort: [column: number, descending: boolean];
+  highlighted?: (row: Row) => boolean;
+  choose?: (row: Row) => void;
+  empty: string;
+  most?: number;
+}
+
+export class Table<Row> {
+  readonly element = h("div", { class: "table-box" });
+  private options: TableOptions<Row> | null = null;
+  private sort: [number, boolean] | null = null;
+  private all = false;
+
+  show(options: TableOptions<Row>): void {
+    if (this.options && this.options.columns.length !== options.columns.length) this.sort = null;
+    this.options = options;
+    this.draw();
+  }
+
+  private draw(): void {
+    const { options } = this;
+    if (!options) return;
+    if (!options.rows.length) return replace(this.element, h("p", { class: "empty" }, options.empty));
+    const [by, descending] = this.sort ?? options.sort;
+    const { value } = options.columns[by];
+    const rows = [...options.rows].sort((a, b) => compare(value(a), value(b)) * (descending ? -1 : 1));
+    const most = options.most ?? 25;
+    const shown = this.all ? rows : rows.slice(0, most);
+    const head = options.columns.map((column, i) =>
+      h("th", { class: column.wide ? "wide" : "", "aria-sort": i === by ? (descending ? "descending" : "ascending") : "none", title: column.about },
+        h("button", { type: "button", onclick: () => this.sortBy(i) }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }, i === by ? (descending ? " ↓" : " ↑") : ""))));
+    const body = shown.map((row) => {
+      const cells = options.columns.map((column) => {
+        const plain = column.value(row);
+        return h("td", { class: column.wide ? "wide" : "", title: column.exact?.(row), "data-value": plain ?? undefined }, column.show(row));
+      });
+      const made = h("tr", { class: options.highlighted?.(row) ? "highlighted" : "" }, ...cells);
+      if (options.choose) {
+        made.classList.add("choosable");
+        made.tabIndex = 0;
+        made.addEventListener("click", () => options.choose!(row));
+        made.addEventListener("keydown", (event) => event.key === "Enter" && options.choose!(row));
+      }
+      return made;
+    });
+    const more = rows.length > most
+      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${most}` : `Show all ${rows.length.toLocaleString("en-US")}`)
+      : null;
+    replace(this.element, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)), more);
+  }
+
+  private sortBy(column: number): void {
+    const [by, descending] = this.sort ?? this.options!.sort;
+    const isText = typeof this.options!.columns[column].value(this.options!.rows[0]) === "string";
+    this.sort = [column, by === column ? !descending : !isText];
+    this.draw();
+  }
+}
+
+function compare(a: number | string | null, b: number | string | null): number {
+  if (a === null || b === null) return a === b ? 0 : a === null ? -1 : 1;
+  return typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : a - b;
+}

@@ -1,0 +1,69 @@
+// How numbers are shown: the same words as report/units.py.
+
+const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/** Bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB". */
+export function size(count: number): string {
+  const sign = count < 0 ? "-" : "";
+  let value = Math.abs(count);
+  let unit = 0;
+  // 1023.7 would be shown as 1024: already the next unit.
+  while (unit < BINARY.length - 1 && value >= (unit ? 1023.5 : 1024)) {
+    value /= 1024;
+    unit++;
+  }
+  const shown = unit === 0 ? String(Math.round(value)) : value >= 99.95 ? number(Math.round(value)) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+  return `${sign}${shown} ${BINARY[unit]}`;
+}
+
+export function change(count: number): string {
+  return count > 0 ? `+${size(count)}` : size(count);
+}
+
+/** A count with separators. */
+export function number(count: number): string {
+  return Math.round(count).toLocaleString("en-US");
+}
+
+export function exact(count: number): string {
+  return `${number(count)} ${Math.abs(count) === 1 ? "byte" : "bytes"}`;
+}
+
+export function counted(count: number, noun: string): string {
+  return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+export function share(part: number, whole: number): string {
+  if (whole <= 0) return "-";
+  const percent = (100 * part) / whole;
+  return percent > 0 && percent < 0.5 ? "<1 %" : `${percent.toFixed(0)} %`;
+}
+
+/** Three digits, without an exponent. */
+function digits(value: number): string {
+  return String(Number(value.toPrecision(3)));
+}
+
+/** Short: "0.42 ms", "12.3 s", "4 min 5 s", "2 h 3 min". */
+export function duration(seconds: number): string {
+  if (seconds <= 0) return "0 s";
+  if (seconds < 0.9995) return seconds >= 1e-3 ? `${digits(seconds * 1e3)} ms` : `${digits(seconds * 1e6)} us`;
+  if (seconds < 59.95) return `${digits(seconds)} s`;
+  const whole = Math.round(seconds);
+  const parts: [number, string][] =
+    whole < 3600 ? [[Math.floor(whole / 60), "min"], [whole % 60, "s"]]
+    : whole < 86400 ? [[Math.floor(whole / 3600), "h"], [Math.floor((whole % 3600) / 60), "min"]]
+    : [[Math.floor(whole / 86400), "d"], [Math.floor((whole % 86400) / 3600), "h"]];
+  return parts.filter(([value], index) => index === 0 || value > 0).map(([value, unit]) => `${number(value)} ${unit}`).join(" ");
+}
+
+/** A time since the recording began, with as many digits as tell apart what is `span` seconds wide. */
+export function instant(seconds: number, span: number, isShort = seconds < 1 && span < 1): string {
+  const [value, unit, wide] = isShort ? [seconds * 1e3, "ms", span * 1e3] : [seconds, "s", span];
+  const decimals = Math.max(0, Math.min(6, Math.ceil(-Math.log10(Math.max(wide, 1e-9))) + 3));
+  return `${value.toFixed(decimals)} ${unit}`;
+}
+
+export function hexadecimal(address: number): string {
+  return `0x${address.toString(16)}`;
+}

@@ -1,0 +1,174 @@
+"""A trace in the formats of other tools: bytes are those of the Python API, and torch's own tool reads its pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from command_line import run_command
+from running import ROOT, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("export")
+    program = ROOT / "tests/support/report_program.py"
+    run_python(folder, with_cuda([sys.executable, str(program), "run.alloctrace"], "4GiB", 2), True, 300, {})
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def exported(trace: alloctrace.Trace, to: str, tmp_path: Path, **settings: Any) -> Any:
+    written = trace.export(tmp_path / "exported", to, **settings)
+    if to == "memory-viz":
+        return pickle.loads(written.read_bytes())
+    return json.loads(written.read_bytes()) if to != "collapsed" else written.read_text()
+
+
+def test_speedscope_has_what_is_live(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    data = exported(trace, "speedscope", tmp_path, at="peak")
+    frames = data["shared"]["frames"]
+    assert [profile["name"] for profile in data["profiles"]] == [f"{one}: live at peak" for one in trace.devices]
+    for profile in data["profiles"]:
+        device = profile["name"].split(": ")[0]
+        # The peak is that of one device.
+        live = trace.live("peak", device=device)
+        assert profile["type"] == "sampled" and profile["unit"] == "bytes" and profile["startValue"] == 0
+        assert sum(profile["weights"]) == profile["endValue"] == live["nbytes"].sum()
+        assert len(profile["samples"]) == len(profile["weights"])
+        for sample in profile["samples"]:
+            stack = [frames[index] for index in sample]
+            assert stack[0]["name"] == "<module>" and all(frame["line"] > 0 for frame in stack)
+
+
+def test_of_a_range_stacks_have_what_they_allocated(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    text = exported(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
+    events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
+    allocated = events.loc[events["device"] == "cuda:0", "nbytes"].sum()
+    assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
+
+
+def test_collapsed_has_a_stack_a_line(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    text = exported(trace, "collapsed", tmp_path, at="step:10")
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        parsed = re.fullmatch(r"(cuda:\d);(.*) (\d+)", line)
+        assert parsed is not None
+        found[parsed[1]] = found.get(parsed[1], 0) + int(parsed[3])
+    # The end of a step frees what the frame of its function held.
+    assert found == {"cuda:0": trace.live("step:10", device="cuda:0")["nbytes"].sum()}
+    assert any("train (" in line and "main (" in line.split("train (")[0] for line in text.splitlines())
+
+
+def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    from torch.cuda import _memory_viz
+
+    refused = next(iter(trace.refused_requests)) - 1
+    data = exported(trace, "memory-viz", tmp_path, at=refused)
+    segments = trace.segments(refused)
+    assert len(data["segments"]) == len(segments) > 10
+    for made, row in zip(data["segments"], segments.to_dict("records"), strict=True):
+        assert f"cuda:{made['device']}" == row["device"]
+        for name in segments.columns.drop("device"):
+            assert made[name] == row[name]
+    blocks = trace.blocks(refused)
+    made_blocks = [(one["address"], one["size"], one["requested_size"], one["state"]) for one in _blocks(data)]
+    columns = ["address", "nbytes", "requested_size", "state"]
+    assert sorted(made_blocks) == sorted(blocks[columns].itertuples(index=False, name=None))
+    assert all(
+        sum(block["size"] for block in segment["blocks"]) == segment["total_size"] for segment in data["segments"]
+    )
+    assert "total_reserved" in _memory_viz.segsum(data)
+    for draw in (_memory_viz.segment_plot, _memory_viz.trace_plot):
+        assert "<script" in draw(data)
+    assert "cudaMalloc" in _memory_viz.trace(data)
+
+
+def _blocks(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return [block for segment in data["segments"] for block in segment["blocks"]]
+
+
+def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    data = exported(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
+    events = trace.events(since="step:4", until="step:14", kinds=["alloc", "free_requested", "free_completed"])
+    for index, made in enumerate(data["device_traces"]):
+        rows = events[events["device"] == f"cuda:{index}"]
+        own = [one for one in made if one["action"] in ("alloc", "free_requested", "free_completed")]
+        assert [one["action"] for one in own] == [*rows["kind"]] and [one["size"] for one in own] == [*rows["nbytes"]]
+        assert all(one["frames"] for one in own if one["action"] == "alloc")
+    whole = exported(trace, "memory-viz", tmp_path)
+    (refused,) = [one for one in whole["device_traces"][0] if one["action"] == "oom"]
+    assert refused["device_free"] == trace.ooms()[0].device_free and refused["size"] == trace.ooms()[0].requested
+
+
+def test_perfetto_has_the_peaks_the_steps_and_the_marks(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    events = exported(trace, "perfetto", tmp_path)["traceEvents"]
+    for device in trace.devices:
+        for measure in ("allocated", "reserved"):
+            counter = [one for one in events if one["name"] == f"{device} {measure}" and one["ph"] == "C"]
+            values = [one["args"]["bytes"] for one in counter]
+            assert max(values) == trace.peak(measure, device=device).bytes
+            assert values[-1] == trace.timeline(6000, device=device)[measure].iloc[-1]
+    assert sum(one["ph"] == "X" and one["name"].startswith("step ") for one in events) == len(trace.steps())
+    assert {"validation", "out of memory on cuda:0"} <= {one["name"] for one in events}
+    times = [one["ts"] for one in events if one["name"] == "cuda:0 allocated" and one["ph"] == "C"]
+    assert times == sorted(times) and times[-1] <= (trace.end_ns - trace.begin_ns) / 1000
+
+
+def test_a_stretch_for_perfetto(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
+    begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
+    assert {one["name"] for one in events if one["ph"] == "X"} >= {"step 5", "step 14"}
+    assert all(one["ts"] + one.get("dur", 0) >= begin and one["ts"] <= end for one in events if one["ph"] != "M")
+
+
+def test_pandas_reads_the_events(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    path = trace.export(tmp_path / "events.parquet", "parquet", since="step:4", until="step:14", device="cuda:0")
+    found = pd.read_parquet(path)
+    events = trace.events(since="step:4", until="step:14")
+    events = events[events["device"] == "cuda:0"]
+    assert len(found) == len(events) > 50
+    for name in ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "thread", "stack_id", "step"):
+        assert [*found[name]] == [*events[name]], name
+    assert set(found["pool"]) == {"0,0"}
+    kept = found[(found["kind"] == "alloc") & (found["nbytes"] == 1 << 20)]
+    assert set(kept["function"]) == {"train"} and kept["filename"].str.endswith("report_program.py").all()
+
+
+def test_without_pyarrow_it_says_what_to_install(
+    trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(alloctrace.MissingPackageError, match="pip install pyarrow"):
+        trace.export(tmp_path / "events.parquet", "parquet")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to", "perfetto", "--at", "peak"], "takes --since and --until"),
+        (["--to", "speedscope", "--at", "peak", "--since", "step:1"], "--at is one moment"),
+        (["--to", "parchment"], "invalid choice"),
+        (["--to", "collapsed", "--at", "mark:none"], "no mark named 'none'"),
+        (["--to", "collapsed", "-o", "no/such/file"], "cannot be written"),
+    ],
+)
+def test_bad_input(trace: alloctrace.Trace, arguments: list[str], said: str) -> None:
+    done = run_command(Path(trace.path).parent, ["export", "run.alloctrace", *arguments], {})
+    assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_the_verb_names_the_file(trace: alloctrace.Trace) -> None:
+    folder = Path(trace.path).parent
+    done = run_command(folder, ["export", "run.alloctrace", "--to", "speedscope", "--in", "validation"], {})
+    assert done.stdout.startswith("run.speedscope.json: ") and (folder / "run.speedscope.json").exists()
+    with pytest.raises(ValueError, match="use one of speedscope, collapsed"):
+        trace.export(folder / "x", "svg")

@@ -1,0 +1,359 @@
+"""The report in a real browser: it opens from a file, asks for nothing, runs nothing of a trace, and shows at every
+moment what the Python API says."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import ROOT, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.page import document
+from pytorch_alloctrace.report.site_names import SiteNames
+
+pytestmark = pytest.mark.slow("browser")
+
+PROGRAM = ROOT / "tests/support/report_program.py"
+STOPS = 20
+CPU_PROGRAM = """
+import torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("cpu.alloctrace", devices=["cpu"])
+kept = [torch.empty(1 << 20) for _ in range(3)]
+alloctrace.disable()
+alloctrace.enable("empty.alloctrace", devices=["cpu"])
+alloctrace.disable()
+"""
+
+
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.fail("these tests need Chromium: install it (Debian, Ubuntu: apt-get install chromium)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Without its sandbox, which root may not use: it opens nothing but what is made here.
+        opened = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("browser")
+    command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
+    run_python(folder, command, True, 300, {})
+    trace = alloctrace.load(folder / "run.alloctrace")
+    trace.report().write(folder / "run.html")
+    return trace
+
+
+class Opened:
+    """A report in the browser, and what it did there."""
+
+    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page = browser.new_context(viewport={"width": 1400, "height": 900}, **settings).new_page()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]", timeout=60_000)
+
+    def bytes(self, selector: str) -> int:
+        return int(self.page.get_attribute(selector, "data-bytes"))
+
+    def event(self) -> int:
+        found = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .moment"))
+        assert found is not None
+        return int(found[1].replace(",", ""))
+
+    def go(self, moment: int) -> int:
+        """Moves the cursor; returns the event that it stops at."""
+        self.page.evaluate(
+            "moment => { const slider = document.getElementById('moment'); slider.value = moment;"
+            " slider.dispatchEvent(new Event('input', {bubbles: true})); }",
+            moment,
+        )
+        return self.event()
+
+    def moments(self) -> int:
+        return int(self.page.get_attribute("#moment", "max")) + 1
+
+    def rows(self, section: str, column: int) -> dict[str, int]:
+        """A column of the table of a section, by its first."""
+        more = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
+        if more is not None:
+            more.click()
+        found = self.page.eval_on_selector_all(
+            f"#{section} tbody tr",
+            "(rows, column) => rows.map(row => [row.cells[0].dataset.value, row.cells[column].dataset.value])",
+            column,
+        )
+        return {name: int(float(value)) for name, value in found}
+
+    def picture(self, selector: str) -> str:
+        return str(self.page.eval_on_selector(selector, "canvas => canvas.toDataURL()"))
+
+
+@pytest.fixture
+def opened(browser: Any, trace: alloctrace.Trace) -> Iterator[Opened]:
+    made = Opened(browser, Path(trace.path).with_suffix(".html"))
+    yield made
+    made.page.context.close()
+    assert made.said == []
+
+
+def labels(trace: alloctrace.Trace, table: Any, column: str) -> dict[str, int]:
+    """A column of a table of sites, by what the page calls them."""
+    names = SiteNames(trace.header["working_directory"])
+    made: dict[str, int] = {}
+    for row in table.to_dict("records"):
+        label = names.site(alloctrace.Frame(row["function"], row["filename"], int(row["line"])))
+        made[label] = made.get(label, 0) + int(row[column])
+    return made
+
+
+def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace) -> None:
+    assert opened.requests == [Path(trace.path).with_suffix(".html").as_uri()]
+    for view in ("diagnosis", "timeline", "memory", "segments", "fragmentation", "leaks", "oom", "sites"):
+        assert opened.page.is_visible(f"#{view} h2")
+    said = opened.page.inner_text("#diagnosis")
+    for finding in trace.diagnose():
+        assert finding.title in said
+        for sentence in finding.sentences:
+            assert sentence in said
+
+
+def test_a_hostile_trace_runs_nothing(opened: Opened) -> None:
+    page = opened.page
+    assert page.evaluate("window.broken") is None
+    assert page.evaluate("document.scripts.length") == 2 and page.evaluate("document.images.length") == 0
+    assert "</script><script>window.broken = 1</script>" in page.inner_text("#sites")
+    # Even if something of it became HTML, it would not run.
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.broken = 1'}))")
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.broken = 1\">')")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.broken") is None
+    assert all("Content Security Policy" in said for said in opened.said)
+    opened.said.clear()
+
+
+def test_the_numbers_are_those_of_the_api(opened: Opened, trace: alloctrace.Trace) -> None:
+    chosen = random.Random(15).sample(range(opened.moments()), STOPS)
+    for device in trace.devices:
+        opened.page.click(f".devices [data-device='{device}']")
+        for moment in chosen:
+            seq = opened.go(moment)
+            assert opened.bytes("#live-bytes") == trace.live(seq, device=device)["nbytes"].sum()
+            composition = trace.composition(seq, device=device)
+            if len(composition):
+                assert opened.rows("memory", 1) == labels(trace, composition, "bytes")
+                assert opened.rows("memory", 3) == labels(trace, composition, "blocks")
+            segments = trace.segments(seq, device=device)
+            assert opened.bytes("#reserved-bytes") == segments["total_size"].sum()
+            if not len(segments):
+                assert "Nothing is reserved" in opened.page.inner_text("#fragmentation")
+                continue
+            free = trace.fragmentation(seq, device=device)
+            for name in ("reserved", "free", "stranded", "releasable"):
+                assert opened.bytes(f"#fragmentation [data-figure='{name}']") == getattr(free, name)
+            assert opened.bytes("#fragmentation [data-figure='largest-free-block']") == free.largest_free
+
+
+def test_the_table_by_function_file_and_phase(opened: Opened, trace: alloctrace.Trace) -> None:
+    seq = opened.event()
+    for by in ("function", "file", "phase"):
+        opened.page.click(f"#memory [data-by='{by}']")
+        composition = trace.composition(seq, device="cuda:0", by=by)
+        assert sorted(opened.rows("memory", 1).values()) == sorted(composition["bytes"])
+
+
+def test_the_flame_graph_begins_with_the_largest_call(opened: Opened, trace: alloctrace.Trace) -> None:
+    opened.page.locator(".flame").scroll_into_view_if_needed()
+    opened.page.hover(".flame", position={"x": 12, "y": 8})
+    said = opened.page.inner_text(".tooltip")
+    first = trace.tree(opened.event(), device="cuda:0").calls[0]
+    assert f"{first.bytes:,} bytes" in said and f":{first.site.line} in {first.site.function}" in said
+
+
+def test_the_cursor_moves_all_views(opened: Opened) -> None:
+    opened.go(opened.moments() - 2)
+    views = (
+        ".flame",
+        ".segments",
+        "#timeline canvas.overview",
+        "#timeline .chart canvas",
+        "#fragmentation .chart canvas",
+    )
+
+    def state() -> list[str]:
+        texts = [opened.page.inner_text(one) for one in (".cursor-bar", "#memory .lead", "#segments .lead")]
+        return [*texts, *(opened.picture(view) for view in views)]
+
+    before = state()
+    opened.page.keyboard.press("Home")
+    opened.page.keyboard.press("ArrowRight")
+    opened.page.keyboard.press("ArrowRight")
+    after = state()
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    opened.page.keyboard.press("ArrowLeft")
+    opened.page.keyboard.press("ArrowLeft")
+    assert int(opened.page.input_value("#moment")) == 0
+    opened.page.keyboard.press("End")
+    assert int(opened.page.input_value("#moment")) == opened.moments() - 1
+
+
+def test_a_click_on_the_timeline_sets_the_cursor_and_dragging_zooms(opened: Opened) -> None:
+    opened.page.click("text=Whole run")
+    before = opened.picture("#timeline .chart canvas")
+    opened.page.click("#timeline .u-over", position={"x": 300, "y": 60})
+    assert opened.picture("#timeline .chart canvas") != before
+    over = opened.page.locator("#timeline .u-over").bounding_box()
+    assert not opened.page.is_visible("text=Whole run")
+    opened.page.mouse.move(over["x"] + 200, over["y"] + 50)
+    opened.page.mouse.down()
+    opened.page.mouse.move(over["x"] + 500, over["y"] + 50, steps=4)
+    opened.page.mouse.up()
+    assert opened.page.is_visible("text=Whole run")
+    opened.page.click("text=Whole run")
+    assert not opened.page.is_visible("text=Whole run")
+
+
+def test_search(opened: Opened, trace: alloctrace.Trace) -> None:
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("small.append")
+    composition = trace.composition(opened.event(), device="cuda:0")
+    expected = composition[composition["source"].str.contains("small.append", regex=False, na=False)]
+    assert opened.rows("memory", 1) == labels(trace, expected, "bytes")
+    assert "1 match" in opened.page.inner_text("#memory")
+    opened.page.fill("#search", "no such thing")
+    assert "Nothing that is live here matches" in opened.page.inner_text("#memory")
+
+
+def test_sites_can_be_sorted_and_filtered(opened: Opened, trace: alloctrace.Trace) -> None:
+    expected = labels(trace, trace.sites(device="cuda:0"), "bytes")
+    assert opened.rows("sites", 1) == expected
+    assert [*opened.rows("sites", 1).values()] == sorted(expected.values(), reverse=True)
+    opened.page.click("#sites th:nth-child(2) button")
+    assert [*opened.rows("sites", 1).values()] == sorted(expected.values())
+    opened.page.click("#sites th:nth-child(1) button")
+    assert len(opened.rows("sites", 1)) == len(expected)
+    opened.page.fill("#site-filter", "weights")
+    assert [*opened.rows("sites", 1).values()] == [40 << 20]
+
+
+def test_two_moments_are_compared(opened: Opened, trace: alloctrace.Trace) -> None:
+    first = opened.go(3)
+    opened.page.click("#compare")
+    for moment in (opened.moments() // 2, opened.moments() - 3):
+        second = opened.go(moment)
+        change = trace.diff(first, second, device="cuda:0")
+        assert opened.bytes("#changed-bytes") == change["change"].sum()
+        shown = opened.rows("memory", 1)
+        expected = labels(trace, change, "change")
+        assert {name: value for name, value in shown.items() if value} == {k: v for k, v in expected.items() if v}
+    opened.page.keyboard.press("b")
+    assert opened.page.query_selector("#changed-bytes") is None
+
+
+def test_a_finding_leads_to_its_view(opened: Opened, trace: alloctrace.Trace) -> None:
+    opened.page.click("text=Show the map at that moment")
+    (refused,) = trace.ooms()
+    assert opened.event() == refused.seq - 1
+    opened.page.click("text=Show it in memory")
+    assert opened.event() == trace.steps()["seq"].iloc[-1]
+    assert opened.page.query_selector("#memory tr.highlighted") is not None
+
+
+def test_in_the_frame_of_a_notebook(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><p>a cell</p>{trace.report()._repr_html_()}")
+    page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((tmp_path / "notebook.html").as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(timeout=60_000)
+    frame.locator("nav a[href='#sites']").click()
+    frame.locator("#site-filter").fill("weights")
+    assert frame.locator("#sites tbody tr").count() == 1
+    assert said == []
+    page.context.close()
+
+
+def test_light_and_dark(browser: Any, trace: alloctrace.Trace) -> None:
+    pages = {}
+    for scheme in ("light", "dark"):
+        made = Opened(browser, Path(trace.path).with_suffix(".html"), color_scheme=scheme)
+        colors = made.page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        pages[scheme] = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in colors]
+        made.page.emulate_media(media="print")
+        assert not made.page.is_visible("#compare")
+        made.page.context.close()
+        assert made.said == []
+    (light_page, light_text), (dark_page, dark_text) = pages["light"], pages["dark"]
+    assert light_page > 600 > light_text and dark_page < 150 < dark_text
+
+
+def test_without_segments_and_without_anything(browser: Any, run_program: Any, tmp_path: Path) -> None:
+    run_program(CPU_PROGRAM)
+    for name in ("cpu", "empty"):
+        alloctrace.load(tmp_path / f"{name}.alloctrace").report().write(tmp_path / f"{name}.html")
+    made = Opened(browser, tmp_path / "cpu.html")
+    assert "reports no segments" in made.page.inner_text("#segments")
+    assert "reports no segments" in made.page.inner_text("#fragmentation")
+    assert made.bytes("#live-bytes") == 12 << 20
+    empty = Opened(browser, tmp_path / "empty.html")
+    assert "Nothing was allocated" in empty.page.inner_text("#diagnosis")
+    assert made.said == empty.said == []
+    for one in (made, empty):
+        one.page.context.close()
+
+
+def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
+    whole = Path(trace.path).read_bytes()
+    (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) * 3 // 5])
+    with pytest.warns(alloctrace.IncompleteTraceWarning):
+        cut = alloctrace.load(tmp_path / "cut.alloctrace")
+    made = Opened(browser, cut.report().write(tmp_path / "cut.html"))
+    assert str(cut.integrity) in made.page.inner_text("header [role=alert]")
+    red, green, blue = map(
+        int, re.findall(r"\d+", made.page.eval_on_selector("[role=alert]", "one => getComputedStyle(one).color"))[:3]
+    )
+    assert red > 150 > green and blue < 100
+    assert made.said == []
+    made.page.context.close()
+
+
+def test_the_assets_can_be_made_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / "tools/web")],
+        env={**os.environ, "ALLOCTRACE_WEB_OUT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("report.js", "report.css", "THIRD_PARTY.txt"):
+        assert (tmp_path / name).read_text() == document.asset(name)

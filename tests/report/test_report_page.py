@@ -1,0 +1,293 @@
+"""The report's data and its file: the numbers are those of the Python API, nothing of a trace becomes HTML, a redacted
+page tells nothing that it should not, and the assets are those of the sources. What the page does is in
+test_report_browser.py."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run_command
+from running import ROOT, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.errors import ReportError
+from pytorch_alloctrace.reading.replay import MEASURES
+from pytorch_alloctrace.report.page import document
+from pytorch_alloctrace.report.page.bounds import Bounds
+from pytorch_alloctrace.report.page.columns import Columns, unpacked
+from pytorch_alloctrace.report.page.holdings import holdings_of, packed_holdings, runs
+from pytorch_alloctrace.report.page.names import PageStacks
+from pytorch_alloctrace.report.page.redaction import Redaction
+from pytorch_alloctrace.report.page.report import Report
+from pytorch_alloctrace.report.page.sources import checksum
+from pytorch_alloctrace.report.site_names import SiteNames
+
+PROGRAM = ROOT / "tests/support/report_program.py"
+WEB = ROOT / "pytorch_alloctrace/report/web"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("report")
+    command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
+    run_python(folder, command, True, 300, {})
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+@pytest.fixture(scope="module")
+def report(trace: alloctrace.Trace) -> Report:
+    return trace.report()
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Page:
+    return Page(report.html)
+
+
+class Page:
+    """A page, read as its script reads it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        found = re.search(r'id="data">([^<]*)</script>', text)
+        assert found is not None
+        self.data, self._bytes = unpacked(found[1])
+
+    def column(self, reference: list[int]) -> list[int]:
+        begin, count, is_difference = reference
+        values, at, total = [], begin, 0
+        for _ in range(count):
+            number, shift = 0, 0
+            while True:
+                byte = self._bytes[at]
+                at += 1
+                number |= (byte & 0x7F) << shift
+                shift += 7
+                if not byte & 0x80:
+                    break
+            value = -((number + 1) // 2) if number % 2 else number // 2
+            total = total + value if is_difference else value
+            values.append(total)
+        return values
+
+
+def test_columns_keep_every_number() -> None:
+    columns = Columns()
+    numbers = [0, -1, 1, 127, 128, -(1 << 40), (1 << 47) + 5, 3, 3, 3]
+    references = [columns.add(np.array(numbers), differences=way) for way in (True, False)]
+    text = columns.packed({})
+    page = Page(f'<script id="data">{text}</script>')
+    assert [page.column(reference) for reference in references] == [numbers, numbers]
+
+
+def test_the_curves_are_those_of_the_timeline(trace: alloctrace.Trace, page: Page) -> None:
+    curves = page.data["curves"]
+    timeline = trace.timeline(curves["points"])
+    assert set(curves["devices"]) == set(trace.devices) == {"cuda:0", "cuda:1"}
+    for device, said in curves["devices"].items():
+        rows = timeline[timeline["device"] == device]
+        for measure in MEASURES:
+            references = said["measures"][measure]
+            last, above, below = (np.array(page.column(references[name])) for name in ("last", "above", "below"))
+            assert (last == rows[measure]).all()
+            assert (last + above == rows[f"{measure}_max"]).all()
+            assert (last - below == rows[f"{measure}_min"]).all()
+
+
+def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
+    seqs = page.column(page.data["moments"]["seq"])
+    assert seqs == sorted(set(seqs))
+    wanted = [trace.peak(one, device=device).seq for device in trace.devices for one in ("allocated", "reserved")]
+    wanted += [trace.end_seq - 1, *(seq - 1 for seq in trace.refused_requests), *trace.marks()["seq"]]
+    assert set(wanted) <= set(seqs)
+    assert len(trace.refused_requests) == 1
+
+
+def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Page) -> None:
+    seqs = page.column(page.data["moments"]["seq"])
+    sites = page.column(page.data["stacks"]["frames"]["site"])
+    texts = page.data["texts"]
+    names = SiteNames(trace.header["working_directory"])
+    for device in page.data["devices"]:
+        held = {name: page.column(reference) for name, reference in device["holdings"].items()}
+        for moment, seq in enumerate(seqs):
+            found: dict[str, int] = {}
+            for run, frame in enumerate(held["frame"]):
+                if held["first"][run] <= moment <= held["first"][run] + held["length"][run]:
+                    label = texts[page.data["stacks"]["sites"][sites[frame]][0]]
+                    found[label] = found.get(label, 0) + held["bytes"][run]
+            expected: dict[str, int] = {}
+            for row in trace.composition(seq, device=device["device"]).itertuples():
+                label = names.site(alloctrace.trace.Frame(row.function, row.filename, row.line))
+                expected[label] = expected.get(label, 0) + row.bytes
+            assert found == expected
+
+
+def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
+    seqs = [trace.end_seq // 2, trace.peak(device="cuda:0").seq]
+    few = Bounds(moments=2, maps=2, points=10, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
+    holdings = holdings_of(trace, "cuda:0", seqs, few)
+    assert set(holdings.shown_under.values()) & {-1}
+    assert len({shown for shown in holdings.shown_under.values() if shown >= 0}) == 3
+    for moment, seq in enumerate(seqs):
+        of_moment = holdings.table[holdings.table["moment"] == moment]
+        assert of_moment["bytes"].sum() == trace.live(seq, device="cuda:0")["nbytes"].sum()
+    columns = Columns()
+    packed_holdings(holdings, PageStacks(trace.stacks, SiteNames("")), columns)
+
+
+def test_runs_join_only_what_is_the_same_at_moments_in_a_row() -> None:
+    table = pd.DataFrame({"moment": [0, 1, 2, 4, 0, 1], "key": [1, 1, 1, 1, 2, 2], "value": [5, 5, 5, 5, 7, 8]})
+    made = runs(table, ["key"], ["value"])
+    found = made[["key", "value", "first", "last"]].to_numpy().tolist()
+    assert found == [[1, 5, 0, 2], [2, 7, 0, 0], [2, 8, 1, 1], [1, 5, 4, 4]]
+
+
+def test_the_sentences_are_those_of_the_terminal(trace: alloctrace.Trace, page: Page) -> None:
+    said = [(one["kind"], one["title"], one["sentences"]) for one in page.data["findings"]]
+    assert said == [(one.kind, one.title, list(one.sentences)) for one in trace.diagnose()]
+    assert {kind for kind, _, _ in said} >= {"oom", "leak"}
+
+
+def test_the_survivors_of_a_leak_are_those_that_live_after_the_last_step(trace: alloctrace.Trace, page: Page) -> None:
+    leak = next(one for one in page.data["findings"] if one["kind"] == "leak")
+    assert sum(leak["leak"]["births"]["bytes"]) == 40 << 20
+    assert set(leak["leak"]["births"]["bytes"][:40]) == {1 << 20}
+
+
+def test_nothing_of_a_trace_is_html(trace: alloctrace.Trace, page: Page) -> None:
+    assert page.text.count("<script") == 2
+    assert "somebody" not in page.text and "window.broken" not in page.text
+    assert any("</script><script>" in text for text in page.data["texts"])
+    assert any("<b>bold</b>" in mark[0] for mark in page.data["positions"]["marks"])
+
+
+def test_the_title_is_escaped() -> None:
+    made = document.document("</title><script>alert(1)</script>", "")
+    assert "<script>alert(1)" not in made
+    assert html.escape("</title><script>alert(1)</script>") in made
+
+
+def test_only_the_own_script_and_style_may_run(page: Page) -> None:
+    found = re.search(r'Content-Security-Policy" content="([^"]*)"', page.text)
+    assert found is not None
+    policy = dict(part.strip().split(" ", 1) for part in found[1].split(";"))
+    assert policy["default-src"] == "'none'"
+    for directive, tag in (("script-src", "script"), ("style-src", "style")):
+        source = re.search(rf"<{tag}>(.*?)</{tag}>", page.text, re.DOTALL)
+        assert source is not None
+        digest = base64.b64encode(hashlib.sha256(source[1].encode()).digest()).decode()
+        assert policy[directive] == f"'sha256-{digest}'"
+
+
+def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page) -> None:
+    kept = page
+    page = Page(trace.report(redact=True).html)
+    said = json.dumps(page.data) + page.text.split("<style>")[0]
+    assert page.data["redacted"]
+    for secret in ("/home/somebody", str(ROOT), str(PROGRAM.parent), str(Path(trace.path).parent), "torch.empty("):
+        assert secret not in said
+    host = trace.header.get("host") or socket.gethostname()
+    assert ["host", host] not in page.data["header"]["facts"]
+    assert page.data["header"]["command"] == "report_program.py"
+    assert any("report_program.py:" in text for text in page.data["texts"])
+    assert (
+        "torch.empty(" in json.dumps(kept.data) and str(trace.header["arguments"][0]) in kept.data["header"]["command"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/home/alice/secret/train.py:12 in main", "train.py:12 in main"),
+        ("see ~/work/train.py, and C:\\Users\\alice\\x.py", "see train.py, and x.py"),
+        ("768 KiB/step, 3 / 4, https is fine", "768 KiB/step, 3 / 4, https is fine"),
+        ("torch/nn/modules/module.py", "torch/nn/modules/module.py"),
+        ("in '/data/my models/a b.py' too", "in 'a b.py' too"),
+    ],
+)
+def test_folders_are_taken_out_of_texts(text: str, left: str) -> None:
+    assert Redaction(["/data/my models/a b.py"]).text(text) == left
+
+
+def test_the_file_is_never_half_written(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = report.write(tmp_path / "a.html")
+    assert target.read_text(encoding="utf-8") == report.html
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ReportError, match="No space left on device"):
+        report.write(target)
+    assert target.read_text(encoding="utf-8") == report.html
+    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_the_verb_writes_next_to_the_trace(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.alloctrace"
+    copy.write_bytes(Path(trace.path).read_bytes())
+    done = run_command(tmp_path, ["report", "copy.alloctrace"], {})
+    assert re.fullmatch(r"copy\.html: [\d.]+ KiB\n", done.stdout) and done.returncode == 0
+    assert Page((tmp_path / "copy.html").read_text()).data["redacted"] is False
+    done = run_command(tmp_path, ["report", "copy.alloctrace", "-o", "other.html", "--redact", "--json"], {})
+    assert json.loads(done.stdout) == {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
+    assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.alloctrace"],
+        ["run.alloctrace", "-o", "no/such/folder.html"],
+        ["run.alloctrace", "-o", "run.alloctrace"],
+        ["run.alloctrace", "-o", "."],
+    ],
+)
+def test_bad_input_is_one_line(trace: alloctrace.Trace, arguments: list[str]) -> None:
+    done = run_command(Path(trace.path).parent, ["report", *arguments], {})
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+
+
+def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:
+    shown = report._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
+    inside = re.search(r'srcdoc="([^"]*)"', shown)
+    assert inside is not None and html.unescape(inside[1]) == report.html
+
+
+def test_the_assets_are_those_of_the_sources() -> None:
+    for name in ("report.js", "report.css"):
+        said = re.search(r"sources sha256:(\w+)", document.asset(name))
+        assert said is not None and said[1] == checksum(WEB), f"{name} is not made of what is in {WEB}: run tools/web"
+    assert "MIT License" in document.asset("report.js") and "MIT License" in document.asset("THIRD_PARTY.txt")
+
+
+def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    installed = tmp_path / "pytorch_alloctrace/report"
+    assert {path.name for path in (installed / "page/assets").iterdir()} == {
+        "report.css",
+        "report.js",
+        "THIRD_PARTY.txt",
+    }
+    assert not (installed / "web").exists() and (installed / "export/formats.py").exists()
