@@ -66,7 +66,6 @@ def _one_range(query: Query) -> tuple[Position | None, Position | None]:
     """A file has one range. Raises PositionError for several regions of a name."""
     ranges, name = query.ranges, query.options.region
     if len(ranges) > 1:
-        raise PositionError(
-            f"a file has one range, and there are {len(ranges):,} regions {name!r}: --in {name}#1 to {name}#{len(ranges)}"
-        )
+        each = f"--in {name}#1 to {name}#{len(ranges)}"
+        raise PositionError(f"a file has one range, and there are {len(ranges):,} regions {name!r}: {each}")
     return ranges[0]
