@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from marked_programs import marked_line, run_analyze, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
@@ -60,3 +61,20 @@ def test_it_is_put_in_words(traces: Path, name: str) -> None:
     assert all(finding.title and (finding.sentences or finding.kind == "no_leak") for finding in found)
     shown = " ".join(run_analyze(traces, f"{name}.alloctrace").split())
     assert all(finding.title in shown for finding in found)
+
+
+def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = alloctrace.load(traces / "healthy.alloctrace")
+    timeline = trace.timeline
+
+    def within_a_free(points: int, *, device: str | None = None) -> pd.DataFrame:
+        """As if a free were between its two events when the last interval ends."""
+        table = timeline(points, device=device)
+        return table.assign(
+            allocated=table["allocated"].where(table.index < len(table) - 1, 0), active=table["reserved"]
+        )
+
+    monkeypatch.setattr(trace, "timeline", within_a_free)
+    assert "pending" not in {condition.kind for condition in find_conditions(trace, "cuda:0")}
