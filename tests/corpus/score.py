@@ -158,6 +158,28 @@ def judge(folder: Path, only: str, result: Path | None) -> None:
         result.write_text(json.dumps(rows, indent=1) + "\n")
 
 
+def table(results: list[Path]) -> None:
+    """Markdown: for each kind of program, what each result has found and accused."""
+    loaded = [json.loads(result.read_text()) for result in results]
+    print(f"| programs | device | run | {' | '.join(result.stem for result in results)} |")
+    print(f"|---|---|---|{'---|' * len(results)}")
+    keys = sorted({(_kind(row), row["device"], row["end"]) for rows in loaded for row in rows})
+    for key in keys:
+        cells = []
+        for rows in loaded:
+            found = [row["verdict"] for row in rows if (_kind(row), row["device"], row["end"]) == key]
+            good, bad = ("first", "missed") if "leak" in key[0] else ("clear", "accused")
+            text = f"{found.count(good)} {good}, {found.count(bad)} {bad} of {len(found)}" if found else "-"
+            cells.append(text)
+        print(f"| {' | '.join(key)} | {' | '.join(cells)} |")
+
+
+def _kind(row: dict[str, str]) -> str:
+    source = (HERE / row["corpus"] / f"{row['program']}.py").read_text()
+    kind = "training" if "optim" in source else "without an optimizer"
+    return f"{row['corpus']}: {row['program'].partition('_')[0]}, {kind}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -172,12 +194,16 @@ def main() -> None:
     of_judge.add_argument("folder", type=Path)
     of_judge.add_argument("--only", default="", help="a regular expression on the names of traces")
     of_judge.add_argument("--json", type=Path)
+    of_table = verbs.add_parser("table", help="results of judge --json side by side, as Markdown")
+    of_table.add_argument("results", type=Path, nargs="+")
     of_run = verbs.add_parser("run")
     for name in ("program", "device", "trace"):
         of_run.add_argument(name)
     options = parser.parse_args()
     if options.verb == "run":
         run_one(options.program, options.device, options.trace)
+    elif options.verb == "table":
+        table(options.results)
     elif options.verb == "record":
         record(options)
     else:

@@ -6,9 +6,9 @@ import type { Finding, Leak, Refusal } from "./manifest";
 import type { Model } from "./model";
 import { counted, duration, exact, number, size } from "./units";
 
-const TONES: Record<string, string> = { incomplete: "bad", oom: "bad", leak: "bad", no_leak: "good", minor_leak: "quiet", not_judged: "quiet" };
+const TONES: Record<string, string> = { incomplete: "bad", oom: "bad", leak: "bad", growth: "bad", no_leak: "good", minor_leak: "quiet", not_judged: "quiet" };
 const VIEWS: Record<string, [id: string, text: string]> = {
-  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], minor_leak: ["leaks", "the leak"],
+  oom: ["oom", "the refused request"], leak: ["leaks", "the leak"], growth: ["leaks", "the growth"], undecided: ["memory", "what was in memory"], minor_leak: ["leaks", "the leak"],
   fragmentation: ["fragmentation", "the fragmentation"], cache: ["fragmentation", "the cache"], rounding: ["segments", "the map"],
   pending: ["segments", "the map"], churn: ["timeline", "the timeline"], outside: ["timeline", "the timeline"],
 };
@@ -36,7 +36,7 @@ function folded(cards: HTMLElement[], noun: string): HTMLElement[] {
 function card(model: Model, finding: Finding, go: Go): HTMLElement {
   const tone = TONES[finding.kind] ?? "warn";
   const view = VIEWS[finding.kind];
-  const change = { seq: finding.seq, device: finding.device, site: finding.kind.endsWith("leak") ? finding.site : null, colorBy: finding.kind === "pending" ? ("state" as const) : undefined };
+  const change = { seq: finding.seq, device: finding.device, site: finding.leak || finding.kind === "undecided" ? finding.site : null, colorBy: finding.kind === "pending" ? ("state" as const) : undefined };
   return h("article", { class: `finding ${tone}` },
     h("h3", {}, h("span", { class: "badge" }, finding.label), ` ${finding.title}`),
     finding.source ? h("code", {}, finding.source) : null,
@@ -47,7 +47,7 @@ function card(model: Model, finding: Finding, go: Go): HTMLElement {
 export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
   const found = model.manifest.findings.filter((finding) => finding.leak);
   if (!found.length) {
-    const said = model.manifest.findings.find((finding) => finding.kind === "no_leak" || finding.kind === "not_judged");
+    const said = model.manifest.findings.find((finding) => ["no_leak", "undecided", "not_judged"].includes(finding.kind));
     return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
   }
   return h("div", {}, ...folded(found.map((finding) => leakCard(model, finding, finding.leak!, colors, go)), "leak"));
@@ -56,12 +56,12 @@ export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
 function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
   const facts: [string, string, string][] = [
     ["grows by", `${size(leak.bytes_per_unit)} per ${leak.unit}`, exact(leak.bytes_per_unit)],
-    [leak.unit === "step" ? "live after the last step" : "live at the end", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
+    [leak.unit === "step" ? "live after the last step" : "live at the last work", `${size(finding.bytes)} in ${counted(leak.blocks, "block")}`, exact(finding.bytes)],
   ];
   if (leak.bytes_at_end !== finding.bytes) facts.push(["of these at the very end", size(leak.bytes_at_end), exact(leak.bytes_at_end)]);
   if (finding.confidence !== null) facts.push(["certainty", `${(100 * finding.confidence).toFixed(0)} %`, ""]);
   if (leak.forecast_seconds !== null) facts.push(["device full in about", duration(leak.forecast_seconds), ""]);
-  return h("article", { class: `leak ${finding.kind === "leak" ? "" : "minor"}` },
+  return h("article", { class: `leak ${finding.kind === "minor_leak" ? "minor" : ""}` },
     h("h3", {}, finding.site !== null ? swatch(colors.of(finding.site)) : null, ` ${finding.title}`),
     finding.source ? h("code", {}, finding.source) : null,
     h("div", { class: "columns" },
