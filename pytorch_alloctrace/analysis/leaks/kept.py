@@ -229,13 +229,14 @@ class LeakMaker:
                 stack = int(stacks.parent[stack])
             chains.append(chain[::-1])
         shared = [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1]
-        if any(self._repeats(node) for node in shared):
+        often = len(one.births) // 2
+        if any(self._repeats(node, often) for node in shared):
             return True
         level = len(shared)
         if level >= min(map(len, chains)):
             return False
         in_one_function = stacks.call(chains[0][level]) == stacks.call(chains[1][level])
-        return in_one_function and self._repeats(chains[0][level]) and self._is_of_a_graph(one, other)
+        return in_one_function and self._repeats(chains[0][level], often) and self._is_of_a_graph(one, other)
 
     def _is_of_a_graph(self, *group: Judged) -> bool:
         """Whether the operators that made one of these lines' blocks also made autograd nodes."""
@@ -247,9 +248,9 @@ class LeakMaker:
                 return True
         return False
 
-    def _repeats(self, node: int) -> bool:
-        """Whether a frame is of a function that begins again and again."""
-        return any(loop.rounds >= PARTS for loop in self._loops.get(self.trace.stacks.call(node), ()))
+    def _repeats(self, node: int, often: int) -> bool:
+        """Whether a frame is of a function that begins again at least so often."""
+        return any(loop.rounds >= often for loop in self._loops.get(self.trace.stacks.call(node), ()))
 
     @functools.cached_property
     def _loops(self) -> dict[tuple[int, int, int], list[_replay.Loop]]:
