@@ -18,7 +18,7 @@ from .verdict import diagnosis
 
 _ROWS = 10
 """Most rows of a table: a comment is read as a whole."""
-_NOT_WRONG = ("leak", "minor_leak", "no_leak", "not_judged")
+_NOT_WRONG = ("leak", "minor_leak", "no_leak", "undecided", "not_judged")
 
 
 def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
@@ -53,12 +53,13 @@ def leaks_markdown(summary: Summary, failures: Sequence[str], top: int) -> str:
             assert leak is not None
             held = f"{units.size(leak.bytes)} in {units.counted(leak.blocks, 'block')}"
             certain = f"{confidence_word(leak.confidence)} ({units.share(leak.confidence, 1)})"
+            if leak.minor:
+                certain += ", costs next to nothing"
             table.append((units.rate(leak.rate, leak.unit), held, leak.device, _code(leak.line, names), certain))
         parts.append(_table(("leak", "live", "device", "line", "confidence"), table, numbers=2))
         if len(leaks) > len(table):
             parts.append(f"and {units.counted(len(leaks) - len(table), 'more leak')}")
-    else:
-        parts += [_sentence(finding.title) for finding in found]
+    parts += [_sentence(finding.title) for finding in found if finding.leak is None]
     return _joined([*parts, _footer(summary, names)])
 
 
@@ -93,8 +94,11 @@ def _heading(summary: Summary, found: Sequence[Finding]) -> str:
     leaks = [finding for finding in found if finding.kind == "leak"]
     wrong = [LABELS[finding.kind] for finding in found if finding.kind not in _NOT_WRONG]
     said = ([units.counted(len(leaks), "leak")] if leaks else []) + [label.lower() for label in dict.fromkeys(wrong)]
+    kinds = {finding.kind for finding in found}
+    if "undecided" in kinds:
+        said.append("not decided whether more leaks" if leaks else "not decided whether it leaks")
     if not said:
-        said = ["leaks were not judged" if any(one.kind == "not_judged" for one in found) else "nothing is wrong"]
+        said = ["leaks were not judged" if "not_judged" in kinds else "nothing is wrong"]
     return f"### Memory: {', '.join(said)}"
 
 

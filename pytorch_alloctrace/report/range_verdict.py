@@ -20,7 +20,7 @@ from .site_names import SiteNames
 from .verdict import write_findings
 
 _ROWS = 5
-_KINDS = ("leak", "no_leak")
+_KINDS = ("leak", "growth", "undecided", "no_leak")
 """Findings on leaks that are worth a line: most cells are too short to judge."""
 
 
