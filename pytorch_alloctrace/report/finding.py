@@ -20,7 +20,7 @@ _STYLES = {
     "growth": ("GROWTH", "bold red"),
     "minor_leak": ("NOTE", "dim"),
     "no_leak": ("OK", "bold green"),
-    "undecided": ("NOT DECIDED", "bold yellow"),
+    "undecided": ("NOTE", "bold yellow"),
     "not_judged": ("NOTE", "bold yellow"),
     "fragmentation": ("FRAGMENTED", "bold yellow"),
     "cache": ("UNUSED CACHE", "bold yellow"),

@@ -179,16 +179,6 @@ def weights_loaded_for_most_of_the_run(device: str) -> object:
     return layers
 
 
-def a_few_results_kept_by_a_script(device: str) -> object:
-    net, results = network(device), []
-    for number in requests():
-        with torch.no_grad():
-            output = net(torch.randn(8, 64, device=device)).softmax(dim=1)
-        if number % 15 == 0:
-            results.append(output)
-    return results
-
-
 def sessions_that_come_and_go(device: str) -> object:
     # Each has a history that grows as long as it is open.
     histories: dict[int, torch.Tensor] = {}
