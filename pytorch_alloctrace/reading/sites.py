@@ -126,6 +126,7 @@ class StackIndex:
         self._filename = made["filename"]
         self._line = made["line"]
         self._strings: dict[int, str] = {}
+        self._frames: dict[int, Frame] = {}
         user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
@@ -183,6 +184,12 @@ class StackIndex:
 
     def frame(self, stack_id: int) -> Frame:
         """The innermost frame of a stack."""
+        found = self._frames.get(stack_id)
+        if found is None:
+            found = self._frames[stack_id] = self._frame(stack_id)
+        return found
+
+    def _frame(self, stack_id: int) -> Frame:
         if stack_id in self._labels:
             return Frame(self._labels[stack_id], "", 0)
         filename, line = int(self._filename[stack_id]), int(self._line[stack_id])
