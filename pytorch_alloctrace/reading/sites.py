@@ -336,12 +336,18 @@ class SiteNumbers:
     def __init__(self, stacks: StackIndex) -> None:
         self._stacks = stacks
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._of_stack = np.full(len(stacks), -1, np.int64)  # -1: not asked for yet
 
     def of(self, stack_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The number of each stack's site; all rows without a stack are one site."""
-        known, of_row = np.unique(np.asarray(stack_ids, np.int64), return_inverse=True)
-        keys = [self._stacks.key(int(stack), "line") if stack else () for stack in known]
-        return np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=np.int64)[of_row]
+        stacks = np.asarray(stack_ids, np.int64)
+        found: npt.NDArray[np.int64] = self._of_stack[stacks]
+        if (found < 0).any():
+            for stack in np.unique(stacks[found < 0]).tolist():
+                key = self._stacks.key(stack, "line") if stack else ()
+                self._of_stack[stack] = self._numbers.setdefault(key, len(self._numbers))
+            found = self._of_stack[stacks]
+        return found
 
 
 def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:

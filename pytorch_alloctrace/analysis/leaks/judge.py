@@ -99,10 +99,11 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
 
 def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
     """The function that each line with long-lived blocks, by number, is in."""
-    pairs = np.concatenate([np.stack([one.site, one.stack]) for one in (lives.survivors, lives.deaths)], axis=1)
+    stacks = np.concatenate([lives.survivors.stack, lives.deaths.stack])
+    found, first = np.unique(np.concatenate([lives.survivors.site, lives.deaths.site]), return_index=True)
     return {
         site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
-        for site, stack in np.unique(pairs, axis=1).T.tolist()
+        for site, stack in zip(found.tolist(), stacks[first].tolist(), strict=True)
     }
 
 
