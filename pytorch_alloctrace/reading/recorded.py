@@ -82,8 +82,10 @@ class RecordedTrace:
         self._code = self._user_code(user_paths)
 
     def _user_code(self, user_paths: Sequence[str]) -> UserCode:
-        prefixes, folder = self.header.get("library_prefixes", []), self.header.get("working_directory", "")
-        code = UserCode(prefixes, user_paths, folder)
+        # A damaged header may hold anything.
+        prefixes, folder = self.header.get("library_prefixes"), self.header.get("working_directory")
+        prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
+        code = UserCode(prefixes, user_paths, folder if isinstance(folder, str) else "")
         if user_paths:
             files = self._reader.stack_table()["filename"]
             names = [self._reader.string(int(file)) for file in np.unique(files)]

@@ -126,6 +126,7 @@ class StackIndex:
         self._filename = made["filename"]
         self._line = made["line"]
         self._strings: dict[int, str] = {}
+        self._frames: dict[int, Frame] = {}
         user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
@@ -183,6 +184,12 @@ class StackIndex:
 
     def frame(self, stack_id: int) -> Frame:
         """The innermost frame of a stack."""
+        found = self._frames.get(stack_id)
+        if found is None:
+            found = self._frames[stack_id] = self._frame(stack_id)
+        return found
+
+    def _frame(self, stack_id: int) -> Frame:
         if stack_id in self._labels:
             return Frame(self._labels[stack_id], "", 0)
         filename, line = int(self._filename[stack_id]), int(self._line[stack_id])
@@ -329,12 +336,18 @@ class SiteNumbers:
     def __init__(self, stacks: StackIndex) -> None:
         self._stacks = stacks
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._of_stack = np.full(len(stacks), -1, np.int64)  # -1: not asked for yet
 
     def of(self, stack_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The number of each stack's site; all rows without a stack are one site."""
-        known, of_row = np.unique(np.asarray(stack_ids, np.int64), return_inverse=True)
-        keys = [self._stacks.key(int(stack), "line") if stack else () for stack in known]
-        return np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=np.int64)[of_row]
+        stacks = np.asarray(stack_ids, np.int64)
+        found: npt.NDArray[np.int64] = self._of_stack[stacks]
+        if (found < 0).any():
+            for stack in np.unique(stacks[found < 0]).tolist():
+                key = self._stacks.key(stack, "line") if stack else ()
+                self._of_stack[stack] = self._numbers.setdefault(key, len(self._numbers))
+            found = self._of_stack[stacks]
+        return found
 
 
 def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:

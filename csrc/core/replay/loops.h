@@ -33,9 +33,9 @@ class Loops {
   explicit Loops(const Definitions& definitions) : definitions_(&definitions) {}
 
   void take(const Event& event, std::uint64_t sequence) {
-    // A thread that damage made up must not take all memory.
+    // The id of a thread whose definition was lost to damage may be any number.
     if (event.stack == 0 || event.thread >= definitions_->thread_count()) return;
-    if (event.thread >= last_.size()) last_.resize(event.thread + std::size_t{1});
+    if (event.thread >= last_.size()) last_.resize(definitions_->thread_count());
     const std::uint32_t before = last_[event.thread];
     if (before == event.stack) return;
     last_[event.thread] = event.stack;

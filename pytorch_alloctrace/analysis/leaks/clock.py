@@ -61,6 +61,8 @@ class Clock:
     """the time that it was with each: units since the beginning."""
     whole: bool
     """Whether a birth counts to its unit as a whole: in steps and iterations."""
+    first: int = 0
+    """Steps before the judged part."""
     loop: Frame | None = None
     """The function that begins again, where iterations are counted."""
 
@@ -92,6 +94,7 @@ class Clock:
             ends=ends[first:].astype(np.float64),
             counts=np.arange(len(ends) - first, dtype=np.float64),
             whole=True,
+            first=first,
         )
 
 
@@ -142,11 +145,12 @@ class Clocks:
                 whole=True,
                 loop=self._trace.stacks.frame(loop.function),
             )
-        events, counts = self._work.events, self._work.counts
+        events = self._work.events
         inside = (events > begin) & (events < end)
         ends = np.concatenate([[begin], events[inside], [max(end, begin + 1)]])
-        ordinals = np.concatenate([[first], counts[inside], [last]])
-        return Clock("second", begin, end, ends, (ordinals - first) * PARTS / (last - first), False)
+        ordinals = np.concatenate([[first], self._work.counts[inside], [last]])
+        counts = (ordinals - first) / (last - first) * PARTS  # in this order, so that the last is exact
+        return Clock("second", begin, end, ends, counts, False)
 
     def _outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
         first, last = self._work.allocations([begin, end]).tolist()

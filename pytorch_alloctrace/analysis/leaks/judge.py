@@ -71,7 +71,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
     return LeakVerdict(
         judged=not first.too_short,
         unit=first.unit,
-        units=int(first.length) + (1 if first.unit == "step" else 0),
+        units=int(first.length) + (1 if first.whole else 0),
         loop=first.loop,
         leaks=tuple(sorted(weighed, key=lambda leak: leak.weight, reverse=True)),
         unexplained=tuple(sorted(counted, key=lambda one: -one.bytes)),
@@ -82,14 +82,12 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
     """The leaks in one part of the run, and what grows there unexplained."""
     numbers = SiteNumbers(trace.stacks)
     lives = Lives.of(trace, device, clock, numbers)
-    live = trace.replay.live(clock.judged_at + 1, device)
-    free = room(trace, device, lives.judged_ns, int(live["allocated"].sum()))
-    at_end = trace.replay.live(trace.end_seq, device)["birth_seq"].to_numpy(np.int64)
-    maker = LeakMaker(trace, lives, free, at_end)
+    free = room(trace, device, lives.judged_ns, lives.live_bytes)
+    maker = LeakMaker(trace, lives, free)
     judged = judge_lines(lives)
     leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
     known = _lines(leaks)
-    more = [maker.of_rising(one) for one in find_rising(lives, _functions(trace, lives))]
+    more = [maker.of_rising(one) for one in find_rising(trace, lives, _functions(trace, lives))]
     more += growing_leaks(trace, device, Windows.of(trace, clock), numbers, free)
     for leak in more:
         if not _lines([leak]) & known:
@@ -101,10 +99,11 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
 
 def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
     """The function that each line with long-lived blocks, by number, is in."""
-    pairs = np.concatenate([np.stack([one.site, one.stack]) for one in (lives.survivors, lives.deaths)], axis=1)
+    stacks = np.concatenate([lives.survivors.stack, lives.deaths.stack])
+    found, first = np.unique(np.concatenate([lives.survivors.site, lives.deaths.site]), return_index=True)
     return {
         site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
-        for site, stack in np.unique(pairs, axis=1).T.tolist()
+        for site, stack in zip(found.tolist(), stacks[first].tolist(), strict=True)
     }
 
 

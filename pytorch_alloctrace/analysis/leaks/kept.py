@@ -47,8 +47,14 @@ class LeakMaker:
     lives: Lives
     free: int | None
     """Bytes that the device could still take."""
-    at_end: npt.NDArray[np.int64]
-    """The births of the blocks that are live at the end of the trace."""
+
+    @functools.cached_property
+    def at_end(self) -> npt.NDArray[np.int64]:
+        """The births of the blocks that are live at the end of the trace."""
+        births: npt.NDArray[np.int64] = self.trace.replay.live(self.trace.end_seq, self.lives.device)[
+            "birth_seq"
+        ].to_numpy(np.int64)
+        return births
 
     def of_survivors(self, judged: Sequence[Judged]) -> list[Leak]:
         """The leaks in which these lines, most bytes first, belong together."""
@@ -66,9 +72,10 @@ class LeakMaker:
         """What keeps more and more blocks at once."""
         lives, clock = self.lives, self.lives.clock
         survivors = lives.survivors
-        rows = np.flatnonzero(survivors.site == rising.site)
+        rows = survivors.of_site[rising.site]
         total = int(survivors.bytes[rows].sum())
-        length = max(self._length(rising.since, clock.length, int(survivors.birth_ns[rows].min())), 1e-9)
+        seconds = (lives.judged_ns - self.trace.replay.time_before(rising.since_event + 1)) / 1e9
+        length = max(clock.length - rising.since if clock.whole else seconds, 1e-9)
         added = (int(rising.counts[-1]) - int(rising.counts[0])) / max(int(rising.counts[-1]), 1)
         rate = total * added / length
         by_stack = _bytes_by_stack(lives, rows)
@@ -90,13 +97,13 @@ class LeakMaker:
             blocks_at_onset=int(rising.counts[0]),
             age=0.0,
             reached=0,
-            died=int(lives.deaths.blocks[lives.deaths.site == rising.site].sum()),
+            died=int(lives.deaths.blocks[lives.deaths.of_site[rising.site]].sum()),
             never_died=False,
-            onset=rising.since,
+            onset=clock.first + rising.since,
             units_with_survivors=0,
             units_judged=int(clock.length),
             confidence=RISING_CONFIDENCE * certainty(self.trace, clock.whole),
-            oldest_age=float(clock.length - survivors.birth[rows].min()),
+            oldest_age=self._shown(clock.length - float(survivors.birth[rows].min())),
             seconds_per_unit=self._seconds_per_unit(),
             forecast=self._seconds_until_full(rate),
             sites=(LeakingSite(site, stack, rate, total, len(rows)),),
@@ -133,7 +140,7 @@ class LeakMaker:
             reached=first.reached,
             died=first.died,
             never_died=first.ever_died == 0,
-            onset=first.onset,
+            onset=clock.first + first.onset,
             units_with_survivors=len(first.births),
             units_judged=int(first.last - first.onset) + 1,
             confidence=self._confidence(first),

@@ -6,6 +6,7 @@ few hundredths of the run each; survivors are known exactly.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,11 @@ class Survivors:
     site: Numbers
     """The line of user code, a number."""
 
+    @functools.cached_property
+    def of_site(self) -> dict[int, Numbers]:
+        """The rows of each line, in order."""
+        return rows_of(self.site)
+
 
 @dataclass(frozen=True)
 class Deaths:
@@ -47,6 +53,11 @@ class Deaths:
     born_cell: Numbers
     died_cell: Numbers
 
+    @functools.cached_property
+    def of_site(self) -> dict[int, Numbers]:
+        """The rows of each line, in order."""
+        return rows_of(self.site)
+
 
 @dataclass(frozen=True)
 class Lives:
@@ -54,6 +65,7 @@ class Lives:
 
     device: str
     clock: Clock
+    numbers: SiteNumbers
     survivors: Survivors
     deaths: Deaths
     borders: Numbers
@@ -61,22 +73,29 @@ class Lives:
     first_cell: int
     cell_length: int
     """Allocations in each cell."""
-    allocations: dict[int, int]
-    """How many blocks each line, by number, has allocated until the judged event."""
+    last_border: int
+    """The event before which the number alive at each border follows from the deaths and what is live: the beginning
+    of the cell that the judged event is in, or the event after the last allocation."""
+    allocated: int
+    """Blocks that were allocated in the judged part."""
+    freed: dict[int, int]
+    """How many blocks of each line, by number, were freed until the judged event, at any age."""
+    live_bytes: int
+    """Allocated bytes of all that is live at the judged event, whenever it was born."""
     judged_ns: int
 
     @property
     def is_loading(self) -> bool:
         """Whether nearly all blocks that were allocated in the judged part are still live, and no steps say that it has
         begun to work: it may be loading."""
-        made = sum(self.allocations.values()) - self.first_cell * self.cell_length
-        return self.clock.unit != "step" and len(self.survivors.seq) > LOADING * max(made, 1)
+        return self.clock.unit != "step" and len(self.survivors.seq) > LOADING * max(self.allocated, 1)
 
     @classmethod
     def of(cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers) -> Lives:
         replay = trace.replay
         evidence = replay.long_lives(device)
         live = replay.live(clock.judged_at + 1, device)
+        live_bytes = int(live["allocated"].sum())
         live = live[(live["birth_seq"] >= clock.begin) & ~live["older"].astype(bool)]
         births = live["birth_seq"].to_numpy(np.int64)
         stacks = live["stack_id"].to_numpy(np.int64)
@@ -93,18 +112,32 @@ class Lives:
         # What died in the cell of the judged event may have died after it: it is not counted.
         last = len(begins) if clock.judged_at >= evidence.last_allocation else _cell(begins, clock.judged_at)
         totals = trace.stack_totals(clock.judged_at, device=device)
-        by_line = pd.Series(totals["allocations"].to_numpy(np.int64)).groupby(numbers.of(totals["stack_id"])).sum()
+        made = totals["allocations"].to_numpy(np.int64)
+        # What was live before the recording began was not allocated in it.
+        freed = pd.Series(made - totals["live_blocks"].to_numpy(np.int64)).clip(lower=0)
+        by_line = freed.groupby(numbers.of(totals["stack_id"])).sum()
         return cls(
             device=device,
             clock=clock,
+            numbers=numbers,
             survivors=survivors,
             deaths=_deaths(evidence.deaths, begins, first, last, clock, numbers),
             borders=begins[first:last],
             first_cell=first,
             cell_length=evidence.cell_length,
-            allocations=dict(zip(by_line.index.tolist(), by_line.tolist(), strict=True)),
+            last_border=int(begins[last]) if last < len(begins) else evidence.last_allocation + 1,
+            allocated=int(made.sum()) - first * evidence.cell_length,
+            freed=dict(zip(by_line.index.tolist(), by_line.tolist(), strict=True)),
+            live_bytes=live_bytes,
             judged_ns=replay.time_before(clock.judged_at + 1),
         )
+
+
+def rows_of(sites: Numbers) -> dict[int, Numbers]:
+    """The rows of each line, by number, in order."""
+    order = np.argsort(sites, kind="stable")
+    found, first = np.unique(sites[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(found) else {}
 
 
 def _cell(begins: Numbers, event: int) -> int:
@@ -121,7 +154,8 @@ def _deaths(
 ) -> Deaths:
     counted = (columns["born"] >= first) & (columns["died"] < last)
     born, died = columns["born"][counted], columns["died"][counted]
-    middles = (begins + np.append(begins[1:], max(clock.judged_at, begins[-1] if len(begins) else 0))) / 2
+    ends = np.append(begins[1:], max(clock.judged_at, begins[-1] if len(begins) else 0))
+    middles = begins / 2 + ends / 2 if len(begins) else np.zeros(0)  # the sum of two may not fit
     times = clock.time(middles) if len(begins) else np.zeros(0)
     stacks = columns["stack_id"][counted]
     return Deaths(

@@ -223,7 +223,7 @@ def _leak(
     at_end = _live_blocks(trace, device, trace.end_seq - 1, numbers)
     blocks = blocks[blocks["site"].isin(sites)]
     total = int(blocks["allocated"].sum())
-    length = windows.units * windows.length_of_unit
+    length = max(windows.units * windows.length_of_unit, 1e-9)  # the times of a damaged trace may all be the same
     rate = (total - int(before["allocated"][before["site"].isin(sites)].sum())) / length
     parts = {
         site: _leaking_site(trace, blocks[blocks["site"] == site], before[before["site"] == site], length)

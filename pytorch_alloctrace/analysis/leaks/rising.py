@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .lives import Lives
+from ...reading.recorded import RecordedTrace
+from .lives import Lives, rows_of
 
 WARMUP = 0.2
 SIXTHS = 6
@@ -28,6 +29,7 @@ STILL_RISING = 0.6
 """It flattens if it rises by less than this share, from the second third of the time to the last, of what it rose by
 from the first to the second: something fills up."""
 LEAST_BORDERS = 24
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -39,36 +41,68 @@ class Rising:
     """Alive at the border of each cell, after the warm-up."""
     since: float
     """The time of the first of these, in units of the clock."""
+    since_event: int
+    """The event with which that cell begins."""
 
 
-def find_rising(lives: Lives, function_of: Mapping[int, Hashable]) -> list[Rising]:
+def find_rising(trace: RecordedTrace, lives: Lives, function_of: Mapping[int, Hashable]) -> list[Rising]:
     """The lines of one device, unordered. function_of: the function that each line, by number, is in."""
     borders = lives.borders[1:]
     begin = int(len(borders) * WARMUP)
     if len(borders) - begin < LEAST_BORDERS or lives.is_loading:
         return []
-    times = lives.clock.time(borders)
+    middle = lives.first_cell + (begin + len(lives.borders)) // 2
+    dying = _die_early(lives, middle)
+    candidates = [site for site in sorted(lives.survivors.of_site) if site in dying]
+    if not candidates:
+        return []
+    alive = _Alive(trace, lives)
     lines: dict[Hashable, list[int]] = {}
     for line, function in function_of.items():
         lines.setdefault(function, []).append(line)
+    since = float(lives.clock.time(borders[begin : begin + 1])[0])
     found = []
-    for site in np.unique(lives.survivors.site).tolist():
-        counts = _alive(lives, [site])[begin:]
+    for site in candidates:
+        counts = alive.at_borders([site])[begin:]
         # One line of a function may take over what another has made: then their sum does not rise.
-        if (
-            _rises(counts)
-            and _dies_early(lives, site, begin)
-            and _rises(_alive(lives, lines.get(function_of.get(site), [site]))[begin:])
-        ):
-            found.append(Rising(site, counts, float(times[begin])))
+        if _rises(counts) and _rises(alive.at_borders(lines.get(function_of.get(site), [site]))[begin:]):
+            found.append(Rising(site, counts, since, int(borders[begin])))
     return found
 
 
-def _dies_early(lives: Lives, site: int, begin: int) -> bool:
-    """Whether blocks of a line died all along: a queue that is not full yet loses none."""
-    middle = lives.first_cell + (begin + len(lives.borders)) // 2
-    early = (lives.deaths.site == site) & (lives.deaths.died_cell < middle)
-    return int(lives.deaths.blocks[early].sum()) >= LEAST_DIED
+def _die_early(lives: Lives, middle: int) -> set[int]:
+    """The lines of which blocks died all along: a queue that is not full yet loses none."""
+    early = lives.deaths.died_cell < middle
+    sites, of_row = np.unique(lives.deaths.site[early], return_inverse=True)
+    died = np.bincount(of_row, weights=lives.deaths.blocks[early], minlength=len(sites))
+    return set(sites[died >= LEAST_DIED].tolist())
+
+
+class _Alive:
+    """How many blocks were alive at the beginning of each cell, exactly: those that died in it or later, and those that
+    are live where the deaths end. (The judged event may lie within a cell, so that it cannot be said which of its
+    deaths were before it.)"""
+
+    def __init__(self, trace: RecordedTrace, lives: Lives) -> None:
+        self._lives = lives
+        live = trace.replay.live(lives.last_border, lives.device)
+        born = live["birth_seq"].to_numpy(np.int64)
+        counted = (born >= lives.clock.begin) & ~live["older"].to_numpy(bool)
+        self._born = born[counted]
+        self._of_site = rows_of(lives.numbers.of(live["stack_id"].to_numpy(np.int64)[counted]))
+
+    def at_borders(self, sites: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Of some lines, at all borders but the first."""
+        lives, deaths = self._lives, self._lives.deaths
+        changes = np.zeros(len(lives.borders) + 1, np.int64)
+        for site in sites:
+            born = self._born[self._of_site.get(site, _NONE)]
+            np.add.at(changes, np.searchsorted(lives.borders, born, side="right"), 1)
+            dead = deaths.of_site.get(site, _NONE)
+            np.add.at(changes, deaths.born_cell[dead] + 1 - lives.first_cell, deaths.blocks[dead])
+            np.add.at(changes, deaths.died_cell[dead] + 1 - lives.first_cell, -deaths.blocks[dead])
+        alive: npt.NDArray[np.int64] = np.cumsum(changes)[1 : len(lives.borders)]
+        return alive
 
 
 def _rises(counts: npt.NDArray[np.int64]) -> bool:
@@ -79,15 +113,3 @@ def _rises(counts: npt.NDArray[np.int64]) -> bool:
     if thirds[2] - thirds[1] < STILL_RISING * (thirds[1] - thirds[0]):
         return False
     return float(np.corrcoef(np.arange(len(counts)), counts)[0, 1]) > STRAIGHT
-
-
-def _alive(lives: Lives, sites: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How many blocks of some lines were alive at the beginning of each cell but the first."""
-    changes = np.zeros(len(lives.borders) + 1, np.int64)
-    of_sites = np.isin(lives.survivors.site, sites)
-    cells = np.searchsorted(lives.borders, lives.survivors.seq[of_sites], side="right")
-    np.add.at(changes, np.minimum(cells, len(changes) - 1), 1)
-    dead = np.isin(lives.deaths.site, sites)
-    np.add.at(changes, lives.deaths.born_cell[dead] + 1 - lives.first_cell, lives.deaths.blocks[dead])
-    np.add.at(changes, lives.deaths.died_cell[dead] + 1 - lives.first_cell, -lives.deaths.blocks[dead])
-    return np.cumsum(changes)[1 : len(lives.borders)]

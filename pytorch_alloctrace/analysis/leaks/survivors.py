@@ -52,6 +52,7 @@ OVER = 2
 """Births are over if none came for longer than this many times the longest time between two of them."""
 FINEST = 240
 """Births are told apart by the unit, or by this part of a run that has none."""
+_NONE = np.zeros(0, np.int64)
 
 
 class Fate(enum.Enum):
@@ -106,7 +107,7 @@ def judge_lines(lives: Lives) -> list[Judged]:
     old = lives.clock.length - survivors.birth > smallest
     judged: list[Judged] = []
     for site in np.unique(survivors.site[old]).tolist():
-        rows, deaths = np.flatnonzero(survivors.site == site), np.flatnonzero(lives.deaths.site == site)
+        rows, deaths = survivors.of_site[site], lives.deaths.of_site.get(site, _NONE)
         of_line = _judge(lives, site, rows, deaths)
         stacks, counts = np.unique(survivors.stack[rows], return_counts=True)
         found: list[Judged] = []
@@ -160,7 +161,6 @@ def _judge_all(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt
         return Judged(Fate.DIE if dying else Fate.UNCLEAR, site, held)
     if _all_die_later(ages[old], died_at, died, age):
         return Judged(Fate.DIE, site, held)
-    alive = int((lives.survivors.site == site).sum())
     found = Judged(
         fate=Fate.KEPT,
         site=site,
@@ -169,7 +169,7 @@ def _judge_all(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt
         reached=gone + int(old.sum()),
         died=gone,
         last=float(np.ceil(end - age)) - 1 if lives.clock.whole else end - age,
-        ever_died=max(lives.allocations.get(site, 0) - alive, 0),
+        ever_died=lives.freed.get(site, 0),
     )
     return _judge_births(lives, found, held)
 
@@ -181,7 +181,7 @@ def _all_die_later(
     later = died_at > age
     order = np.argsort(-died_at[later])
     gone = np.cumsum(died[later][order])
-    reached = gone + (ages[:, np.newaxis] >= died_at[later][order]).sum(axis=0)
+    reached = gone + len(ages) - np.searchsorted(np.sort(ages), died_at[later][order], side="left")
     return bool(((gone >= LEAST_BLOCKS) & (gone > ALL_DIE * reached)).any())
 
 
