@@ -110,8 +110,8 @@ class RecordedTrace:
 
     @property
     def end_ns(self) -> int:
-        """When the last known block of the file was written, or the last event in the spool of a killed recording happened:
-        nanoseconds since 1970-01-01 UTC."""
+        """When the last known block of the file was written, or the last event in the spool of a killed recording
+        happened: nanoseconds since 1970-01-01 UTC."""
         return self._reader.end_ns
 
     @property
