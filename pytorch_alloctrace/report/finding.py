@@ -35,7 +35,7 @@ LABELS = {kind: label for kind, (label, _) in _STYLES.items()}
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement about the trace. Bytes are requested bytes."""
+    """One statement about the trace. Bytes are requested bytes; of leaks and what is not decided, allocated bytes."""
 
     kind: str
     """"incomplete", "oom", "leak", "growth", "minor_leak", "no_leak", "undecided", "not_judged",

@@ -99,7 +99,7 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
-        last = "the last step" if leak.unit == "step" else "its last work"
+        last = "the last step" if leak.unit == "step" else "the last allocation"
         sentences.append(f"It was freed after {last}, when whatever held it went away: while the program ran, it grew.")
     if leak.line.is_workspace:
         sentences.append(
@@ -135,8 +135,6 @@ def _surviving_sentences(leak: Leak, when: str) -> list[str]:
             "no block of this line was ever freed, so it may also be a buffer of more than "
             f"{units.number(leak.reached)} blocks that is not full yet"
         )
-    elif leak.reached == 1:
-        basis = f"the block that reached the age of {age} has not died since"
     else:
         basis = f"of the {units.number(leak.reached)} blocks that reached the age of {age}, {died}"
     return [left, f"{_certain(leak)}: {basis}."]
@@ -150,8 +148,8 @@ def _since(leak: Leak) -> str:
 def _rising_sentences(leak: Leak, when: str) -> list[str]:
     now = f"{units.number(leak.blocks)} with {units.size(leak.bytes)} {when}"
     return [
-        "Each block of this line is freed in time, but ever more are alive at once: "
-        f"{units.number(leak.blocks_at_onset)} early in the run, {now}.",
+        "Blocks of this line are freed in time, but ever more are alive at once: "
+        f"{units.number(leak.blocks_at_onset)} early on, {now}.",
         f"{_certain(leak)}: more are made than let go of, all through the run.",
     ]
 
@@ -159,7 +157,8 @@ def _rising_sentences(leak: Leak, when: str) -> list[str]:
 def _growing_sentences(leak: Leak, when: str) -> list[str]:
     return [
         _growing_sentence(leak, when),
-        f"{_certain(leak)}: it grew in {leak.units_with_survivors} of {leak.units_judged} windows of the run.",
+        f"{_certain(leak)}: {'it' if leak.blocks == 1 else 'they'} grew in {leak.units_with_survivors} of "
+        f"{leak.units_judged} parts of the run.",
     ]
 
 
@@ -207,7 +206,7 @@ def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
 def _undecided(device: DeviceSummary, summary: Summary, names: SiteNames) -> Finding:
     verdict = device.leaks
     first = verdict.unexplained[0]
-    total = sum(one.bytes for one in verdict.unexplained)
+    total, blocks = (sum(getattr(one, name) for one in verdict.unexplained) for name in ("bytes", "blocks"))
     more = len(verdict.unexplained) - 1
     others = f", and {units.counted(more, 'more line')}" if more else ""
     asked = "" if verdict.unit == "step" else ", or alloctrace.step() at the end of each iteration,"
@@ -221,8 +220,7 @@ def _undecided(device: DeviceSummary, summary: Summary, names: SiteNames) -> Fin
         site=first.site,
         stack_id=first.stack_id,
         sentences=(
-            f"{units.counted(sum(one.blocks for one in verdict.unexplained), 'block')} that are no longer young are "
-            f"still live: {_counted_in(verdict, names)}.",
+            f"Still live, though no longer young: {units.counted(blocks, 'block')} ({_counted_in(verdict, names)}).",
             f"A longer run{asked} would decide it; --since judges a part of it.",
         ),
     )

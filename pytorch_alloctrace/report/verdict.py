@@ -1,6 +1,7 @@
 """The verdict: every finding, the most pressing first, then the peak, the end and the growth of each device.
 
-As text, and as JSON: one object. All bytes are integers and mean requested bytes; rates (`bytes_per_...`) are rounded
+As text, and as JSON: one object. All bytes are integers and mean requested bytes, those of leaks and of what is not
+decided allocated bytes (with what the allocator rounds up); rates (`bytes_per_...`) are rounded
 to whole bytes; seconds are numbers; null means unknown. Later versions may add fields, but neither change nor remove
 any: `format_version` stays 1 as long as that holds. Tables of lines have all rows, or as many as --top allows.
 
@@ -13,15 +14,20 @@ program
 integrity
     state ("complete", "truncated", "gaps", "corrupt"), text, and the counts of `Integrity`
 findings: a list, the most pressing first
-    kind ("incomplete", "oom", "leak", "minor_leak", "no_leak", "not_judged", "fragmentation", "cache", "rounding",
-    "pending", "churn", "outside": see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1),
-    site, stack_id, sentences
-    a leak, minor or not, also has: leak_kind ("survivors", or "growing": one buffer, replaced by ever larger ones),
-    unit ("step", "second"), bytes_per_unit, blocks, bytes_at_end, units_with_survivors, units_judged,
-    windows_with_survivors (of a growing one: windows in which it grew), windows_judged, oldest_age (in units),
-    forecast_seconds (until the device is full), live_bytes_over_run (of its sites: the blocks that survive; of a
-    growing one after each step in which it grew), path (frames, innermost first: see `Leak`), path_share (0 to 1),
-    sites (site, stack_id, bytes_per_unit, bytes, blocks)
+    kind ("incomplete", "oom", "leak", "growth": ever more at once though each block dies, "minor_leak", "no_leak",
+    "undecided": something grows and may be a leak, "not_judged", "fragmentation", "cache", "rounding", "pending",
+    "churn", "outside": see `analysis.free_memory.conditions`), title, device, bytes, confidence (0 to 1), site,
+    stack_id, sentences
+    a leak, minor or not, and a growth also have: leak_kind ("survivors"; "rising": a growth; or "growing": one buffer,
+    replaced by ever larger ones), unit ("step", "iteration" of a loop of the program, "second"), bytes_per_unit,
+    blocks, bytes_at_end, age (of survivors: from this age on, in units, blocks do not die), reached (how many blocks
+    reached it), died (how many of these died later; of a rising one: blocks that lived long and died), never_died (of
+    survivors: true if no block of the line was ever freed), onset (when it began: steps or iterations since the first,
+    else thousandths of the allocations), blocks_at_onset (of a rising one: blocks alive then), units_with_survivors
+    (units in which survivors were born; of a growing one: windows in which it grew), units_judged (of so many),
+    oldest_age (in units), forecast_seconds (until the device is full), live_bytes_over_run (of its sites: the blocks
+    that survive; of a rising one all that is alive; of a growing one after each unit in which it grew), path (frames,
+    innermost first: see `Leak`), path_share (0 to 1), sites (site, stack_id, bytes_per_unit, bytes, blocks)
 devices: a list, the highest peak first
     device, allocations, bytes_allocated
     peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id; inside: null,

@@ -122,6 +122,8 @@ def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[C
 
 
 def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
+    if trace.replay.peak("allocated", device) is None:
+        return
     blocks = trace.blocks("peak", device=device)
     blocks = blocks[blocks["state"] == "active_allocated"]
     wasted = (blocks["nbytes"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
