@@ -61,11 +61,13 @@ class Leak:
     device: str
     unit: str
     """"step"; "iteration" of a loop of the program, or "second", in a trace without steps."""
+    judged_at: int
+    """The event after which it was judged: see `Clock.judged_at`."""
     rate: float
     """Bytes per unit. Survivors: those below, by the time in which they were born. Rising and growing: what its sites
     hold more at the end than at the onset, by the time between."""
     bytes: int
-    """Live at the judged event (see `Clock.judged_at`). Survivors: of blocks born from the onset on that have reached
+    """Live at the judged event. Survivors: of blocks born from the onset on that have reached
     `age`. Else all that its sites hold."""
     blocks: int
     bytes_at_end: int

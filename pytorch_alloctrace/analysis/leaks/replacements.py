@@ -238,6 +238,7 @@ def _leak(
         kind=GROWING,
         device=device,
         unit=windows.unit,
+        judged_at=windows.judged_at,
         rate=rate,
         bytes=total,
         blocks=len(blocks),

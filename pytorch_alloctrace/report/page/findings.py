@@ -71,13 +71,7 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
         for condition in device.conditions:
             if condition.kind == finding.kind:
                 return trace.first_event_after(f"{max(condition.seconds, 0):.9f}s") - 1
-    return _last_step(trace) if finding.leak is not None else None
-
-
-def _last_step(trace: RecordedTrace) -> int:
-    """When leaks are judged: at the end of the last step, without steps at the end."""
-    steps = trace.steps()["seq"]
-    return int(steps.iloc[-1]) if len(steps) else trace.end_seq - 1
+    return finding.leak.judged_at if finding.leak is not None else None
 
 
 def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
@@ -96,12 +90,12 @@ def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks
 
 def _births(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
     """The blocks of its lines that were live when it was judged, by birth: bytes in each of a number of bars."""
-    live = trace.live(_last_step(trace), device=leak.device)
+    live = trace.live(leak.judged_at, device=leak.device)
     lines = {(site.site.filename, site.site.line) for site in leak.sites}
     is_of_leak = [pair in lines for pair in zip(live["filename"].astype(str), live["line"], strict=True)]
     found = live[np.array(is_of_leak, dtype=bool) & live["birth_seq"].notna().to_numpy(bool)]
     steps = trace.steps()["step"].to_numpy(np.int64)
-    by_step = len(steps) > 1 and bool((np.diff(steps) > 0).all())
+    by_step = leak.unit == "step" and len(steps) > 1 and bool((np.diff(steps) > 0).all())
     if by_step:
         births, first, last = found["step"].to_numpy(np.int64), int(steps[0]), int(steps[-1]) + 1
     else:
