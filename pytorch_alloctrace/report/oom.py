@@ -28,6 +28,7 @@ from ..analysis.free_memory import oom as rules
 from ..analysis.free_memory.fragmentation import Fragmentation
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.free_memory.refused_requests import ENDED, RETRIED
+from ..analysis.leaks.leak import Leak
 from . import units
 from .finding import Finding
 from .fragmentation import pinned, write_pinners
@@ -40,6 +41,10 @@ _SHOWN_SITES = 5
 _SHOWN_PINNERS = 3
 _KEPT_STEPS = 3
 """Blocks of one line from this many steps are kept from step to step."""
+_LEAKED = 0.25
+"""The memory is full of a leak that has at least this share of it."""
+_SET_UP = 0.8
+"""A smaller batch is no advice where at least this share does not depend on it."""
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 _PARTS = (
     ("allocated", "█", "#"),
@@ -61,25 +66,37 @@ class _Words:
     """Its pinners are named between the two."""
 
 
-def oom_finding(found: OutOfMemory, names: SiteNames) -> Finding:
-    """The refused request in words."""
+def oom_finding(found: OutOfMemory, names: SiteNames, leaks: Sequence[Leak] = ()) -> Finding:
+    """The refused request in words. leaks: of its device."""
     when = f" in step {found.step}" if found.step is not None else ""
+    filling = next((leak for leak in leaks if _fills(leak, found)), None)
+    why = found.verdict if filling is None else f"full, for {names.site(filling.line)} leaks"
     return Finding(
         kind="oom",
-        title=f"{names.site(found.site)}: {found.device} refused {units.size(found.requested)}{when}: {found.verdict}",
+        title=f"{names.site(found.site)}: {found.device} refused {units.size(found.requested)}{when}: {why}",
         device=found.device,
         bytes=found.requested,
         confidence=None,
         site=found.site,
         stack_id=found.request.stack_id,
-        sentences=sentences(found, names),
+        sentences=sentences(found, names, filling),
     )
 
 
-def sentences(found: OutOfMemory, names: SiteNames | None = None) -> tuple[str, ...]:
-    """The verdict with its figures, and what to do. names: how files are named; default in full."""
+def _fills(leak: Leak, found: OutOfMemory) -> bool:
+    """Whether a leak is what the memory was full of."""
+    return found.verdict == rules.FULL and not leak.minor and leak.bytes >= _LEAKED * found.allocated
+
+
+def sentences(found: OutOfMemory, names: SiteNames | None = None, filling: Leak | None = None) -> tuple[str, ...]:
+    """The verdict with its figures, and what to do. names: how files are named; default in full. filling: the leak that
+    the memory was full of."""
     names = names or SiteNames("")
     words = _words(found, names)
+    if filling is not None:
+        share = units.share(filling.bytes, found.allocated)
+        leaked = f"{units.size(filling.bytes)} ({share}) has leaked at {names.site(filling.line)}"
+        words = _Words([words.why[0]], [f"{leaked}: what helps is to let go of it. See the leak below."])
     first = rows(words.pinned.pinners_by_line.head(1)) if words.pinned is not None else []
     pinning = [pinned(row, names) for row in first]
     return (_requested(found), *words.why, *pinning, *words.help, *_outcome(found))
@@ -88,9 +105,10 @@ def sentences(found: OutOfMemory, names: SiteNames | None = None) -> tuple[str, 
 def _words(found: OutOfMemory, names: SiteNames) -> _Words:
     if found.verdict == rules.FULL:
         return _full(found, names)
+    if found.verdict == rules.ELSEWHERE:
+        return _elsewhere(found, names)
     said = {
         rules.FRAGMENTED: _fragmented,
-        rules.ELSEWHERE: _elsewhere,
         rules.OUTSIDE: _outside,
         rules.TOO_LARGE: _too_large,
         rules.LIMIT: _limit,
@@ -118,6 +136,13 @@ def _full(found: OutOfMemory, names: SiteNames) -> _Words:
     if found.steps_of_top_site >= _KEPT_STEPS:
         kept = f"They were allocated in {found.steps_of_top_site} different steps, so they are kept from step to step:"
         return _Words(why, [f"{kept} if that is not intended, it is a leak."])
+    if found.set_up is not None and found.set_up >= _SET_UP * found.allocated:
+        share = units.share(found.set_up, found.allocated)
+        why.append(
+            f"{share} was made before the second step ended, and stays: weights, gradients, the optimizer's state."
+        )
+        less = "lower precision, an optimizer with less state, sharding it over devices, or a smaller model"
+        return _Words(why, [f"What helps: {less}. A smaller batch would not."])
     less = "a smaller batch, activation checkpointing, lower precision, or freeing earlier what these lines hold"
     return _Words(why, [f"What helps: {less}."])
 
@@ -141,7 +166,7 @@ def _fragmented(found: OutOfMemory) -> _Words:
     return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}."], found.here)
 
 
-def _elsewhere(found: OutOfMemory) -> _Words:
+def _elsewhere(found: OutOfMemory, names: SiteNames) -> _Words:
     first = found.elsewhere.pools.sort_values("free_size", ascending=False).iloc[0]
     pool, stream = tuple(first["segment_pool_id"]), int(first["stream"])
     largest = units.size(found.elsewhere.largest_free)
@@ -156,6 +181,8 @@ def _elsewhere(found: OutOfMemory) -> _Words:
         return _Words(why, [one_stream], found.elsewhere)
     if pool != (0, 0):
         held = f"let go of pool {pool} (its MemPool, the CUDA graphs captured into it) when it is not in use"
+        if found.pool_sites:
+            why.append(f"What is live in it was made mostly at {names.site(found.pool_sites[0].site)}.")
         return _Words(why, [f"What helps: {held}, or allocate both from one pool."])
     if found.elsewhere.releasable:
         returnable = units.size(found.elsewhere.releasable)

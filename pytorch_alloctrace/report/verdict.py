@@ -80,7 +80,7 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
     """Everything that is wrong, the most pressing first: what is missing from the trace, refused requests, leaks (or
     that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks."""
     names = SiteNames(summary.program.working_directory)
-    refused = [device.refused for device in summary.devices if device.refused is not None]
+    refused = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
     conditions = [
         condition
         for device in summary.devices
@@ -93,7 +93,7 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
     leaks = leak_findings(summary)
     return (
         *_incomplete(summary.integrity),
-        *(oom_finding(one, names) for one in sorted(refused, key=lambda one: -one.requested)),
+        *(oom_finding(one, names, leaked) for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)),
         *(one for one in leaks if one.kind != "minor_leak"),
         *(condition_finding(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
         *(one for one in leaks if one.kind == "minor_leak"),

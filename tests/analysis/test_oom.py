@@ -18,6 +18,7 @@ from marked_programs import marked_line, run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis import summarize
 from pytorch_alloctrace.analysis.free_memory.oom import (
     ELSEWHERE,
     FRAGMENTED,
@@ -28,6 +29,7 @@ from pytorch_alloctrace.analysis.free_memory.oom import (
     OutOfMemory,
 )
 from pytorch_alloctrace.report.oom import sentences
+from pytorch_alloctrace.report.verdict import diagnosis
 
 pytestmark = [
     needs_cuda_build,
@@ -60,10 +62,12 @@ class Case:
 
 CASES = [
     Case("full_by_activations", FULL, top=True, advice="smaller batch", has_temporaries=True),
+    Case("full_by_weights", FULL, top=True, advice="A smaller batch would not."),
     Case("full_by_a_leak", FULL, top=True, advice="it is a leak"),
     Case("fragmented", FRAGMENTED, pin="cut_up", advice="expandable_segments:True"),
     Case("fragmented_with_max_split_size", FRAGMENTED, pin="cut_up", advice="max_split_size_mb:21"),
     Case("cache_in_a_private_pool", ELSEWHERE, advice="let go of pool"),
+    Case("cache_in_a_pool_that_is_held", ELSEWHERE, advice="What is live in it was made mostly at "),
     Case("cache_of_a_graph", ELSEWHERE, advice="let go of pool"),
     Case("cache_outside_of_the_pool_in_use", ELSEWHERE, advice="torch.cuda.empty_cache() before"),
     Case("cache_of_another_stream", ELSEWHERE, pin="cache_of_another_stream", advice="one stream"),
@@ -225,6 +229,15 @@ def test_steps_tell_a_leak(folder: Path) -> None:
     leak, activations = the_one(folder, "full_by_a_leak"), the_one(folder, "full_by_activations")
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
+
+
+def test_a_leak_that_fills_the_device_is_what_the_diagnosis_names(folder: Path) -> None:
+    first = diagnosis(summarize(alloctrace.load(folder / "full_by_a_leak.alloctrace")))[0]
+    assert first.kind == "oom" and first.site is not None
+    assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
+    assert "what helps is to let go of it" in " ".join(first.sentences)
+    other = diagnosis(summarize(alloctrace.load(folder / "full_by_activations.alloctrace")))[0]
+    assert other.kind == "oom" and other.title.endswith(": full") and "leak" not in " ".join(other.sentences)
 
 
 def test_verb(folder: Path) -> None:

@@ -66,6 +66,15 @@ def full_by_activations() -> None:
         x = (x @ weight).relu()  # OOM TOP
 
 
+def full_by_weights() -> None:
+    """No batch is small enough: nearly all is there before the second step ends."""
+    weights = [torch.empty(600 * MIB, dtype=torch.uint8, device=PLAIN) for _ in range(11)]  # TOP
+    for _ in range(4):
+        alloctrace.step()
+    weights.append(torch.empty(600 * MIB, dtype=torch.uint8, device=PLAIN))
+    torch.empty(900 * MIB, dtype=torch.uint8, device=PLAIN)  # OOM
+
+
 def full_by_a_leak() -> None:
     losses = []
     while True:
@@ -94,6 +103,16 @@ def cache_in_a_private_pool() -> None:
         batch = torch.empty(5 * GIB, dtype=torch.uint8, device=PLAIN)
         del batch
     torch.empty(4 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM
+
+
+def cache_in_a_pool_that_is_held() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = torch.empty(64 * MIB, dtype=torch.uint8, device=PLAIN)  # HOLDS
+        batch = torch.empty(5 * GIB, dtype=torch.uint8, device=PLAIN)
+        del batch
+    torch.empty(4 * GIB, dtype=torch.uint8, device=PLAIN)  # OOM
+    del held
 
 
 def cache_of_a_graph() -> None:

@@ -51,6 +51,8 @@ NOTABLE = 0.1
 USUAL_CONTEXT = 1 << 30
 """Bytes that a healthy process uses on a device outside torch: CUDA context, cuBLAS, NCCL."""
 TOP_SITES = 20
+SETUP_STEPS = 2
+"""The optimizer makes its state in the first step; the first gradients may be made again in the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,12 @@ class OutOfMemory:
     """The lines that held the most. Requested bytes."""
     steps_of_top_site: int
     """In how many different steps the blocks of the first line were born; 0 without steps."""
+    set_up: int | None
+    """Live bytes that were made before the second step had ended: weights, gradients, the optimizer's state. None
+    without three steps."""
+    pool_sites: tuple[SiteBytes, ...] = field(repr=False)
+    """The lines that hold the pool or stream which, of those that the request could not use, has the most free bytes.
+    Requested bytes."""
 
     @property
     def seq(self) -> int:
@@ -245,7 +253,30 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         elsewhere=parts[1],
         top_sites=sites,
         steps_of_top_site=_steps_of(trace, live, sites),
+        set_up=_set_up(trace, request, blocks),
+        pool_sites=_pool_sites(trace, parts[1], live),
     )
+
+
+def _set_up(trace: RecordedTrace, request: RefusedRequest, blocks: pd.DataFrame) -> int | None:
+    ends = trace.steps()["seq"]
+    ends = ends[ends < request.seq]
+    if len(ends) < SETUP_STEPS + 1:
+        return None
+    allocated = blocks[blocks["state"] == "active_allocated"]
+    # What has no birth was there before the recording.
+    made = allocated["birth_seq"].fillna(0) <= int(ends.iloc[SETUP_STEPS - 1])
+    return int(allocated.loc[made.to_numpy(bool), "nbytes"].sum())
+
+
+def _pool_sites(trace: RecordedTrace, elsewhere: Fragmentation, live: pd.DataFrame) -> tuple[SiteBytes, ...]:
+    if elsewhere.pools.empty:
+        return ()
+    fullest = elsewhere.pools.sort_values("free_size", ascending=False).iloc[0]
+    segments = elsewhere.segments
+    of_pool = segments["segment_pool_id"].map(tuple(fullest["segment_pool_id"]).__eq__).astype(bool)
+    inside = segments.loc[of_pool & (segments["stream"] == fullest["stream"]), "address"]
+    return top_sites(sites_of_blocks(trace.stacks, live[live["segment"].isin(inside)]), TOP_SITES)
 
 
 def _steps_of(trace: RecordedTrace, live: pd.DataFrame, sites: tuple[SiteBytes, ...]) -> int:
