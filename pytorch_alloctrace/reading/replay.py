@@ -194,9 +194,13 @@ class Replay:
             tables.append(pd.DataFrame({"device": name, **columns, "state": state}))
         return _joined(tables, BLOCK_COLUMNS, node_type=np.int64)
 
-    def live(self, until: int, device: str | None = None) -> pd.DataFrame:
-        """See `Trace.live`, without the steps; the state before event `until`."""
-        found = self._by_device(self._run.live_before, until, device)
+    def live(self, until: int, device: str | None = None, stacks: Sequence[int] | None = None) -> pd.DataFrame:
+        """See `Trace.live`, without the steps; the state before event `until`. stacks: only what these have made."""
+
+        def ask(until: int, wanted: tuple[int, int] | None) -> list[_replay.DeviceColumns]:
+            return self._run.live_before(until, wanted, stacks)
+
+        found = self._by_device(ask, until, device)
         tables = [pd.DataFrame({"device": name, **columns}) for name, columns in found]
         return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values(
             "birth_seq", ignore_index=True, kind="stable"

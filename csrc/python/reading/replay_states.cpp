@@ -61,10 +61,22 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   return result;
 }
 
-// What is allocated, oldest first.
-py::dict live_columns(const DeviceMemory& device) {
+using Stacks = std::optional<std::vector<std::uint32_t>>;
+
+// What is allocated, oldest first; of these stacks only, where some are given.
+py::dict live_columns(const DeviceMemory& device, const Stacks& stacks) {
+  std::vector<bool> is_wanted;
+  for (const std::uint32_t stack : stacks.value_or(std::vector<std::uint32_t>{})) {
+    if (stack >= device.stacks().size()) continue;
+    if (stack >= is_wanted.size()) is_wanted.resize(stack + std::size_t{1});
+    is_wanted[stack] = true;
+  }
   std::vector<std::pair<std::uint64_t, const Piece*>> by_birth;  // pieces are large: not to be moved about
-  device.for_each_allocated([&](const Piece& piece) { by_birth.emplace_back(piece.birth, &piece); });
+  device.for_each_allocated([&](const Piece& piece) {
+    if (!stacks || (piece.stack < is_wanted.size() && is_wanted[piece.stack])) {
+      by_birth.emplace_back(piece.birth, &piece);
+    }
+  });
   std::sort(by_birth.begin(), by_birth.end());
   std::vector<Piece> blocks;
   blocks.reserve(by_birth.size());
@@ -320,10 +332,11 @@ void define_replay(py::module_& module) {
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "live_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return by_device(run.state_before(until), wanted, live_columns);
+          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted, const Stacks& stacks) {
+            return by_device(run.state_before(until), wanted,
+                             [&](const DeviceMemory& device) { return live_columns(device, stacks); });
           },
-          py::arg("until"), py::arg("wanted") = py::none())
+          py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
       .def(
           "stacks_before",
           [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {

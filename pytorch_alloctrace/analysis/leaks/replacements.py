@@ -121,14 +121,15 @@ def growing_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
 ) -> list[Leak]:
     """The leaks of this kind on a device, unordered. free: see `leak.room`."""
-    if not _may_grow(trace, device, windows):
+    stacks = _stacks_that_may_grow(trace, device, windows, numbers)
+    if not stacks:
         return []
     positions, units = _positions(windows)
     # In most programs no block grows all the time, which a few positions show.
     few = slice(None, None, max(len(positions) // _FEW, 1))
-    if not len(_only_larger(_look(trace, device, positions[few], units[few], numbers))):
+    if not len(_only_larger(_look(trace, device, positions[few], units[few], numbers, stacks))):
         return []
-    looks = _look(trace, device, positions, units, numbers)
+    looks = _look(trace, device, positions, units, numbers, stacks)
     candidates = [found for site in _only_larger(looks).tolist() if (found := _growing(site, looks, windows))]
     candidates = sorted(candidates, key=lambda found: -int(found.growth.sum()))[:_EXAMINED]
     replacements = {found.site: _replacements(found, looks) for found in candidates}
@@ -138,11 +139,22 @@ def growing_leaks(
     return [_leak(trace, device, windows, numbers, group, free) for group in groups]
 
 
-def _may_grow(trace: RecordedTrace, device: str, windows: Windows) -> bool:
-    """Whether the last window has a stack whose blocks were larger than all its blocks before."""
+def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> list[int]:
+    """All stacks of the lines with a stack that has got larger and larger blocks, after the warm-up too; none at all if
+    no line has got one in the last window."""
     late = int(windows.ends[-1 - max(windows.units // WINDOWS, 1)])
-    found = trace.replay.stacks(windows.judged_at + 1, device)
-    return any(bool(((table["records"] >= LEAST_RECORDS) & (table["last_record"] > late)).any()) for table in found)
+    tables = trace.replay.stacks(windows.judged_at + 1, device)
+    if not tables:
+        return []
+    table = tables[0]
+    grown = (table["records"] >= LEAST_RECORDS).to_numpy(bool)
+    last = table["last_record"].to_numpy(np.int64)
+    if not (grown & (last > late)).any():
+        return []
+    sites = numbers.of(table["stack_id"])
+    chosen = np.isin(sites, sites[grown & (last > windows.begin)])
+    stacks: list[int] = table["stack_id"].to_numpy(np.int64)[chosen].tolist()
+    return stacks
 
 
 def _look(
@@ -151,10 +163,12 @@ def _look(
     positions: tuple[int, ...],
     units: npt.NDArray[np.int64],
     numbers: SiteNumbers,
+    stacks: Sequence[int],
 ) -> _Looks:
+    """The largest blocks of these stacks' lines at these positions."""
     tables: list[tuple[npt.NDArray[np.int64], ...]] = []
     for position in positions:
-        blocks = _live_blocks(trace, device, position, numbers)
+        blocks = _live_blocks(trace, device, position, numbers, stacks)
         sites, sizes, births = (blocks[name].to_numpy() for name in ("site", "nbytes", "birth_seq"))
         order = np.lexsort((births, sizes, sites))
         of_site, first, counts = np.unique(sites[order], return_index=True, return_counts=True)
@@ -355,10 +369,12 @@ def _buffers(
     return {site for site in appended if is_buffer(site)}
 
 
-def _live_blocks(trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers) -> pd.DataFrame:
+def _live_blocks(
+    trace: RecordedTrace, device: str, at: int, numbers: SiteNumbers, stacks: Sequence[int] | None = None
+) -> pd.DataFrame:
     """The blocks that are live at a position: address, nbytes (requested), allocated, stack_id, site (its number),
-    birth_seq, birth_ns."""
-    blocks = trace.replay.live(at + 1, device)
+    birth_seq, birth_ns. stacks: only what these have made."""
+    blocks = trace.replay.live(at + 1, device, stacks)
     columns = {name: blocks[name].to_numpy(np.int64) for name in _BLOCK_COLUMNS}
     return pd.DataFrame({**columns, "site": numbers.of(columns["stack_id"])})
 
