@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ... import _replay
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Site
+from ...reading.sites import Frame, Site
 from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
 from .lives import Lives
 from .paths import common_path, line_to_look_at
@@ -81,9 +81,7 @@ class LeakMaker:
         by_stack = _bytes_by_stack(lives, rows)
         stack = max(by_stack, key=by_stack.__getitem__)
         site = Site.of_stack(self.trace.stacks, stack)
-        path, path_share = common_path(self.trace, by_stack)
-        if path and (path[0].filename, path[0].line) == (site.filename, site.line):
-            path = path[1:]
+        path, path_share = self._path(by_stack, site)
         picked = np.linspace(0, len(rising.counts) - 1, min(_SAMPLES, len(rising.counts))).round().astype(int)
         each = total / max(len(rows), 1)
         return Leak(
@@ -94,7 +92,7 @@ class LeakMaker:
             rate=rate,
             bytes=total,
             blocks=len(rows),
-            bytes_at_end=int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum()),
+            bytes_at_end=self._bytes_at_end(rows),
             blocks_at_onset=int(rising.counts[0]),
             age=0.0,
             reached=0,
@@ -124,10 +122,7 @@ class LeakMaker:
         by_stack = _bytes_by_stack(lives, rows)
         sites = self._sites(group, length)
         line = self._line(sites, by_stack, total)
-        path, path_share = common_path(self.trace, by_stack)
-        if path and (path[0].filename, path[0].line) == (sites[0].site.filename, sites[0].site.line):
-            path = path[1:]
-        at_end = int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum())
+        path, path_share = self._path(by_stack, sites[0].site)
         return Leak(
             kind=SURVIVORS,
             device=lives.device,
@@ -136,7 +131,7 @@ class LeakMaker:
             rate=rate,
             bytes=total,
             blocks=len(rows),
-            bytes_at_end=at_end,
+            bytes_at_end=self._bytes_at_end(rows),
             blocks_at_onset=0,
             age=self._shown(first.age),
             reached=first.reached,
@@ -155,6 +150,17 @@ class LeakMaker:
             path_share=path_share,
             live=self._live([one.site for one in group]),
         )
+
+    def _path(self, by_stack: dict[int, int], site: Site) -> tuple[tuple[Frame, ...], float]:
+        """See `Leak.path`, without this site."""
+        path, share = common_path(self.trace, by_stack)
+        if path and (path[0].filename, path[0].line) == (site.filename, site.line):
+            path = path[1:]
+        return path, share
+
+    def _bytes_at_end(self, rows: npt.NDArray[np.int64]) -> int:
+        survivors = self.lives.survivors
+        return int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum())
 
     def _length(self, onset: float, last: float, onset_ns: int) -> float:
         """The time between: in steps or iterations, else in seconds."""
