@@ -10,6 +10,8 @@ import torch
 import pytorch_alloctrace as alloctrace
 
 MIB, GIB = 2**20, 2**30
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""For the examples that show the same on both."""
 
 
 def trace_path(program: str) -> str:
@@ -23,6 +25,8 @@ def mark(name: str, *, set_aside: int = 0) -> None:
     set_aside: bytes that are allocated and do not belong to what is shown.
     """
     alloctrace.mark(name)
+    if not torch.cuda.is_available():
+        return
     figures = {
         "allocated": torch.cuda.memory_allocated() - set_aside,
         "peak": torch.cuda.max_memory_allocated() - set_aside,

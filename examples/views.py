@@ -1,25 +1,33 @@
 """Views (transpose, slice, expand) allocate nothing; clone and contiguous copy.
 
 The tool: no event between `made` and `viewed`; then the lines with clone and contiguous hold 100 MiB each. At
-`base-deleted` nothing has been freed: a view of one row keeps the whole tensor alive.
+`base-deleted` nothing has been freed: a view of one row keeps the whole tensor alive. `alloctrace.tensors()` has a
+row for each piece of memory, with the number of tensors that share it.
 """
 
 from __future__ import annotations
 
 import torch
-from marks import MIB, mark, trace_path
+from marks import DEVICE, MIB, mark, trace_path
 
 import pytorch_alloctrace as alloctrace
 
+
+def show() -> None:
+    largest = alloctrace.tensors().query("bytes >= @MIB")
+    print(largest[["name", "shape", "bytes", "tensors", "line"]].to_string(index=False))
+
+
 alloctrace.enable(trace_path(__file__), overwrite=True)
 
-x = torch.zeros(1024, 25 * 1024, device="cuda")
+x = torch.zeros(1024, 25 * 1024, device=DEVICE)
 mark("made")
 
 transposed = x.transpose(0, 1)
 row = x[0]
 expanded = row.expand(1_000_000, -1)
 mark("viewed")
+show()
 
 cloned = x.clone()
 mark("cloned")
@@ -29,6 +37,7 @@ mark("contiguous")
 
 del x, transposed, expanded
 mark("base-deleted")
+show()
 
 assert row.untyped_storage().nbytes() == 100 * MIB
 alloctrace.disable()

@@ -24,18 +24,25 @@ from .errors import (
     AlloctraceError,
     IncompleteTraceWarning,
     MissingPackageError,
+    NotPredictableError,
     PositionError,
     RecorderUnavailableError,
     ReportError,
     SessionError,
+    SettingError,
     TraceError,
     UserPathError,
 )
-from .recording.session import Session, disable, enable, is_enabled, mark, pluggable_library, region, step
+from .recording.session import Session, disable, enable, is_enabled, mark, observe, pluggable_library, region, step
 
 if _TYPE_CHECKING:
     from .analysis.usage.comparison import compare
+    from .converting.convert import convert
+    from .live.changes import Changes, changes
+    from .live.footprint import Footprint, footprint
+    from .live.tensors import tensors
     from .notebook import diagnose
+    from .objects.holders import Holders, holders
     from .reading.integrity import Integrity
     from .reading.sites import Frame
     from .trace import Trace, finish, load
@@ -44,40 +51,59 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlloctraceError",
+    "Changes",
+    "Footprint",
     "Frame",
+    "Holders",
     "IncompleteTraceWarning",
     "Integrity",
     "MissingPackageError",
+    "NotPredictableError",
     "PositionError",
     "RecorderUnavailableError",
     "ReportError",
     "Session",
     "SessionError",
+    "SettingError",
     "Trace",
     "TraceError",
     "UserPathError",
+    "changes",
     "compare",
+    "convert",
     "diagnose",
     "disable",
     "enable",
     "finish",
+    "footprint",
+    "holders",
     "is_enabled",
     "load",
     "mark",
+    "observe",
     "pluggable_library",
     "region",
     "step",
+    "tensors",
 ]
 
 
 _ON_FIRST_USE = {
+    "Changes": ".live.changes",
+    "Footprint": ".live.footprint",
     "Frame": ".reading.sites",
+    "Holders": ".objects.holders",
     "Integrity": ".reading.integrity",
     "Trace": ".trace",
+    "changes": ".live.changes",
     "compare": ".analysis.usage.comparison",
+    "convert": ".converting.convert",
     "diagnose": ".notebook",
     "finish": ".trace",
+    "footprint": ".live.footprint",
+    "holders": ".objects.holders",
     "load": ".trace",
+    "tensors": ".live.tensors",
 }
 """Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""
 

@@ -25,6 +25,42 @@ LEAST_SPLIT_SIZE: int
 
 class FormatError(TraceError): ...
 class OpenError(TraceError): ...
+class PlainPickleError(TraceError): ...
+class TraceFileError(TraceError): ...
+
+class AllocatorSettings:
+    """json: as an event `config` has them."""
+
+    def __init__(self, json: str) -> None: ...
+    @property
+    def expandable_segments(self) -> bool: ...
+    @property
+    def large_segment_size(self) -> int: ...
+    def rounded(self, bytes: int) -> int: ...
+    def splits(self, block: int, wanted: int, is_large: bool) -> bool: ...
+
+def load_plain_pickle(data: bytes) -> Any: ...
+
+class TraceWriter:
+    def __init__(self, path: str | bytes, overwrite: bool, begin_ns: int, header_json: str) -> None: ...
+    def string(self, text: str) -> int: ...
+    def thread(self, name: str) -> int: ...
+    def code(self, name: str, filename: str, first_line: int, line_table: bytes) -> int: ...
+    def frame(self, parent: int, code: int, instruction: int) -> int: ...
+    def location(self, type: int, index: int, stream: int, pool: tuple[int, int]) -> int: ...
+    def push(
+        self,
+        kind: npt.ArrayLike,
+        time: npt.ArrayLike,
+        address: npt.ArrayLike,
+        size: npt.ArrayLike,
+        stack: npt.ArrayLike,
+        thread: npt.ArrayLike,
+        location: npt.ArrayLike,
+        sequence: npt.ArrayLike,
+        node_sequence: npt.ArrayLike,
+    ) -> None: ...
+    def finish(self, end_json: str) -> None: ...
 
 class EventStream:
     def next(self, wanted: int) -> Columns | None: ...
@@ -93,8 +129,11 @@ class TraceReader:
     @property
     def integrity(self) -> Integrity: ...
     def stack_table(self) -> Columns: ...
+    def modules(self) -> list[tuple[str, int, str]]: ...
     def stack_labels(self) -> list[tuple[str, str]]: ...
     def library_blocks(self) -> list[tuple[int, int, int]]: ...
+    def holders(self) -> list[tuple[int, str, str, str, int, int, int, npt.NDArray[Any]]]:
+        """Event, holder, path, filename, line, count, bytes, addresses: as in definition 13 of the format."""
     def string(self, id: int) -> str: ...
     def source(self, filename: int, line: int) -> str | None: ...
     def devices(self) -> list[Device]: ...
@@ -157,6 +196,8 @@ class LongLives:
     """Its time."""
     deaths: Columns
     """stack_id, born, died (cells), blocks, allocated (bytes)."""
+    growths: Columns
+    """line, cell: in which a line allocated more at once than ever before."""
 
 class Loop:
     """A function that begins again and again under the same calls: see csrc/core/replay/loops.h."""
@@ -188,7 +229,16 @@ class ReplayFindings:
     kept_contradictions: list[Disagreement]
 
 class Replay:
-    def __init__(self, trace: TraceReader, points: int, progress: Callable[[float], object] | None = None) -> None: ...
+    def __init__(
+        self,
+        trace: TraceReader,
+        points: int,
+        lines: npt.ArrayLike = (),
+        progress: Callable[[float], object] | None = None,
+        nodes_at_begin: tuple[int, int] = (0, 0),
+    ) -> None:
+        """lines: by stack, a number of its line, which `LongLives.growths` tells about. nodes_at_begin: the native id
+        of the thread that began the recording, and how many autograd nodes it had made by then."""
     @property
     def positions(self) -> list[PositionEvent]: ...
     @property
@@ -216,4 +266,73 @@ class Replay:
     def loops(self) -> list[Loop]: ...
     def nodes_made(self) -> npt.NDArray[Any]:
         """By stack: about how many of its allocations were of operators that made an autograd node."""
+    def named_blocks(self) -> Columns: ...
+    def role_timelines(
+        self, points: int, progress: Callable[[float], object] | None = None
+    ) -> list[list[npt.NDArray[Any]]]:
+        """By device, in the order of `timelines`, and role number: requested bytes at the end of each interval."""
+    def role_allocations(self, first: int, until: int) -> list[Columns]:
+        """By device, in the order of `timelines`: allocations, bytes, exact_bytes and largest by role number, of the
+        events from `first` on and before `until`."""
     def samples(self) -> Columns: ...
+
+class LaneOptions:
+    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes, None: no limit.
+    must_serve: of the requests that the recorded run was refused, by event, ascending; tries_refused: whether the
+    others are tried."""
+
+    def __init__(
+        self,
+        settings: str = "",
+        capacity: int | None = None,
+        limit: int | None = None,
+        total: int = ...,
+        order: str = "lowest",
+        seed: int = 0,
+        must_serve: Sequence[int] = (),
+        tries_refused: bool = True,
+        keeps_events: bool = False,
+    ) -> None: ...
+
+class LaneRefusal:
+    seq: int
+    requested: int
+    needed: int
+    reserved: int
+    allocated: int
+
+class LaneResult:
+    requests: int
+    peak_used: int
+    reserved: int
+    peak_reserved: int
+    peak_reserved_seq: int
+    peak_allocated: int
+    peak_active: int
+    retries: int
+    taken: int
+    given_back: int
+    garbage: int
+    refusal: LaneRefusal | None
+    served: list[int]
+    refused_again: list[int]
+    recorded_events: int
+    reproduced: int
+    blocks: int
+    same_blocks: int
+    first_difference: int | None
+    def events(self) -> Columns: ...
+
+class Prediction:
+    lanes: list[LaneResult]
+    requests: int
+    inherited: int
+    inherits_expandable: bool
+
+def predict(
+    trace: TraceReader,
+    device_type: int,
+    device_index: int,
+    lanes: Sequence[LaneOptions],
+    progress: Callable[[float], None] | None = None,
+) -> Prediction: ...

@@ -40,5 +40,20 @@ class MissingPackageError(AlloctraceError):
     """An optional package is not installed."""
 
 
+class SettingError(AlloctraceError):
+    """A setting of torch's allocator is not one, or is one that torch would refuse."""
+
+
+class NotPredictableError(AlloctraceError):
+    """What torch's allocator would have done cannot be told from this trace."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """In a word: "device" (none with CUDA), "allocator" (not torch's caching one), "incomplete" (events are
+        missing), "pools" (of a kind that is not modelled), "beginning" (the recording began in memory that is not
+        known) or "check" (the model does not reproduce the recording)."""
+
+
 class ReportError(AlloctraceError):
     """A report cannot be written where it was asked for."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .errors import IncompleteTraceWarning
+from .reading.event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS
 from .reading.finish import Finished, finish
 from .reading.integrity import Integrity
 from .reading.positions import Position, Range
-from .reading.recorded import AUTOGRAD_COLUMNS, EVENT_COLUMNS, Progress, RecordedTrace
+from .reading.recorded import Progress, RecordedTrace
 from .reading.replay import Verification
 from .reading.sites import Frame
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .analysis.free_memory.oom import OutOfMemory
     from .analysis.usage.peak import PeakMemory
     from .analysis.usage.tree import Tree
+    from .analysis.what_if.fitting import Fit
+    from .analysis.what_if.prediction import WhatIf
     from .report.diagnosis import Diagnosis
     from .report.page.report import Report
 
@@ -93,9 +96,10 @@ class Trace(RecordedTrace):
     def composition(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What the live memory consisted of at a position, the most bytes first. Bytes are requested bytes.
 
-        at, device: as in `live`. by: "line", "stack", "function" or "file" (columns as in `sites`: site, filename,
-        line, function, source, user, stack_id); "age" (age, from_age, to_age (not included), unit: "step" or, in a
-        trace without steps, "second"; youngest first); or "phase" (forward, backward, optimizer, other: see
+        at, device: as in `live`. by: "line", "stack", "function", "file" or "module" (as in `sites`, with its columns:
+        site, filename, line, function, source, user, stack_id); "role" (role; exact_bytes, the part of bytes whose role
+        was recorded, not inferred: see docs/roles.md); "age" (age, from_age, to_age (not included), unit: "step" or, in
+        a trace without steps, "second"; youngest first); or "phase" (forward, backward, optimizer, other: see
         `pytorch_alloctrace.analysis.usage.phases`). All have bytes, share (0 to 1), blocks, largest, backward_bytes
         (the part of bytes that autograd's threads allocated).
         """
@@ -140,8 +144,8 @@ class Trace(RecordedTrace):
     def diff(self, a: Position, b: Position, *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """How the live memory changed from position `a` to position `b`, the largest change first. In requested bytes.
 
-        device, by: as in `composition`. Columns: those that name the site, age or phase; bytes_before, bytes_after,
-        change, blocks_before, blocks_after.
+        device, by: as in `composition`. Columns: those that name the site, role, age or phase; bytes_before,
+        bytes_after, change, blocks_before, blocks_after.
         """
         from .analysis.usage.comparison import difference
 
@@ -169,21 +173,40 @@ class Trace(RecordedTrace):
 
         return site_lifetimes(self, device=device, by=by, since=since, until=until)
 
+    def role_totals(
+        self, *, device: str | None = None, since: Position | None = None, until: Position = "end"
+    ) -> pd.DataFrame:
+        """How much was allocated for what, and how much of it is live, a row for each role. In requested bytes.
+
+        device: default all. since, until: positions, as `at` of `live`. Each range takes one more pass over it.
+
+        Columns: role (see docs/roles.md), allocations, bytes (of them, including what was freed again), exact_bytes
+        (the part of bytes whose role was recorded, not inferred), live_bytes and live_blocks (at `until`), largest;
+        with `since` also live_change. Raises PositionError for a range without events, TraceError for a device that the
+        trace does not have.
+        """
+        from .analysis.usage.role_totals import role_totals
+
+        return role_totals(self, device=device, since=since, until=until)
+
     def leaks(
         self, *, device: str | None = None, since: Position | None = None, until: Position | None = None
     ) -> pd.DataFrame:
-        """What leaks, one row per leak, likely ones first, then by rate; empty if nothing does or the run is too short.
+        """What leaks, one row per leak, likely ones first, then by rate.
+
+        An empty table is an all-clear only where `attrs["decided"]` says so: by device, False if the run is too short
+        to judge, or if something grows of which too little has been seen to say whether it leaks.
 
         device: default all. since, until: judges only the steps that lie wholly in this range, and takes everything
         before them as the warm-up. What counts as a leak is defined in `pytorch_alloctrace.analysis.leaks.judge`.
 
         Columns: device; filename, line, function, source of the line to look at; kind ("survivors": blocks that are
-        never freed; "growing": a buffer replaced by ever larger ones); rate (requested bytes per unit), unit ("step",
-        or "second" in a trace without steps), confidence (0 to 1); bytes and blocks (live when the last step ended;
-        without steps at the end), bytes_at_end (those still live at the end of the trace), oldest_age (in units),
-        forecast (seconds until the device is full; <NA> if its capacity is unknown; for "cpu" the machine's memory),
-        stack_id (one through the line), sites (the lines that allocate the bytes, most first: dicts with filename,
-        line, function, source, rate, bytes, blocks, stack_id).
+        never freed; "rising": ever more at once, though each is freed; "growing": a buffer replaced by ever larger
+        ones); rate (allocated bytes per unit), unit ("step", "iteration" of a loop that the stacks show, or "second"),
+        confidence (0 to 1); bytes (allocated) and blocks (live where it was judged), bytes_at_end (those still live at
+        the end of the trace), oldest_age (in units), forecast (seconds until the device is full; <NA> if its capacity
+        is unknown; for "cpu" the machine's memory), stack_id (one through the line), sites (the lines that allocate the
+        bytes, most first: dicts with filename, line, function, source, rate, bytes, blocks, stack_id).
 
         Raises PositionError if no whole step lies in the range, TraceError for a device that the trace does not have.
         """
@@ -218,6 +241,41 @@ class Trace(RecordedTrace):
         from .analysis.free_memory.oom import find_ooms
 
         return find_ooms(self, device=device, within=self._asked_range(since, until, device), last=last)
+
+    def what_if(
+        self,
+        settings: Sequence[str] = (),
+        *,
+        memory: int | None = None,
+        outside: int | None = None,
+        device: str | None = None,
+    ) -> WhatIf:
+        """What the same requests would have come to under other settings of torch's allocator, or on another card.
+
+        settings: each as PYTORCH_ALLOC_CONF has it ("expandable_segments:True", or several with commas); without any,
+        the sensible ones are tried, and ranked. memory: bytes of the card (default those of the recorded one). outside:
+        bytes of it that torch does not get (default as the driver reported, else 700 MiB). device: default the CUDA
+        device with the most reserved.
+
+        Sizes are ranges over orders of the addresses that the driver may give. A run ends at the first request that is
+        refused: what the program would have done then is not known.
+
+        Raises SettingError for what is no setting, NotPredictableError where the trace's allocator cannot be modelled,
+        TraceError for a device that the trace does not have.
+        """
+        from .analysis.what_if.prediction import predict
+
+        return predict(self, settings, memory=memory, outside=outside, device=device)
+
+    def fit(self, settings: Sequence[str] = (), *, outside: int | None = None, device: str | None = None) -> Fit:
+        """The smallest memory that the run fits on, and what it comes to on common cards. In bytes.
+
+        settings, outside, device: as in `what_if`; without settings, the recorded ones and expandable segments. Raises
+        the same errors.
+        """
+        from .analysis.what_if.fitting import find_fit
+
+        return find_fit(self, settings, outside=outside, device=device)
 
     def _asked_range(self, since: Position | None, until: Position | None, device: str | None) -> Range | None:
         return None if since is None and until is None else self.range(since, until, device=device)

@@ -19,6 +19,14 @@ from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
 from pytorch_alloctrace.analysis.free_memory.refused_requests import RefusedRequest
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.usage.tree import Call, Tree
+from pytorch_alloctrace.analysis.what_if.advice import Advice
+from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnCard
+from pytorch_alloctrace.analysis.what_if.model import Card, Check
+from pytorch_alloctrace.analysis.what_if.prediction import Outcome, Refused, WhatIf
+from pytorch_alloctrace.analysis.what_if.settings import Setting
+from pytorch_alloctrace.live.changes import Changes
+from pytorch_alloctrace.live.footprint import Footprint
+from pytorch_alloctrace.objects.holders import Holders
 from pytorch_alloctrace.reading.positions import Range
 from pytorch_alloctrace.reading.replay import Contradiction, Verification
 from pytorch_alloctrace.reading.sites import Site
@@ -41,21 +49,37 @@ Sizes are integers of bytes and times integers of nanoseconds, both int64. A **p
 of that name. A **range** is everything after `since`, up to and including `until`. A **device** is spelled as in torch:
 `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"` or `"stack"`.
 """
-RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "pluggable_library")
-READING = ("load", "finish", "compare", "diagnose")
+RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
+IN_THE_PROGRAM = ("holders", "tensors", "changes", "footprint")
+READING = ("load", "finish", "convert", "compare", "diagnose")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",
     "MissingPackageError",
     "ReportError",
+    "SettingError",
+    "NotPredictableError",
 )
 VALUES: tuple[tuple[type, str], ...] = (
+    (Holders, "`alloctrace.holders()`"),
+    (Changes, "`alloctrace.changes()`"),
+    (Footprint, "`alloctrace.footprint()`"),
     (PeakMemory, "`trace.peak()`"),
     (Tree, "`trace.tree()`"),
     (Call, "`Tree.calls`"),
     (Fragmentation, "`trace.fragmentation()`"),
     (OutOfMemory, "each of `trace.ooms()`"),
     (RefusedRequest, "`OutOfMemory.request`"),
+    (Advice, "`OutOfMemory.advice`"),
+    (WhatIf, "`trace.what_if()`"),
+    (Outcome, "each of `WhatIf.outcomes`"),
+    (Refused, "`Outcome.refused`"),
+    (Setting, "`Outcome.setting`"),
+    (Card, "`Outcome.card`"),
+    (Check, "`WhatIf.check`, `Fit.check`"),
+    (Fit, "`trace.fit()`"),
+    (Fitting, "each of `Fit.fittings`"),
+    (OnCard, "each of `Fitting.cards`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
     (Finding, "each of `trace.diagnose()`"),
     (Report, "`trace.report()`"),
@@ -145,6 +169,8 @@ def page() -> str:
     section("Session", first_paragraph(alloctrace.Session.__doc__))
     for code, text in members(alloctrace.Session):
         entry(code, text)
+    section("In the program", "What is in memory now, and who holds it, without a recording or beside one.")
+    functions(IN_THE_PROGRAM)
     section("Reading")
     functions(READING)
     section("Trace", first_paragraph(alloctrace.Trace.__doc__))
@@ -163,7 +189,7 @@ def page() -> str:
 
 def undocumented() -> set[str]:
     """Public names of the package that the page leaves out."""
-    shown = {*RECORDING, *READING, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
+    shown = {*RECORDING, *IN_THE_PROGRAM, *READING, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
     return {*alloctrace.__all__} - shown
 
 

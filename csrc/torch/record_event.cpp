@@ -1,6 +1,7 @@
 #include "record_event.h"
 
 #include "../core/base/clock.h"
+#include "../core/format/event_fields.h"
 #include "autograd_context.h"
 
 namespace alloctrace::torch_side {
@@ -12,7 +13,7 @@ void add_thread_context(python::HookScope& scope, Event& event) {
   python::ThreadContext& thread = scope.thread();
   if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
   event.thread = thread.thread;
-  if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes);
+  if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes, session.modules);
   if (event.stack == python::kStackNotStored) {
     event.stack = 0;
     session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
@@ -68,6 +69,28 @@ void record_position(EventKind kind, const std::string& name) noexcept {
     scope.session().recorder.spool().count_lost(LossCause::kFault);
   } else {
     record_in(scope, kind, 0, id, nullptr);
+  }
+}
+
+void record_roles(const std::vector<RoleNote>& notes) noexcept {
+  python::HookScope scope;
+  if (!scope || notes.empty()) return;
+  python::Session& session = scope.session();
+  try {
+    Event event{};
+    event.time = read_counter();
+    event.kind = EventKind::kRole;
+    add_thread_context(scope, event);
+    event.node_thread = event.node_type = 0;
+    for (const RoleNote& note : notes) {
+      event.address = note.address;
+      event.location = scope.thread().location_id(session, {note.device_type, note.device_index});
+      RoleFields(event).role = static_cast<std::uint64_t>(note.role);
+      RoleFields(event).name = note.name.empty() ? 0 : session.recorder.stacks().string(note.name);
+      session.recorder.push(event);
+    }
+  } catch (...) {
+    session.recorder.spool().count_lost(LossCause::kFault);
   }
 }
 

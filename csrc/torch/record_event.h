@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "../core/format/definitions.h"
 #include "../core/format/event.h"
@@ -24,6 +25,16 @@ void record(EventKind kind, const void* address, std::size_t size, const Locatio
 // ended the step; else an optimizer did.
 void record_step(std::uint64_t number, bool is_said) noexcept;
 void record_position(EventKind kind, const std::string& name) noexcept;
+
+// What the program says a block is for.
+struct RoleNote {
+  std::uint64_t address = 0;  // of its block
+  std::int32_t device_type = 0, device_index = 0;
+  Role role = Role::kUnknown;
+  std::string name;  // empty: none
+};
+// All at once: they share the time, the stack and the thread.
+void record_roles(const std::vector<RoleNote>& notes) noexcept;
 
 // Counts an allocation of zero bytes: it has no address and is not an event.
 void count_empty_allocation() noexcept;

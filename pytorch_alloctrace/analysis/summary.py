@@ -17,6 +17,7 @@ from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, find_leaks
 from .usage.inside import Inside, look_inside
+from .usage.roles import RoleShares, roles_of
 
 
 class LeaksAnswer(enum.Enum):
@@ -65,6 +66,8 @@ class Holding:
     """Further lines that hold something."""
     more_bytes: int
     """What these hold."""
+    roles: RoleShares
+    """What is live, by role."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +162,19 @@ def summarize(
 def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within: Range | None) -> DeviceSummary:
     totals = trace.stack_totals(device=device)
     peak = trace.replay.peak("allocated", device)
+    held = _holding(trace, device, peak, top)
+    # Next, while the state at the peak is at hand.
+    conditions = () if of_leaks else find_conditions(trace, device)
     return DeviceSummary(
         device=device,
         allocations=int(totals["allocations"].sum()),
         bytes_allocated=int(totals["bytes"].sum()),
-        peak=_holding(trace, device, peak, top),
+        peak=held,
         end=_holding(trace, device, None, top),
         growth=step_growth(trace, device),
         leaks=find_leaks(trace, device, within),
         growing=() if of_leaks else growing_sites(trace, device, top),
-        conditions=() if of_leaks else find_conditions(trace, device),
+        conditions=conditions,
         refused=None if of_leaks else next(iter(find_ooms(trace, device=device, last=1)), None),
         levels=tuple(int(level) for level in trace.timeline(120, device=device)["requested_max"]),
     )
@@ -191,6 +197,7 @@ def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> 
         insides=tuple(look_inside(trace.stacks, held, site.stack_id, total) for site in shown),
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
         more_bytes=total - sum(site.bytes for site in shown),
+        roles=roles_of(trace, device, "end" if event is None else event),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.limit import GrowthLimit
+from ..reading.modules import MODULE
 
 POSITIONS = """\
 a position is one of:
@@ -49,7 +50,7 @@ class VerbParser(argparse.ArgumentParser):
         """What the help says below the options: how positions and ranges are written."""
         # Every verb can be asked for these, whether it has the option or not.
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
-        self.set_defaults(since=None, until=None, region=None)
+        self.set_defaults(since=None, until=None, region=None, depth=None)
 
     def add_common(self) -> None:
         """What every verb has. Comes last."""
@@ -111,6 +112,13 @@ class VerbParser(argparse.ArgumentParser):
         """What the rows are; the first is the default."""
         text = f"what the rows are: {', '.join(choices)} (default: {choices[0]})"
         self.add_argument("--by", choices=choices, default=choices[0], metavar="WHAT", help=text)
+        if MODULE in choices:
+            self.add_argument(
+                "--depth",
+                type=count,
+                metavar="N",
+                help="with --by module: only the first N parts of a module's name, with all that is inside",
+            )
 
     def add_code(self) -> None:
         """For a verb that names lines of code."""

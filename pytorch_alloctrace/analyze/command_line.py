@@ -21,6 +21,7 @@ from ..report.incomplete import write_incomplete
 from ..report.markdown import incomplete_markdown
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
+from ..report.site_names import printable, without_controls
 from ..trace import Trace
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             verb, options = parse(arguments)
             text, status = _run(verb, options)
         except AlloctraceError as error:
-            print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+            print(f"{PROGRAM}: error: {printable(str(error))}", file=sys.stderr)
             return Exit.BAD_INPUT
         except KeyboardInterrupt:
             command.say_interrupted()
@@ -165,7 +166,7 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
         query.data = "".join(incomplete_markdown(*said) for said in _incomplete(query, verb)) + query.data
     for trace in traces:
         _offer_to_finish(trace)
-    return query.data or captured.get(), status
+    return without_controls(query.data) or captured.get(), status
 
 
 def _say_incomplete(query: Query, verb: Verb, screen: Screen) -> None:

@@ -141,8 +141,8 @@ def _between_runs(query: Query) -> list[Changes]:
     shown = frames if options.all_frames else None
     # Each device on its own: the peak of one says nothing about another.
     devices = [options.device] if options.device else devices_at(before, after, at)
-    tables = [compare(before, after, at=at, by=options.by, device=device) for device in devices]
-    return [Changes(name, first, second, options.by, table, shown) for name, table in zip(devices, tables, strict=True)]
+    tables = [compare(before, after, at=at, by=query.by, device=device) for device in devices]
+    return [Changes(name, first, second, query.by, table, shown) for name, table in zip(devices, tables, strict=True)]
 
 
 def _between_positions(query: Query) -> list[Changes]:
@@ -150,13 +150,11 @@ def _between_positions(query: Query) -> list[Changes]:
     ranges = [(0 if since is None else since, "end" if until is None else until) for since, until in query.ranges]
     frames = (lambda row: frames_of(trace)(int(row["stack_id"]))) if options.all_frames else None
     devices = [options.device] if options.device else trace.devices
-    tables = [differences(trace, ranges, device=device, by=options.by) for device in devices]
+    tables = [differences(trace, ranges, device=device, by=query.by) for device in devices]
     (since, until), number = ranges[0], len(ranges)
     names = str(since), str(until)
     if number > 1:
         regions = f"of all {number:,} regions {options.region!r}"
         names = f"the beginnings {regions}", f"the ends {regions}"
     steps = sum(steps_between(trace, since, until) for since, until in ranges)
-    return [
-        Changes(name, *names, options.by, table, frames, steps) for name, table in zip(devices, tables, strict=True)
-    ]
+    return [Changes(name, *names, query.by, table, frames, steps) for name, table in zip(devices, tables, strict=True)]

@@ -12,7 +12,8 @@ from ..analysis.usage.tree import tree_at
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, position_data, write_composition, write_position
 from ..report.tree import calls_data, write_tree
-from .arguments import VerbParser
+from ..report.what_if import write_fits
+from .arguments import VerbParser, byte_count
 from .verb import Exit, Query, Verb
 
 _ROWS = 10
@@ -23,11 +24,14 @@ class Peak(Verb):
     summary = "what the memory consisted of when it was at its highest"
     description = (
         "Shows what was live when the most was allocated (or reserved, or at another position). Rows are lines of your "
-        "code, each with its share; below them the same by phase of the step and by age."
+        "code, each with its share; below them the same by role (parameters, activations, ...), by phase of the step "
+        "and by age."
     )
     examples = (
         ("peak run.alloctrace --by function", "which functions hold the peak"),
+        ("peak run.alloctrace --by role", "how much is for parameters, gradients, activations, ..."),
         ("peak run.alloctrace --tree", "who called them: from the outermost call down, each with all that it called"),
+        ("peak run.alloctrace --by module --depth 3", "which parts of the model hold it"),
         ("peak run.alloctrace --at step:10", "what was live when step 10 ended"),
         ("peak run.alloctrace --since step:10 --until step:20", "the peak within ten steps"),
         ("peak run.alloctrace --in validation", "the highest peak of all regions of this name"),
@@ -48,6 +52,12 @@ class Peak(Verb):
             help="show the calls that led to it, from the outermost down, each with all that it called (with "
             "--all-frames also those inside libraries)",
         )
+        parser.add_argument(
+            "--fits",
+            type=byte_count,
+            metavar="SIZE",
+            help="also say whether the run fits on a card of this size, such as 24GiB (see the verb fit)",
+        )
         parser.add_device("show only this device (default: the one with the highest peak)")
         parser.add_csv()
         parser.add_top(_ROWS, "rows of the table")
@@ -59,12 +69,16 @@ class Peak(Verb):
             return f"--since, --until and --in look for a peak: --at peak or peak:reserved, not {options.at}"
         if options.tree and options.by != COMPOSITION_BY[0]:
             return f"--tree shows calls: not --by {options.by}"
+        if options.fits is not None and (options.json or options.csv):
+            return "--fits is a line of the text: with --json or --csv use the verb what-if with --memory"
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        found = highest_of_ranges(trace, query.ranges, options.at, by=options.by, device=options.device)
+        found = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
         top = query.rows(_ROWS)
+        if options.fits is not None:
+            write_fits(trace, options.fits, found.device, query.screen)
         if options.tree:
             self._tree(query, found)
         elif options.json:

@@ -6,8 +6,11 @@ import argparse
 
 from ..analysis.usage.lifetimes import Lifetimes, range_lifetimes, whole_lifetimes
 from ..analysis.usage.ranges import ranges_between
+from ..analysis.usage.role_totals import range_role_totals, whole_role_totals
+from ..reading.positions import Position
 from ..reading.sites import BY
 from ..report.lifetimes import write_lifetimes
+from ..report.role_totals import write_role_totals
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
@@ -25,6 +28,7 @@ class Sites(Verb):
         ("sites run.alloctrace --at step:10", "what each line had allocated when step 10 ended"),
         ("sites run.alloctrace --since step:10 --until step:20", "what each line allocated in these ten steps"),
         ("sites run.alloctrace --in validation", "what each line allocated in all regions of this name, summed up"),
+        ("sites run.alloctrace --by role", "how much was allocated for parameters, gradients, activations, ..."),
         ("sites run.alloctrace --csv > sites.csv", "all lines, with all columns"),
     )
     if_cut = '"end" is where the trace breaks off, not the end of the run.'
@@ -35,7 +39,7 @@ class Sites(Verb):
             "what was allocated after this position",
             "what was allocated up to this position (default: end)",
         )
-        parser.add_by(BY)
+        parser.add_by((*BY, "role"))
         parser.add_device()
         parser.add_csv()
         parser.add_top(_ROWS)
@@ -48,22 +52,43 @@ class Sites(Verb):
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
+        if options.by == "role":
+            return self._by_role(query)
         found = self._lifetimes(query)
         top = query.rows(_ROWS)
         if options.json or options.csv:
-            table = found.table(trace.stacks, options.by).head(top)
+            table = found.table(trace.stacks, query.by).head(top)
             if options.json:
                 query.print_json(table)
             else:
                 query.print_csv(table)
         else:
-            write_lifetimes(found, trace.stacks, query.span(options.at), options.by, query.screen, query.names, top)
+            write_lifetimes(found, trace.stacks, query.span(options.at), query.by, query.screen, query.names, top)
+        return Exit.OK
+
+    def _by_role(self, query: Query) -> Exit:
+        trace, options, ranges = query.trace, query.options, query.ranges
+        if ranges[0][0] is None:
+            table = whole_role_totals(trace, self._until(query), device=options.device)
+        else:
+            within = ranges_between(trace, ranges, device=options.device)
+            table = range_role_totals(trace, within, device=options.device)
+        if options.json:
+            query.print_json(table)
+        elif options.csv:
+            query.print_csv(table)
+        else:
+            write_role_totals(table, query.span(options.at), query.screen)
         return Exit.OK
 
     def _lifetimes(self, query: Query) -> Lifetimes:
         trace, options = query.trace, query.options
         ranges = query.ranges
         if ranges[0][0] is None:
-            until = next((position for position in (ranges[0][1], options.at) if position is not None), "end")
-            return whole_lifetimes(trace, until, device=options.device)
+            return whole_lifetimes(trace, self._until(query), device=options.device)
         return range_lifetimes(trace, ranges_between(trace, ranges, device=options.device), device=options.device)
+
+    @staticmethod
+    def _until(query: Query) -> Position:
+        """The end of a run that is looked at from its beginning."""
+        return next((one for one in (query.ranges[0][1], query.options.at) if one is not None), "end")

@@ -8,10 +8,11 @@ import pandas as pd
 
 from ..reading.positions import Position
 from ..reading.timeline import intervals_of_range
-from ..report.timeline import write_timeline
+from ..report.timeline import write_role_timeline, write_timeline
 from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
 
+_BY = ("sum", "role")
 _POINTS = 2000
 _MOST_POINTS = 100_000
 """A million take minutes and gigabytes."""
@@ -21,10 +22,13 @@ class Timeline(Verb):
     name = "timeline"
     summary = "requested, allocated, active, reserved bytes over time"
     description = (
-        "Shows each sum of a device's memory over time, with the highest of each interval, so that no peak is lost. "
-        "docs/reading.md says what each sum means."
+        "Shows each sum of a device's memory over time, with the highest of each interval, so that no peak is lost "
+        "(docs/reading.md says what each means); by role, the requested bytes at the end of each interval."
     )
-    examples = (("timeline run.alloctrace --since step:10 --csv > timeline.csv", "the sums after step 10, to plot"),)
+    examples = (
+        ("timeline run.alloctrace --since step:10 --csv > timeline.csv", "the sums after step 10, to plot"),
+        ("timeline run.alloctrace --by role", "how much was for parameters, gradients, activations, ... over time"),
+    )
     if_cut = "The curves stop where the trace breaks off, not where the run ended."
 
     def add_arguments(self, parser: VerbParser) -> None:
@@ -39,12 +43,15 @@ class Timeline(Verb):
             metavar="N",
             help=f"divide the whole trace into N intervals (default: {_POINTS})",
         )
+        parser.add_by(_BY)
         parser.add_device()
         parser.add_csv()
 
     def run(self, query: Query) -> Exit:
         trace, options = query.trace, query.options
-        table = trace.timeline(options.points, device=options.device)
+        by_role = options.by == "role"
+        make = trace.role_timeline if by_role else trace.timeline
+        table = make(options.points, device=options.device)
         if not query.is_whole:
             device = options.device
 
@@ -63,7 +70,7 @@ class Timeline(Verb):
         elif options.csv:
             query.print_csv(table)
         else:
-            write_timeline(table, query.screen)
+            (write_role_timeline if by_role else write_timeline)(table, query.screen)
         return Exit.OK
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from .. import command
+from ..reading.modules import MODULE
 from ..reading.positions import Position
 from ..report.screen import Screen
 from ..report.site_names import SiteNames
@@ -61,6 +62,12 @@ class Query:
         """What lines of code are called in the text."""
         # Two runs share the names of the later one.
         return SiteNames(str(self.traces[-1].header.get("working_directory", "")), self.frames)
+
+    @property
+    def by(self) -> str:
+        """What the rows are, with the depth of modules."""
+        by: str = self.options.by
+        return by if self.options.depth is None else f"{by}:{self.options.depth}"
 
     @property
     def is_whole(self) -> bool:
@@ -145,8 +152,10 @@ class Verb(ABC):
             return f"{self.name} takes one trace, not {options.traces[1]!r} too"
         if options.all_frames and options.csv:
             return "--all-frames does not fit into a table: use --json"
-        if options.all_frames and options.by in ("age", "phase"):
+        if options.all_frames and options.by in ("role", "age", "phase"):
             return f"--all-frames shows the stacks of lines of code: not --by {options.by}"
+        if options.depth is not None and options.by != MODULE:
+            return "--depth counts the parts of a module's name: it needs --by module"
         return None
 
     @abstractmethod

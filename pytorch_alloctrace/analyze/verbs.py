@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from .annotate import Annotate
 from .blocks import Blocks
+from .convert import Convert
 from .diagnose import Diagnose
 from .diff import Diff
 from .export import Export
 from .finish import Finish
+from .fit import Fit
 from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .oom import Oom
 from .peak import Peak
 from .report import Report
 from .segments import Segments
+from .serve import Serve
 from .sites import Sites
 from .timeline import Timeline
 from .verb import Verb
 from .verify import Verify
+from .what_if import WhatIf
 
 VERBS: list[Verb] = [
     Diagnose(),
@@ -34,8 +38,12 @@ VERBS: list[Verb] = [
     Timeline(),
     Fragmentation(),
     Oom(),
+    WhatIf(),
+    Fit(),
     Report(),
+    Serve(),
     Export(),
+    Convert(),
     Verify(),
     Finish(),
 ]

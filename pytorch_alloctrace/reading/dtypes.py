@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .roles import ROLE
+
 TEXT = pd.Series([""]).dtype
 """What pandas makes of text: a dtype of its own since pandas 3, object before."""
 
@@ -18,9 +20,10 @@ _NOT_INT64: dict[str, Any] = {
     **dict.fromkeys(("site", "filename", "function"), TEXT),
     # Addresses need all 64 bits. Everything else is signed, because unsigned integers wrap where they are subtracted.
     **dict.fromkeys(("address", "segment"), np.uint64),
-    **dict.fromkeys(("backward", "user", "is_expandable", "older"), np.bool_),
+    **dict.fromkeys(("backward", "user", "is_expandable", "older", "role_is_exact"), np.bool_),
     **dict.fromkeys(("source", "segment_pool_id"), object),
     "state": BLOCK_STATES,
+    "role": ROLE,
     "share": np.float64,
     "external_fragmentation": "Float64",
 }

@@ -38,7 +38,7 @@ KINDS = (
     "pool_allocator",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
-csrc/core/format/event.h; "none" is written by `finish` alone, "role" never."""
+csrc/core/format/event.h; "none" is written by `finish` alone."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 

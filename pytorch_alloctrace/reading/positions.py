@@ -15,9 +15,9 @@ import difflib
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,10 @@ class Region:
     end_ns: int | None
 
 
+PositionEvent: TypeAlias = tuple[int, int, int, int, bool, list[int]]
+"""Kind, event, time, value, whether the program said so, and what was live, by device."""
+
+
 class PositionTable:
     """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by
     device)."""
@@ -99,6 +103,22 @@ class PositionTable:
         self._marks = [row for row in rows if row[0] != STEP]
         self._ends = np.array([row[1] for row in self._steps], dtype=np.int64)
         self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
+
+    @classmethod
+    def of_events(cls, found: Sequence[PositionEvent], text: Callable[[int], str]) -> PositionTable:
+        """text: the name that a number stands for.
+
+        A program that ends its steps itself, after each epoch perhaps, has no others: not those that its optimizers
+        seemed to end before it first did.
+        """
+        said = next((seq for kind, seq, _, _, is_said, _ in found if kind == STEP and is_said), -1)
+        return cls(
+            [
+                (kind, seq, time_ns, value if kind == STEP else text(value), live_bytes)
+                for kind, seq, time_ns, value, is_said, live_bytes in found
+                if kind != STEP or is_said or seq > said
+            ]
+        )
 
     def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
         """The step that each event belongs to; the event that ends a step is its last. <NA> in a trace without steps,

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,25 +18,24 @@ from .. import _replay
 from ..errors import PositionError, TraceError, UserPathError
 from .driver import driver_memory
 from .dtypes import TEXT, no_rows
+from .event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS, EventTables
+from .gathered import Gathered
+from .held import Held
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name, named_device
-from .positions import PEAKS, Position, PositionTable, Range, Region, time_of
+from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import POINTS, Replay
+from .roles import ROLES_SHOWN
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
 from .user_code import UserCode, packages_to_open
 from .words import counted
 
-EVENT_COLUMNS = (
-    *("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "pool", "thread", "stack_id", "step"),
-)
-"""The default columns of `Trace.events`."""
-AUTOGRAD_COLUMNS = ("autograd_seq", "node_seq", "node_thread", "node_type", "forward_stack_id")
-"""More columns, on request. autograd_seq: the number of the next autograd node of the thread. node_seq, node_thread,
-node_type: number, maker thread and type of the node that is being evaluated (in backward). forward_stack_id: the stack
-of the forward that caused an allocation of backward, where backward has no stack and that is known; else 0."""
 STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"),)
 """The columns of `Trace.stack_totals`."""
+
+_CHUNK = 250_000
+"""Rows of the parts that the table of all events is made of."""
 
 Progress = Callable[[float], None]
 
@@ -69,14 +69,14 @@ class RecordedTrace:
         if spool is not None and not os.path.exists(spool):
             raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
         with self._pass("reading"):
-            self._reader = _replay.TraceReader(os.fsencode(self.path), os.fsencode(spool) if spool else "", progress)
+            self._reader = _open(self.path, os.fsencode(spool) if spool else b"", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
         """What the trace has and what is missing from it."""
         self.ending: dict[str, Any] = _json_object(self._reader.end_json)
         """How the recording ended, its "reason": "disable", "exit", "SIGTERM" or, where `finish` ended the trace,
-        "killed". Empty as long as the trace has no end."""
+        "killed"; "converted" of one that `convert` made. Empty as long as the trace has no end."""
         self.user_paths = tuple(user_paths)
         """Files, folders and packages whose code counts as the user's own although it is installed."""
         self._code = self._user_code(user_paths)
@@ -131,7 +131,16 @@ class RecordedTrace:
 
     def _replayed(self, points: int) -> Replay:
         with self._pass("replaying"):
-            return Replay(self._reader, self._locations, points, self._progress)
+            locations, lines = self._event_tables.locations, self.stacks.line_numbers
+            return Replay(self._reader, locations, lines, points, self._progress, self._nodes_at_begin)
+
+    @property
+    def _nodes_at_begin(self) -> tuple[int, int]:
+        # A damaged header may hold anything, an older one has none.
+        match self.header.get("autograd_nodes"):
+            case [int(thread), int(nodes)] if min(thread, nodes) >= 0 and max(thread, nodes) < 1 << 63:
+                return thread, nodes
+        return 0, 0
 
     @contextlib.contextmanager
     def _pass(self, name: str) -> Iterator[None]:
@@ -164,12 +173,13 @@ class RecordedTrace:
 
         Raises PositionError for a position that the trace does not have, ValueError for an unknown column or kind.
         """
-        chunks = list(self.iter_events(since=since, until=until, columns=columns, kinds=kinds))
-        if chunks:
-            return pd.concat(chunks, ignore_index=True) if len(chunks) > 1 else chunks[0]
-        none = {name: np.zeros(0, np.int64) for name in ("location", *EVENT_COLUMNS, *AUTOGRAD_COLUMNS)}
-        none["address"] = np.zeros(0, np.uint64)
-        return self._event_table(none, EVENT_COLUMNS if columns is None else columns)
+        wanted = EVENT_COLUMNS if columns is None else tuple(columns)
+        found = Gathered(self.integrity.events)
+        for part in self.iter_events(_CHUNK, since=since, until=until, columns=wanted, kinds=kinds):
+            found.add(part)
+        if found.rows:
+            return found.table()
+        return self._event_tables.empty(wanted, self._step_of)
 
     def iter_events(
         self,
@@ -203,52 +213,11 @@ class RecordedTrace:
             stream = self._reader.events(within.first, within.end, numbers, with_state)
         while (raw := stream.next(max(chunk, 1))) is not None:
             if len(raw["seq"]):
-                yield self._event_table(raw, wanted)
-
-    def _event_table(self, raw: dict[str, Any], columns: Sequence[str]) -> pd.DataFrame:
-        location = raw["location"]
-        # Damage may have taken the definition of a location.
-        locations = self._locations.reindex(range(max(len(self._locations), int(location.max(initial=0)) + 1)))
-        made: dict[str, Any] = {}
-        for name in columns:
-            if name == "kind":
-                names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
-                made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=pd.Index(names))
-            elif name == "device":
-                codes, known = pd.factorize(locations["device"].fillna("").astype(str))
-                made[name] = pd.Categorical.from_codes(codes[location], categories=known)
-            elif name == "stream":
-                made[name] = locations["stream"].fillna(0).to_numpy(np.int64)[location]
-            elif name == "pool":
-                pools = np.empty(len(locations), dtype=object)
-                pools[:] = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
-                made[name] = pools[location]
-            elif name == "step":
-                made[name] = self.positions.step_of(raw["seq"])
-            elif name == "node_type":
-                made[name] = self._node_types(raw["node_type"])
-            else:
-                made[name] = raw[name]
-        # Nobody else has these arrays: to copy them into one block is a sixth of the time of reading all events.
-        return pd.DataFrame(made, copy=False)
-
-    def _node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> Any:
-        """Types of autograd nodes, in full, by number; "" for none."""
-        names = np.array([*self._reader.node_types()] or [""], dtype=object)
-        return pd.array(names[np.minimum(numbers, len(names) - 1)], dtype=TEXT)
+                yield self._event_tables.table(raw, wanted, self._step_of)
 
     @functools.cached_property
-    def _locations(self) -> pd.DataFrame:
-        """Device, stream and pool by location id; 0 is none."""
-        rows: list[dict[str, Any]] = [
-            {
-                "device": device_name(location.device_type, location.device_index),
-                "stream": location.stream,
-                "pool": location.pool,
-            }
-            for location in self._reader.locations()
-        ]
-        return pd.DataFrame([{"device": "", "stream": 0, "pool": (0, 0)}, *rows[1:]])
+    def _event_tables(self) -> EventTables:
+        return EventTables(self._reader)
 
     @property
     def kind_counts(self) -> dict[str, int]:
@@ -280,7 +249,10 @@ class RecordedTrace:
     @functools.cached_property
     def stacks(self) -> StackIndex:
         """The stacks, and the site of each."""
-        return StackIndex(self._reader, self._code)
+        options = self.header.get("options")
+        # Of a damaged header it is not known.
+        has_modules = bool(options.get("modules")) if isinstance(options, dict) else len(self._reader.modules()) > 0
+        return StackIndex(self._reader, self._code, has_modules)
 
     def frames(self, stack_id: int) -> list[Frame]:
         """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
@@ -292,7 +264,9 @@ class RecordedTrace:
     def sites(self, at: Position = "end", *, device: str | None = None, by: str = "line") -> pd.DataFrame:
         """What each site had allocated up to a position, the most live bytes first. Bytes are requested bytes.
 
-        at, device: as in `live`. by: "line", "function", "file" of the site, or "stack".
+        at, device: as in `live`. by: "line", "function", "file" of the site, "stack", or "module": the innermost
+        instance of torch.nn.Module that was being called, `site` being its name ("GPT.h.3.attn"); "module:2": the first
+        two parts of that name. Raises TraceError for "module" where the trace has no modules.
 
         Columns: site, filename, line, function, source, user (False: the stack has no frame of user code, and its
         innermost frame stands in), allocations, bytes, live_bytes, live_blocks, largest, live_backward_bytes (see
@@ -330,14 +304,15 @@ class RecordedTrace:
 
         Columns: address, nbytes (requested), device, stack_id (where `backward` is True: of the forward that caused
         it), backward, node_type (of the autograd node that allocated it, in full; "": none), thread, birth_seq,
-        birth_ns, step (of birth); site, filename, line, function (as in `sites`). birth_seq, birth_ns and step are <NA>
-        for a block that was there before the recording.
+        birth_ns, step (of birth); role (of `pytorch_alloctrace.reading.roles`: what the block is for in its whole
+        life), role_is_exact (False: inferred, see docs/roles.md); site, filename, line, function (as in `sites`).
+        birth_seq, birth_ns and step are <NA> for a block that was there before the recording.
 
         Raises PositionError for a position, TraceError for a device that the trace does not have.
         """
         blocks = self.replay.live(self.first_event_after(at, device), self.named_device(device))
         del blocks["allocated"]  # `blocks` has it
-        blocks["node_type"] = self._node_types(blocks["node_type"].to_numpy())
+        blocks["node_type"] = self._event_tables.node_types(blocks["node_type"].to_numpy())
         blocks["step"] = self.positions.step_of(blocks["birth_seq"].to_numpy())
         blocks = blocks.assign(**self.stacks.site_columns(blocks["stack_id"].to_numpy()))
         return _without_births(blocks, ("birth_seq", "birth_ns", "step"))
@@ -348,14 +323,27 @@ class RecordedTrace:
         at, device: as in `live`. Columns: device, segment (its address; 0 if the allocator reports none), address,
         nbytes (after rounding), requested_size, state ("active_allocated", "active_pending_free", "inactive"), as torch
         has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
-        step, site, filename, line, function, as in `live`.
+        step, role, role_is_exact, site, filename, line, function, as in `live`.
         """
         table = self.replay.blocks(self.first_event_after(at, device), self.named_device(device))
-        table["node_type"] = self._node_types(table["node_type"].to_numpy())
+        table["node_type"] = self._event_tables.node_types(table["node_type"].to_numpy())
         is_free = (table["state"] == "inactive").to_numpy(bool)
         table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
         table = table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
         return _without_births(table, ("birth_seq", "birth_ns", "age_ns", "step"))
+
+    def named_blocks(self) -> pd.DataFrame:
+        """The blocks of which the program said what they are: its optimizers, or `observe`. A row each time, in order.
+
+        Columns: seq (of the event that said so), device, address, nbytes (requested), birth_seq (<NA> if it is older
+        than the recording), stack_id, name (such as "layers.0.weight"; "" if the program did not say), role (parameter,
+        buffer, gradient or optimizer state).
+        """
+        table = self.replay.named_blocks()
+        texts = {number: self._reader.string(int(number)) for number in table["name"].unique()}
+        table["name"] = pd.Series([texts[number] for number in table["name"]], dtype=TEXT)
+        older = pd.Series(table.pop("older").to_numpy(bool))
+        return table.assign(birth_seq=table["birth_seq"].astype("Int64").mask(older))
 
     def segments(self, at: Position = "end", *, device: str | None = None) -> pd.DataFrame:
         """The segments of torch's CUDA allocator at a position, as `torch.cuda.memory_snapshot()` lists them.
@@ -389,8 +377,38 @@ class RecordedTrace:
         peak = self.replay.peak("allocated", device)
         return peak.bytes if peak else 0
 
+    def role_timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
+        """How much of each device's memory was for what over time: requested bytes at the end of each of `points`
+        intervals of equal length. It takes another pass over the trace.
+
+        Columns: device, time_ns (when the interval begins), and one for each role of
+        `pytorch_alloctrace.reading.roles.ROLES`. Raises ValueError for less than one point.
+        """
+        borders, ends = self._intervals(points)
+        device = self.named_device(device)
+        with self._pass("replaying"):
+            found = self.replay.role_timelines(int(ends[-1]), self._progress)
+        last = ends[1:] - 1
+        tables = [
+            pd.DataFrame({"device": name, "time_ns": borders[:-1], **{role: columns[role][last] for role in columns}})
+            for name, columns in found.items()
+            if device in (None, name)
+        ]
+        return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
+
+    def _intervals(self, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The borders of `points` intervals, in ns, and as numbers of borders of those that are measured."""
+        if points < 1:
+            raise ValueError(f"points={points}: a timeline has at least one")
+        measured = max(points, POINTS)
+        ends = np.linspace(0, measured, points + 1).round().astype(np.int64)
+        # Not between the times themselves: a double has 256 ns there.
+        times = np.linspace(0, max(self.end_ns - self.begin_ns, 1), measured + 1).astype(np.int64)
+        return self.begin_ns + times[ends], ends
+
     def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
+        """The sums of each device's memory over time, in `points` intervals of equal length (where that does not divide
+        6,000, to within a 6,000th of the run). In bytes.
 
         Columns: device, time_ns (when the interval begins); requested, allocated, active, reserved, releasable,
         stranded, largest_free (at its end; see docs/reading.md), each with _min and _max (within it, so that no peak is
@@ -398,14 +416,10 @@ class RecordedTrace:
         its end), blocks (allocated at its end), seq (the event that reached the most allocated bytes in it). What an
         allocator does not report is <NA>. `Trace.plot_timeline` draws it.
         """
-        if points < 1:
-            raise ValueError(f"points={points}: a timeline has at least one")
-        # The replay has measured POINTS intervals, which are put together where the number divides.
-        replay = self.replay
-        if POINTS % points:
-            replay = self._replayed(points)
-        borders = np.linspace(self.begin_ns, max(self.end_ns, self.begin_ns + 1), points + 1).astype(np.int64)
-        return make_timeline(replay.timeline(points, self.named_device(device)), borders, self._driver_memory)
+        # The replay has measured POINTS intervals. Only for more of them it is made again.
+        borders, ends = self._intervals(points)
+        replay = self.replay if points <= POINTS else self._replayed(points)
+        return make_timeline(replay.timeline(ends, self.named_device(device)), borders, self._driver_memory)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
         """What the driver reported of each device's memory, and the system of this process's: a row for each change,
@@ -423,6 +437,14 @@ class RecordedTrace:
     def _driver_memory(self) -> pd.DataFrame:
         return driver_memory(self.replay.samples())
 
+    def predicted(self, lanes: Sequence[_replay.LaneOptions], *, device: str) -> _replay.Prediction:
+        """What torch's allocator would have done with a device's requests, in each of these lanes; one pass over the
+        events. See `pytorch_alloctrace.analysis.what_if`."""
+        named = self.named_device(device)
+        assert named is not None
+        memory = self.replay.devices[named]
+        return _replay.predict(self._reader, memory.device_type, memory.device_index, list(lanes))
+
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:
         """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
@@ -432,6 +454,11 @@ class RecordedTrace:
         ]
         columns = ["device", "name", "bytes", "uuid", "pci_address"]
         return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+
+    @functools.cached_property
+    def held(self) -> tuple[Held, ...]:
+        """What the looks of the recorder found to be held by what, in the order in which they were taken."""
+        return tuple(Held(*one) for one in self._reader.holders())
 
     @functools.cached_property
     def threads(self) -> pd.DataFrame:
@@ -464,16 +491,26 @@ class RecordedTrace:
     @functools.cached_property
     def positions(self) -> PositionTable:
         """The steps, marks and regions, and which step an event belongs to."""
+        return PositionTable.of_events(
+            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one.live_bytes) for one in self.replay.positions],
+            self._reader.string,
+        )
 
-        def value(event: _replay.PositionEvent) -> int | str:
-            return event.value if event.kind == STEP else self._reader.string(event.value)
+    @functools.cached_property
+    def _places(self) -> PositionTable:
+        """The same without what was live, which takes a replay to know."""
+        if "replay" in vars(self):
+            return self.positions
+        names = ("kind", "seq", "time_ns", "nbytes", "address")
+        rows: list[PositionEvent] = []
+        stream = self._reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
+        while (raw := stream.next(_CHUNK)) is not None:
+            for kind, seq, time_ns, value, is_said in zip(*(raw[name].tolist() for name in names), strict=True):
+                rows.append((kind, seq, time_ns, value, is_said != 0, []))
+        return PositionTable.of_events(rows, self._reader.string)
 
-        found = self.replay.positions
-        # A program that ends its steps itself, after each epoch perhaps, has no others: not those that its optimizers
-        # seemed to end before it first did.
-        said = next((one.seq for one in found if one.kind == STEP and one.is_said), -1)
-        found = [one for one in found if one.kind != STEP or one.is_said or one.seq > said]
-        return PositionTable([(one.kind, one.seq, one.time_ns, value(one), one.live_bytes) for one in found])
+    def _step_of(self, seq: npt.NDArray[Any]) -> Any:
+        return self._places.step_of(seq)
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:
         """The number of the first event after a position: the state at the position is the one before this event.
@@ -528,6 +565,20 @@ class RecordedTrace:
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
+
+
+def _open(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
+    try:
+        return _replay.TraceReader(os.fsencode(path), spool, progress)
+    except _replay.FormatError:
+        with open(path, "rb") as file:
+            is_pickle = re.match(rb"\x80[\x02-\x05]", file.read(2)) is not None
+        if is_pickle:
+            raise TraceError(
+                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, `alloctrace convert` makes a "
+                "trace of it"
+            ) from None
+        raise
 
 
 def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame:

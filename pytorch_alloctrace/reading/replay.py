@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from .dtypes import BLOCK_STATES, no_rows
+from .dtypes import BLOCK_STATES, TEXT, no_rows
 from .integrity import Integrity
 from .kinds import device_name
+from .roles import ROLES, ROLES_SHOWN, roles_by_number
 
 SEGMENT_COLUMNS = (
     "device",
@@ -33,21 +34,23 @@ SEGMENT_COLUMNS = (
 )
 _MADE = ("stack_id", "backward", "node_type", "thread", "birth_seq", "birth_ns")
 """For a block in use: what made it, and when. `older`: it was there before the recording, which began at its birth."""
-BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns", "older")
-LIVE_COLUMNS = ("address", "nbytes", "allocated", "device", *_MADE, "older")
+_ROLE = ("role", "role_is_exact")
+BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state", *_MADE, "age_ns", "older", *_ROLE)
+LIVE_COLUMNS = ("address", "nbytes", "allocated", "device", *_MADE, "older", *_ROLE)
 MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free")
 """In bytes; the timeline has the value of each at an interval's end, and the lowest and highest within it."""
 
 _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
 POINTS = 6000
-"""Intervals that the one pass measures: those of a timeline with fewer are made of them, where the number divides."""
+"""Intervals that the one pass measures: those of a timeline with fewer are made of them."""
 
 
 def external_fragmentation(largest_free: pd.Series[Any], free: pd.Series[Any]) -> pd.Series[Any]:
     """1 - largest free block / all free bytes: 0 where nothing is free, <NA> where that is unknown."""
     known = free.astype("Float64")
-    return (1 - largest_free / known.where(known > 0)).fillna(0).where(known.notna())
+    # Not below 0, even where events contradict each other.
+    return (1 - largest_free / known.where(known > 0)).fillna(0).clip(0).where(known.notna())
 
 
 @dataclass(frozen=True)
@@ -107,22 +110,26 @@ class Verification:
 
 
 class Replay:
-    """A replayed trace. `locations`: of the reader (device, stream, pool by location id)."""
+    """A replayed trace. locations: of the reader (device, stream, pool by location id). lines: a number of each stack's
+    line, see `StackIndex.line_numbers`. nodes_at_begin: see `_replay.Replay`."""
 
     def __init__(
         self,
         reader: _replay.TraceReader,
         locations: pd.DataFrame,
+        lines: npt.NDArray[np.uint32],
         points: int = POINTS,
         progress: Callable[[float], None] | None = None,
+        nodes_at_begin: tuple[int, int] = (0, 0),
     ) -> None:
-        self._run = _replay.Replay(reader, points, progress)
+        self._run = _replay.Replay(reader, points, lines, progress, nodes_at_begin)
         self._locations = locations
         self._points = points
         self.devices = {
             device_name(timeline.device_type, timeline.device_index): timeline for timeline in self._run.timelines()
         }
         self._names = list(self.devices)
+        self._times: dict[int, int] = {}  # few are asked for, again and again
         self._long_lives = self._run.long_lives()
         self.positions = self._run.positions
         """Each step's end, mark, region's begin and end."""
@@ -171,7 +178,10 @@ class Replay:
 
     def time_before(self, until: int) -> int:
         """Time of the last event before `until` (ns since 1970); 0 where there is none."""
-        return self._run.time_before(until)
+        found = self._times.get(until)
+        if found is None:
+            found = self._times[until] = self._run.time_before(until)
+        return found
 
     def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.segments`; the state before event `until`."""
@@ -191,7 +201,8 @@ class Replay:
         tables = []
         for name, columns in self._by_device(self._run.blocks_before, until, device):
             state = pd.Categorical.from_codes(columns["state"], dtype=BLOCK_STATES)
-            tables.append(pd.DataFrame({"device": name, **columns, "state": state}))
+            role = roles_by_number(columns["role"])
+            tables.append(pd.DataFrame({"device": name, **columns, "state": state, "role": role}))
         return _joined(tables, BLOCK_COLUMNS, node_type=np.int64)
 
     def live(self, until: int, device: str | None = None, stacks: Sequence[int] | None = None) -> pd.DataFrame:
@@ -201,7 +212,10 @@ class Replay:
             return self._run.live_before(until, wanted, stacks)
 
         found = self._by_device(ask, until, device)
-        tables = [pd.DataFrame({"device": name, **columns}) for name, columns in found]
+        tables = [
+            pd.DataFrame({"device": name, **columns, "role": roles_by_number(columns["role"])})
+            for name, columns in found
+        ]
         return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values(
             "birth_seq", ignore_index=True, kind="stable"
         )
@@ -221,13 +235,14 @@ class Replay:
         found.sort(key=lambda one: (one.device_type, one.device_index))
         return [(device_name(one.device_type, one.device_index), one.columns) for one in found]
 
-    def timeline(self, points: int, device: str | None = None) -> pd.DataFrame:
-        """See `Trace.timeline`, without its times; `points` divides the number of intervals that were measured."""
+    def timeline(self, ends: npt.NDArray[np.int64], device: str | None = None) -> pd.DataFrame:
+        """See `Trace.timeline`, without its times. ends: which of the measured intervals make one each, as the numbers
+        of their borders, from 0 to all."""
         need_segments = {f"{measure}{end}": "Int64" for measure in _NEED_SEGMENTS for end in _ENDS}
         tables = []
         for name, timeline in self.devices.items():
             if device in (None, name):
-                table = _fewer(pd.DataFrame(timeline.columns), points)
+                table = _fewer(pd.DataFrame(timeline.columns), ends)
                 table.insert(0, "device", name)
                 unknown = pd.Series(pd.NA, index=table.index, dtype="Int64")
                 for column in need_segments:
@@ -235,6 +250,38 @@ class Replay:
                 tables.append(table)
         columns = ("device", *(f"{measure}{end}" for measure in MEASURES for end in _ENDS), "blocks", "seq")
         return _joined(tables, columns, **need_segments)
+
+    def named_blocks(self) -> pd.DataFrame:
+        """A row for each time that the program said what a block is, in order: see `Trace.named_blocks`. name is a
+        string id."""
+        columns = self._run.named_blocks()
+        device = pd.Series([self._names[number] for number in columns["device"]], dtype=TEXT)
+        return pd.DataFrame({**columns, "device": device, "role": roles_by_number(columns["role"])})
+
+    def role_timelines(
+        self, points: int, progress: Callable[[float], None] | None = None
+    ) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
+        """By device and role: the requested bytes at the end of each interval. It takes another pass."""
+        found = self._run.role_timelines(points, progress)
+        result = {}
+        for name, columns in zip(self._names, found, strict=False):
+            result[name] = {role: columns[ROLES.index(role)] for role in ROLES_SHOWN}
+        return result
+
+    def role_allocations(self, first: int, until: int, device: str | None = None) -> pd.DataFrame:
+        """What was allocated for each role by the events from `first` on and before `until`: role, allocations, bytes,
+        exact_bytes and largest, in the order of ROLES_SHOWN, without roles that have none."""
+        found = self._run.role_allocations(first, until)
+        tables = [
+            pd.DataFrame({"role": ROLES, **columns})
+            for name, columns in zip(self._names, found, strict=False)
+            if device in (None, name)
+        ]
+        if not tables:
+            return no_rows(("role", "allocations", "bytes", "exact_bytes", "largest"))
+        how = {"allocations": "sum", "bytes": "sum", "exact_bytes": "sum", "largest": "max"}
+        table = pd.concat(tables).groupby("role").agg(how).reindex(ROLES_SHOWN).reset_index()
+        return table[table["allocations"] > 0].reset_index(drop=True)
 
     def samples(self) -> _replay.Columns:
         """What the driver reported, by column: see `driver.driver_memory`."""
@@ -268,21 +315,24 @@ def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...], **dtypes: Any)
     return pd.concat(tables, ignore_index=True)[list(columns)]
 
 
-def _fewer(table: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Every len/points rows as one: the last, lowest and highest values, and the event of the highest."""
-    group = len(table) // points
-    if group == 1:
+def _fewer(table: pd.DataFrame, ends: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """The rows between two of `ends` as one: the last, lowest and highest values, and the event of the highest."""
+    first, last = ends[:-1], ends[1:] - 1
+    if len(first) == len(table):
         return table
     made = {}
     for name in table.columns:
-        rows = table[name].to_numpy().reshape(points, group)
+        rows = table[name].to_numpy()
         if name == "seq":
-            highest = table["allocated_max"].to_numpy().reshape(points, group).argmax(axis=1)
-            made[name] = rows[np.arange(points), highest]
+            most = table["allocated_max"].to_numpy()
+            highest = np.maximum.reduceat(most, first)
+            # The first row of each group that reaches its highest.
+            reached = np.where(most == np.repeat(highest, last - first + 1), np.arange(len(most)), len(most))
+            made[name] = rows[np.minimum.reduceat(reached, first)]
         elif name.endswith("_min"):
-            made[name] = rows.min(axis=1)
+            made[name] = np.minimum.reduceat(rows, first)
         elif name.endswith("_max"):
-            made[name] = rows.max(axis=1)
+            made[name] = np.maximum.reduceat(rows, first)
         else:
-            made[name] = rows[:, -1]
+            made[name] = rows[last]
     return pd.DataFrame(made)

@@ -15,17 +15,20 @@ import functools
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
+from ..errors import TraceError
 from .dtypes import no_rows
+from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
 from .user_code import UserCode, can_be_opened, package_of
 
-BY = ("line", "stack", "function", "file")
+_Ids: TypeAlias = npt.NDArray[np.uint32]
+BY = ("line", "stack", "function", "file", MODULE)
 NAME_COLUMNS = ("site", "filename", "line", "function", "source", "user")
 SITE_COLUMNS = (
     *NAME_COLUMNS,
@@ -107,8 +110,10 @@ _LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 class StackIndex:
     """The stacks of a trace: their frames, and the site of each. Stack 0 means that no stack is known."""
 
-    def __init__(self, reader: _replay.TraceReader, code: UserCode) -> None:
+    def __init__(self, reader: _replay.TraceReader, code: UserCode, has_modules: bool = True) -> None:
+        """has_modules: whether the recording told modules apart."""
         self._reader = reader
+        self.has_modules = has_modules
         table: dict[str, npt.NDArray[Any]] = reader.stack_table()
         labels = reader.stack_labels()
         self._with_frames = len(table["parent"])
@@ -121,12 +126,19 @@ class StackIndex:
         )
         """The stacks that stand for what libraries keep for themselves."""
         made = {name: np.append(column, np.zeros(len(labels), column.dtype)) for name, column in table.items()}
-        self.parent = made["parent"]
+        self._caller = made["parent"]
+        self.same = np.where(made["same"] > 0, made["same"], np.arange(len(self._caller), dtype=np.uint32))
+        """Of the stacks whose frames are the same, through whichever modules, the first."""
+        self.parent = self.same[self._caller]
+        """The stack that called each, of the same ones the first: those of one line through several modules meet in
+        it."""
         self._name = np.where(made["qualified_name"] > 0, made["qualified_name"], made["name"])
         self._filename = made["filename"]
         self._line = made["line"]
+        self._module = made["module"]
         self._strings: dict[int, str] = {}
         self._frames: dict[int, Frame] = {}
+        self._groups: dict[str, npt.NDArray[np.int64]] = {}
         user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
         self.is_user[0] = False
@@ -139,11 +151,19 @@ class StackIndex:
         return len(self.parent)
 
     def _sites(self) -> npt.NDArray[np.uint32]:
-        """The innermost user frame of each stack, 0 where there is none. Callers have lower ids: one pass is enough."""
-        site = np.where(self.is_user, np.arange(len(self.parent), dtype=np.uint32), np.uint32(0))
-        for stack in np.flatnonzero(~self.is_user):
-            site[stack] = site[self.parent[stack]]
-        return site.astype(np.uint32)
+        """The innermost user frame of each stack, 0 where there is none."""
+        return self._innermost(self.is_user)
+
+    def _innermost(self, wanted: npt.NDArray[np.bool_], below: npt.NDArray[np.bool_] | None = None) -> _Ids:
+        """The innermost wanted frame of each stack, 0 where there is none. below: only frames that are called, however
+        indirectly, by none of these."""
+        stops = wanted.copy() if below is None else wanted | below
+        stops[0] = True
+        found = np.where(stops, np.arange(len(self.parent), dtype=np.uint32), self.parent)
+        # Each round doubles how far up it has looked.
+        while not stops[found].all():
+            found = found[found]
+        return np.where(wanted[found], found, np.uint32(0)).astype(np.uint32)
 
     def _cell_magics(self) -> npt.NDArray[np.intp]:
         """The frames that are what IPython makes of a cell's magic (%%time): a call with the whole cell as its text.
@@ -218,14 +238,51 @@ class StackIndex:
         """What the innermost frames of all stacks have in common that are of one function under the same calls."""
         return int(self.parent[stack_id]), int(self._filename[stack_id]), int(self._name[stack_id])
 
+    def functions(self, stack_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Two rows of numbers, of the file and the name of each stack's innermost function."""
+        return np.stack([self._filename[stack_ids], self._name[stack_ids]]).astype(np.int64)
+
     def representative(self, stack_id: int) -> int:
         """The frame that stands for a stack: its site, else its innermost frame."""
         return int(self.site[stack_id]) or stack_id
+
+    def groups_of(self, stack_ids: npt.NDArray[np.int64], by: str) -> npt.NDArray[np.int64]:
+        """For each of these stacks a number of its group: the same where `key` is."""
+        if module_depth(by) is None:
+            return self.group(by)[stack_ids]
+        numbers: dict[tuple[Any, ...], int] = {}
+        return np.array([numbers.setdefault(self.key(stack, by), len(numbers)) for stack in stack_ids.tolist()])
+
+    def group(self, by: str) -> npt.NDArray[np.int64]:
+        """For each stack a number of its group, but not by module. No stack is a group of its own."""
+        found = self._groups.get(by)
+        if found is None:
+            frames = np.where(self.site > 0, self.site, np.arange(len(self), dtype=np.uint32))
+            file = self._filename.astype(np.int64)[frames]
+            found = {
+                "line": self.lines[frames],
+                "function": (file << 32) + self._name.astype(np.int64)[frames],
+                "file": file,
+                "stack": self.same.astype(np.int64),
+            }[by]
+            found[0] = np.iinfo(np.int64).min
+            texts = [*self._labels.values()]
+            found[self._with_frames :] = [np.iinfo(np.int64).min + 1 + texts.index(text) for text in texts]
+            self._groups[by] = found
+        return found
+
+    @functools.cached_property
+    def line_numbers(self) -> _Ids:
+        """A number of each stack's site, from 0."""
+        return np.unique(self.group("line"), return_inverse=True)[1].astype(np.uint32)
 
     def key(self, stack_id: int, by: str) -> tuple[Any, ...]:
         """What the stacks of one group have in common."""
         if stack_id in self._labels:
             return (self._labels[stack_id],)
+        depth = module_depth(by)
+        if depth is not None:
+            return (self.modules.name(stack_id, depth) if stack_id else 0,)
         frame = self.representative(stack_id)
         file = int(self._filename[frame])
         if by == "line":
@@ -234,7 +291,16 @@ class StackIndex:
             return (file, int(self._name[frame]))
         if by == "file":
             return (file,)
-        return (stack_id,)
+        return (int(self.same[stack_id]),)
+
+    @functools.cached_property
+    def modules(self) -> ModuleNames:
+        """Which module each stack calls. Raises TraceError where the recording did not tell modules apart."""
+        if not self.has_modules:
+            raise TraceError(
+                "the trace has no modules: record the program again, with this version and without modules=False"
+            )
+        return ModuleNames(self._reader.modules(), self._caller, self._module)
 
     def describe(self, stack_id: int, by: str) -> dict[str, Any]:
         """NAME_COLUMNS of the group that a stack belongs to."""
@@ -243,6 +309,10 @@ class StackIndex:
         if stack_id in self._labels:
             label = self._labels[stack_id]
             return dict(zip(NAME_COLUMNS, (label, "", 0, label, None, False), strict=True))
+        depth = module_depth(by)
+        if depth is not None:
+            name = self.modules.name(stack_id, depth)
+            return dict(zip(NAME_COLUMNS, (name, "", 0, name, None, name != OUTSIDE), strict=True))
         representative = self.representative(stack_id)
         frame = self.frame(representative)
         line = frame.line if by in ("line", "stack") else 0
@@ -270,23 +340,17 @@ class StackIndex:
         packages = {int(file): package_of(self._string(int(file))) for file in np.unique(self._filename)}
         files = [file for file, package in packages.items() if can_be_opened(package)]
         is_opened = np.isin(self._filename, files) & ~self.is_user
-        opened = np.where(is_opened, np.arange(len(self), dtype=np.uint32), np.uint32(0))
-        for stack in np.flatnonzero(~is_opened & ~self.is_user):
-            opened[stack] = opened[self.parent[stack]]
-        return opened.astype(np.uint32)
+        return self._innermost(is_opened, self.is_user)
 
     def package(self, stack_id: int) -> str:
         """The installed package that the innermost frame of a stack is in; "" if it is in none."""
         return package_of(self._string(int(self._filename[stack_id])))
 
     @functools.cached_property
-    def _names_by_line(self) -> tuple[npt.NDArray[np.intp], pd.DataFrame]:
+    def _names_by_line(self) -> tuple[_Ids, pd.DataFrame]:
         """The number of each stack's line of code, and NAME_COLUMNS of each line."""
-        frames = np.where(self.site > 0, self.site, np.arange(len(self), dtype=np.uint32))
-        keys = self.lines[frames]
-        keys[0] = np.iinfo(np.int64).min  # no stack is a line of its own
-        keys[self._with_frames :] = np.iinfo(np.int64).min + 1 + np.arange(len(self._labels))
-        _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+        numbers = self.line_numbers
+        _, first = np.unique(numbers, return_index=True)
         return numbers, pd.DataFrame([self.describe(int(stack), "line") for stack in first], columns=[*NAME_COLUMNS])
 
     def site_columns(
@@ -335,7 +399,7 @@ class SiteNumbers:
 
     def __init__(self, stacks: StackIndex) -> None:
         self._stacks = stacks
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[int, int] = {}
         self._of_stack = np.full(len(stacks), -1, np.int64)  # -1: not asked for yet
 
     def of(self, stack_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -343,9 +407,12 @@ class SiteNumbers:
         stacks = np.asarray(stack_ids, np.int64)
         found: npt.NDArray[np.int64] = self._of_stack[stacks]
         if (found < 0).any():
-            for stack in np.unique(stacks[found < 0]).tolist():
-                key = self._stacks.key(stack, "line") if stack else ()
-                self._of_stack[stack] = self._numbers.setdefault(key, len(self._numbers))
+            new = np.unique(stacks[found < 0])
+            lines, first, of_stack = np.unique(self._stacks.group("line")[new], return_index=True, return_inverse=True)
+            numbers = np.zeros(len(lines), np.int64)
+            for line in np.argsort(first).tolist():
+                numbers[line] = self._numbers.setdefault(int(lines[line]), len(self._numbers))
+            self._of_stack[new] = numbers[of_stack]
             found = self._of_stack[stacks]
         return found
 
@@ -369,6 +436,11 @@ def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any], by: str = "li
     return table
 
 
+def groups_stacks(by: str) -> bool:
+    """Whether it is one of BY, or "module:3", the first three parts of a module's name."""
+    return by in BY or module_depth(by) is not None
+
+
 def group_stacks(
     index: StackIndex, totals: pd.DataFrame, by: str, more: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
@@ -379,12 +451,13 @@ def group_stacks(
     an unknown `by`.
     """
     more = dict(more or {})
-    if by not in BY:
+    if not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")
+    if module_depth(by) is not None:
+        _ = index.modules  # where there are none, that is said, even of a trace without stacks
     if totals.empty:
         return no_rows((*SITE_COLUMNS, *more))
-    numbers: dict[tuple[Any, ...], int] = {}
-    group = np.array([numbers.setdefault(index.key(int(stack), by), len(numbers)) for stack in totals["stack_id"]])
+    group = index.groups_of(totals["stack_id"].to_numpy(np.int64), by)
     keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
     groups = keyed.groupby("group", sort=False).agg(
         allocations=("allocations", "sum"),
@@ -396,6 +469,8 @@ def group_stacks(
         stack_id=("stack_id", "first"),
         **{name: (name, how) for name, how in more.items()},
     )
+    if by == "stack":
+        groups["stack_id"] = index.same[groups["stack_id"].to_numpy(np.int64)].astype(np.int64)
     result = pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
     return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)
 

@@ -11,6 +11,8 @@ _GENERATED = re.compile(
     # What torch.compile and triton write into their caches, and code that is made from strings inside libraries.
     r".*[/\\](?:torchinductor_[^/\\]+|\.triton)[/\\]|<(?:frozen |eval_with_key>|attrs generated |__array_function__)"
 )
+_NATIVE = re.compile(r".*\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inl|so|S)|\?\?")
+"""Files of C++: stacks of it are in traces that were made of torch's snapshots."""
 _NOT_OPENED = ("torch", "torchgen", "functorch", "triton", "pytorch_alloctrace")
 """Packages that are below every line: what they do inside is not what a user looks for."""
 
@@ -49,7 +51,7 @@ class UserCode:
         """Whether a file is the user's own code."""
         if any(_is_within(filename, path, paths) for path, paths in self._user_paths.items()):
             return True
-        if not filename or _GENERATED.match(filename):
+        if not filename or _GENERATED.match(filename) or _NATIVE.fullmatch(filename):
             return False
         return not any(filename.startswith(prefix) for prefix in self._library_prefixes)
 

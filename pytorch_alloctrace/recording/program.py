@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import site
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -85,6 +86,7 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
     import torch
 
     main = sys.modules.get("__main__")
+    nodes_made = getattr(torch._C._autograd, "_get_sequence_nr", int)()
     return {
         "program": _main_script(main),
         "arguments": sys.argv[1:],
@@ -103,6 +105,8 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "spool": str(spool),
         "library_prefixes": library_prefixes(),
         "prefix": sys.prefix,
+        # Of this thread: nodes of a forward before the recording.
+        "autograd_nodes": [threading.get_native_id(), nodes_made],
         "environment": {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ},
     }
 

@@ -95,6 +95,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--stacks", choices=session.STACKS, default="python", help="stacks to record: python (default) or none"
     )
+    parser.add_argument(
+        "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
+    )
     parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
     parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
     parser.add_argument(
@@ -260,6 +263,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "stacks": options.stacks,
         "spool_dir": options.spool_dir,
         "sources": not options.no_sources,
+        "modules": not options.no_modules,
         "overwrite": options.overwrite,
     }
     # Importing torch takes seconds: until then nothing has begun, and Ctrl-C is one line.

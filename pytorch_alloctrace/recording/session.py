@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RecorderUnavailableError, SessionError
 from . import program
 from .loading import load_recorder
+from .looks import Looks
+from .modules import start_naming
+from .roles import RoleNotes, remember
 from .steps import OptimizerSteps
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ class Session:
         self._next_step = 0
         self._says_steps = False
         self._optimizer_steps = OptimizerSteps(self._end_inferred_step)
+        self._looks = Looks(recorder)
+        self._roles = RoleNotes(recorder.push_roles)
 
     def __enter__(self) -> Session:
         return self
@@ -92,6 +97,16 @@ class Session:
             self._must_record()
             return bool(self._recorder.snapshot())
 
+    def explain(self) -> Any:
+        """What is wrong so far, and what holds what leaks: looks at the program's objects, then `Trace.diagnose`.
+
+        Takes a second or so, more for a long trace. Raises SessionError when the session has ended.
+        """
+        with _lock:
+            self._must_record()
+            self._looks.now()
+        return self.load().diagnose()
+
     def load(self) -> Trace:
         """The trace so far (flushes first while recording)."""
         from ..trace import load
@@ -107,6 +122,7 @@ class Session:
     def _end_inferred_step(self) -> None:
         self._recorder.push_step(self._next_step, False)
         self._next_step += 1
+        self._looks.at_step()
 
     def _end_step(self, number: int | None) -> None:
         if not self._says_steps:
@@ -114,8 +130,10 @@ class Session:
             self._says_steps, self._next_step = True, 0
         if number is None:
             number = self._next_step
+        self._roles.stepped()
         self._recorder.push_step(number, True)
         self._next_step = number + 1
+        self._looks.at_step()
 
     def _flush(self) -> bool:
         written: bool = self._recorder.flush()
@@ -138,6 +156,9 @@ class Session:
         end = {"reason": reason}
         try:
             self._optimizer_steps.stop()
+            self._looks.end(look=True)
+            self._roles.look()
+            self._roles.stop()
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():
                 end["cuda_allocator_replaced_by"] = replaced_by
             self._flush()
@@ -168,6 +189,7 @@ def enable(
     on_full: str = "wait",
     spool_dir: str | os.PathLike[str] | None = None,
     sources: bool = True,
+    modules: bool = True,
     overwrite: bool = False,
 ) -> Session:
     """Starts recording every allocation and free of torch into a trace file.
@@ -181,6 +203,7 @@ def enable(
     spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
         Default: next to the trace. Choose a local folder (such as /dev/shm) if the trace is on a network file system.
     sources: store the source lines that occur in stacks.
+    modules: tell apart, in stacks, the instances of torch.nn.Module that are called (``by="module"``).
     overwrite: replace an existing file.
 
     The first time in an environment, the recorder is compiled for its torch, which takes a minute or two and is said on
@@ -219,12 +242,14 @@ def enable(
             "stacks": stacks,
             "on_full": on_full,
             "sources": sources,
+            "modules": modules,
             "ring_events": RING_EVENTS,
             "wait_ns": wait_ns,
         }
         try:
             if recorder.stack_problem and stacks == "python":
                 warnings.warn(recorder.stack_problem, RuntimeWarning, stacklevel=2)
+            options["modules"] = start_naming(recorder, modules and stacks == "python")
             header = program.describe(target, spool, recorded, options)
             recorder.start(
                 session_id=os.urandom(16),
@@ -244,11 +269,16 @@ def enable(
                 cuda_is_initialised=program.cuda_is_initialised(),
             )
             session._optimizer_steps.start()
+            session._roles.start()
             recorder.publish()
+            session._looks.start()
             _current = session
+            session._roles.look()
         except BaseException as error:
             _current = None
             session._optimizer_steps.stop()
+            session._looks.stop()
+            session._roles.stop()
             recorder.discard()
             if not isinstance(error, Exception):  # KeyboardInterrupt
                 raise
@@ -304,6 +334,24 @@ def step(n: int | None = None) -> None:
     session = _current
     if session is not None:
         session._end_step(n)
+
+
+def observe(model: Any, optimizer: Any = None) -> None:
+    """Says which blocks are the parameters, the buffers and the gradients of a model, with their names, and which the
+    state of an optimizer. For programs without a torch optimizer, whose parameters and state are found anyway.
+
+    model: a torch.nn.Module. optimizer: anything with `param_groups` and `state`, as torch's optimizers have them. Both
+    are remembered weakly. They are looked up now, if something is recorded, and at `enable`, at the 1st, 2nd, 4th, 8th,
+    ... `step`, and when the recording ends. Raises TypeError for anything else.
+    """
+    if not (hasattr(model, "named_parameters") and hasattr(model, "named_buffers")):
+        raise TypeError(f"a {type(model).__name__} has no named_parameters(): pass a torch.nn.Module")
+    if optimizer is not None and not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "state")):
+        raise TypeError(f"a {type(optimizer).__name__} has no param_groups and state: pass a torch optimizer, or none")
+    remember(*(thing for thing in (model, optimizer) if thing is not None))
+    session = _current
+    if session is not None:
+        session._roles.look()
 
 
 def mark(name: str) -> None:
@@ -379,6 +427,8 @@ def _forget_in_child() -> None:
     _lock = threading.RLock()
     if _current is not None:
         _current._optimizer_steps.stop()
+        _current._looks.forget_in_child()
+        _current._roles.stop()
     _current = None
 
 

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from .optimizers import listen_to_steps
+
 TAKE_OVER_AFTER = 16
 """An optimizer that has stepped this often since the leader last did becomes the leader: the program has moved on to
 another phase. A GAN's critic takes fewer steps than this for one of its generator."""
@@ -26,14 +28,7 @@ class OptimizerSteps:
 
     def start(self) -> None:
         """Starts listening to every torch optimizer, including those that exist already."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        def after_step(optimizer: object, args: object, kwargs: object) -> None:
-            self._after_step(optimizer)
-
-        # torch.compile must neither trace this function nor break the graph of a compiled step because of it.
-        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-        self._handle = register_optimizer_step_post_hook(after_step)
+        self._handle = listen_to_steps(self._after_step)
 
     def stop(self) -> None:
         """Stops listening; may be called more than once."""

@@ -19,17 +19,23 @@ from rich.text import Text
 from ..analysis.usage.inside import Inside
 from ..analysis.usage.live_memory import LiveMemory
 from ..analysis.usage.need import DeviceNeed
-from ..reading.sites import BY, Frame
+from ..analysis.usage.roles import RoleBytes
+from ..reading.sites import Frame, groups_stacks
 from . import units
 from .inside import inside_data, write_inside
+from .roles import exactness
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
-from .tables import records, rows, site_of
+from .tables import by_word, records, rows, site_of
 
 _COLUMN = 16
 """Width of a share and a size."""
 _BARS = 48
 """Width of everything but the bar in a line that has one."""
+_NAME = 16
+"""Width of an age or a phase."""
+_ROLE = 33
+"""Width of a role and of whether it was recorded."""
 _DIFFERING = 3
 """As many of the frames by which a stack differs are shown."""
 
@@ -63,12 +69,13 @@ def position_data(shown: LiveMemory) -> dict[str, Any]:
 def write_composition(
     shown: LiveMemory, begin_ns: int, screen: Screen, names: SiteNames, top: int, differing: Mapping[int, list[Frame]]
 ) -> None:
-    """The position and what was live there; of a peak also by phase and by age. begin_ns: when the recording began.
-    differing: what `differing_frames` found, if the rows are stacks."""
+    """The position and what was live there; of a peak also by role, by phase and by age. begin_ns: when the recording
+    began. differing: what `differing_frames` found, if the rows are stacks."""
     write_position(shown, begin_ns, screen)
     write_table(shown.composition, shown.by, screen, names, top, shown.insides, differing)
-    if shown.peak is not None and shown.by in BY:
-        for name, table in (("phase", shown.peak.phases), ("age", shown.peak.ages)):
+    if shown.peak is not None and groups_stacks(shown.by):
+        parts = (("role", shown.peak.roles), ("phase", shown.peak.phases), ("age", shown.peak.ages))
+        for name, table in parts:
             screen.blank()
             screen.text(Text.assemble((f"BY {name.upper()}", "bold")))
             write_table(table, name, screen, names, top, {}, {})
@@ -118,12 +125,14 @@ def write_table(
     """The rows of a composition; of sites the first `top`, and what is left in one line. insides: by row. differing: by
     stack, the frames by which it differs from those of other rows of its site."""
     total = int(table["bytes"].sum())
-    if by not in BY:
-        width = max(min(screen.width - _BARS, 40), 4)
+    if not groups_stacks(by):
+        name_width = _ROLE if by == "role" else _NAME
+        width = max(min(screen.width - _BARS - (name_width - _NAME), 40), 4)
         for row in rows(table):
             bar = units.bar(row["share"], width, plain=screen.plain)
             amount = f"{units.share(row['bytes'], total):>5}  {units.size(row['bytes']):>9}"
-            screen.text(Text.assemble(f"{amount}  {row[by]:<16}  ", (bar, "green")))
+            name = _role_name(row) if by == "role" else row[by]
+            screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
         return
     named = set()
     for number, row in enumerate(rows(table.head(top))):
@@ -148,7 +157,12 @@ def write_table(
     if len(rest):
         left = int(rest["bytes"].sum())
         amount = f"{units.share(left, total):>5}  {units.size(left):>9}"
-        screen.text(f"{amount}  in {units.counted(len(rest), f'more {by}')} (--top 0 shows all)", style="dim")
+        screen.text(f"{amount}  in {units.counted(len(rest), f'more {by_word(by)}')} (--top 0 shows all)", style="dim")
+
+
+def _role_name(row: Mapping[str, Any]) -> str:
+    known = exactness(RoleBytes(row["role"], row["bytes"], row["exact_bytes"], row["blocks"]))
+    return f"{row['role']:<17}  {known}"
 
 
 def _write_differing(frames: Sequence[Frame], screen: Screen, names: SiteNames, indent: int) -> None:

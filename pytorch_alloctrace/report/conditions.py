@@ -8,6 +8,7 @@ from ..analysis.free_memory.conditions import Condition
 from . import units
 from .finding import Finding
 from .site_names import SiteNames
+from .what_if import sizes
 
 _VARIABLE = "PYTORCH_ALLOC_CONF"
 
@@ -45,8 +46,24 @@ def _fragmentation(condition: Condition, names: SiteNames) -> tuple[str, ...]:
     return (
         f"Mostly because of {_where(condition, names)}: {blocks} {units.size(condition.site_bytes)} from being"
         f" returned ({_when(condition)}).",
-        "What helps: allocate long-lived memory before large memory, or set"
-        f" {_VARIABLE}=expandable_segments:True. The verb fragmentation shows all such lines.",
+        f"What helps: allocate long-lived memory before large memory{_instead(condition)} The verb fragmentation shows"
+        " all such lines.",
+    )
+
+
+def _instead(condition: Condition) -> str:
+    """The setting that would have helped, if there is one: how a sentence goes on."""
+    advice = condition.advice
+    if advice is None:
+        return "."
+    if advice.why_not:
+        return f"; {_VARIABLE}=expandable_segments:True may help, too, which could not be tried in a model here."
+    if not advice.helping:
+        return f". ({advice.tried[0]} would not have reserved notably less, as a model of torch's allocator shows.)"
+    best = advice.helping[0]
+    return (
+        f", or set {_VARIABLE}={best.setting.text}: at most {sizes(*best.peak_reserved)} would have been reserved, as a"
+        " model of torch's allocator shows."
     )
 
 

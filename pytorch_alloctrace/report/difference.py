@@ -17,12 +17,12 @@ from rich.text import Text
 from ..analysis.limit import GrowthLimit
 from ..analysis.usage.comparison import GONE, NEW
 from ..analysis.usage.matching import NEAR
-from ..reading.sites import BY, Frame
+from ..reading.sites import Frame, groups_stacks
 from . import units
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .stacks import frames_data
-from .tables import records, rows, site_of, text_of
+from .tables import by_word, records, rows, site_of, text_of
 
 _COLUMN = 10
 """Width of a change."""
@@ -122,13 +122,13 @@ def write_changes(changes: Changes, screen: Screen, names: SiteNames, top: int) 
         _row(row, changes, largest, screen, names)
     rest = moved.iloc[top:]
     if len(rest):
-        more = units.counted(len(rest), f"more {changes.by}")
+        more = units.counted(len(rest), f"more {by_word(changes.by)}")
         amount = units.change(int(rest["change"].sum()))
         screen.text(f"{amount:>{_COLUMN}}  in {more} (--top 0 shows all)", style="dim")
     same = len(changes.table) - len(moved)
     if same and len(moved):
         kept = int(changes.table.loc[changes.table["change"] == 0, "bytes_after"].sum())
-        screen.text(f"{units.counted(same, changes.by)} with {units.size(kept)} did not change.", style="dim")
+        screen.text(f"{units.counted(same, by_word(changes.by))} with {units.size(kept)} did not change.", style="dim")
 
 
 def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, names: SiteNames) -> None:
@@ -141,7 +141,7 @@ def _row(row: dict[str, Any], changes: Changes, largest: int, screen: Screen, na
 
 def row_name(row: dict[str, Any], by: str, names: SiteNames) -> tuple[str, str | None]:
     """What a row is about, and its source."""
-    if by not in BY:
+    if not groups_stacks(by):
         return str(row[by]), None
     if "match" not in row:
         site = site_of(row)

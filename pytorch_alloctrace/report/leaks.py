@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.leaks.clock import LEAST_ALLOCATIONS, LEAST_STEPS
-from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, RISING, Leak, LeakVerdict
+from ..analysis.leaks.leak import CERTAIN, GROWING, LIKELY, RISING, Holder, Leak, LeakVerdict
 from ..analysis.leaks.limit import Exceeded
 from ..analysis.limit import GrowthLimit
 from ..analysis.summary import DeviceSummary, Summary
@@ -96,6 +96,8 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     when = "at the end" if kept_at_end else f"{_judged_when(leak)}"
     worded = {GROWING: _growing_sentences, RISING: _rising_sentences}.get(leak.kind, _surviving_sentences)
     sentences = worded(leak, when)
+    if leak.holder is not None:
+        sentences.append(_holding(leak.holder))
     if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
@@ -109,6 +111,14 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     if summary.integrity.has_gaps:
         sentences.append("Events are missing from the trace: some of these blocks may have been freed.")
     return sentences
+
+
+def _holding(holder: Holder) -> str:
+    """What holds the blocks. It was looked at in mid-run, so its size is not the last one."""
+    when = "" if holder.step is None else f" (as it was in step {units.number(holder.step)})"
+    if len(holder.names) == 1:
+        return f"Held by {holder.names[0]}{when}."
+    return f"Held by several{when}: {'; '.join(holder.names)}."
 
 
 def _judged_when(leak: Leak) -> str:
@@ -286,6 +296,8 @@ def explanation(leak: Leak) -> str:
         return "This line makes the larger buffer from the last one and something new: clear it at times, or bound it."
     keepers = "a list, an attribute, a closure, an autograd graph"
     allocates = "allocates the blocks" if leak.line == leak.sites[0].site else "calls what allocates the blocks"
+    if leak.holder is not None:
+        return f"This line {allocates}: clear what holds them at times, or bound it."
     return f"This line {allocates}; a reference keeps them: {keepers}."
 
 
@@ -310,6 +322,7 @@ def leak_data(leak: Leak) -> dict[str, Any]:
         "live_bytes_over_run": list(leak.live),
         "path": [dataclasses.asdict(frame) for frame in leak.path],
         "path_share": round(leak.path_share, 4),
+        "holder": None if leak.holder is None else dataclasses.asdict(leak.holder),
         "sites": [
             {
                 "site": dataclasses.asdict(site.site),

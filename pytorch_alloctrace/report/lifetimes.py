@@ -21,7 +21,7 @@ from .inside import write_inside
 from .screen import ENTRY_BAR, Screen
 from .site_names import SiteNames
 from .span import Span
-from .tables import rows, site_of
+from .tables import by_word, rows, site_of
 
 _COLUMN = 9
 _LARGE = 1 << 20
@@ -119,7 +119,9 @@ def _write(
     if len(leading) > top:
         left = float(leading[section.column].iloc[top:].sum())
         rest = "" if section.column == "largest" else f" with {section.size(left)}"
-        screen.text(f"and {units.counted(len(leading) - top, f'more {by}')}{rest} (--top 0 shows all)", 2, style="dim")
+        screen.text(
+            f"and {units.counted(len(leading) - top, f'more {by_word(by)}')}{rest} (--top 0 shows all)", 2, style="dim"
+        )
 
 
 def _allocated(row: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from .finding import LABELS, Finding
 from .incomplete import LABEL, effects
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames
-from .tables import rows
+from .tables import by_word, rows
 from .verdict import diagnosis
 
 _ROWS = 10
@@ -78,12 +78,12 @@ def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: S
             name, source = row_name(row, changes.by, names)
             sizes = units.size(row["bytes_before"]), units.size(row["bytes_after"])
             table.append((units.change(row["change"]), *sizes, _quoted(name, source)))
-        parts.append(said if table else f"{said} No {changes.by} changed.")
+        parts.append(said if table else f"{said} No {by_word(changes.by)} changed.")
         if table:
-            parts.append(_table(("change", "before", "after", changes.by), table, numbers=3))
+            parts.append(_table(("change", "before", "after", by_word(changes.by)), table, numbers=3))
         rest = moved.iloc[len(shown) :]
         if len(rest):
-            more = units.counted(len(rest), f"more {changes.by}")
+            more = units.counted(len(rest), f"more {by_word(changes.by)}")
             parts.append(f"{units.change(int(rest['change'].sum()))} in {more}")
     return _joined(parts)
 

@@ -35,6 +35,7 @@ from .fragmentation import pinned, write_pinners
 from .screen import Screen
 from .site_names import SiteNames
 from .tables import records, rows
+from .what_if import sizes
 
 NONE = "No request ran out of memory in this trace."
 _SHOWN_SITES = 5
@@ -158,12 +159,27 @@ def _fragmented(found: OutOfMemory) -> _Words:
     if found.here.releasable > found.here.stranded and found.request.pool != (0, 0):
         why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
         return _Words(why, ["What helps: let go of the pool when it is not in use."])
-    settings = found.settings_that_help()
     order = "allocate long-lived memory before large memory"
-    if not settings:
+    if found.settings.expandable_segments:
         return _Words([*why, "Expandable segments are already on."], [f"What helps: {order}."], found.here)
+    advice = found.advice
+    if advice.why_not:
+        worth = f"Worth a try, though it is not known here whether it helps: {_VARIABLE}=expandable_segments:True."
+        return _Words(why, [f"What helps: {order}.", worth, advice.why_not], found.here)
+    if not advice.helping:
+        tried = " and ".join(advice.tried)
+        none = (
+            f"Torch's settings would not have: {tried} {'was' if len(advice.tried) == 1 else 'were'} tried in a model."
+        )
+        return _Words(why, [f"What helps: {order}.", none], found.here)
+    settings = advice.settings
     other = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
-    return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}."], found.here)
+    first = advice.helping[0]
+    cost = (
+        f"With {settings[0]} this request and all before it would have been served, with"
+        f" {sizes(*first.peak_reserved)} reserved at most, as a model of torch's allocator shows."
+    )
+    return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}.", cost], found.here)
 
 
 def _elsewhere(found: OutOfMemory, names: SiteNames) -> _Words:
@@ -343,13 +359,16 @@ def _chart(found: OutOfMemory, screen: Screen) -> None:
     cached_here, cached_elsewhere = found.here.free, found.elsewhere.free
     used = max(found.reserved - cached_here - cached_elsewhere, 0)
     sizes = (used, cached_here, cached_elsewhere, found.outside, found.device_free)
+    whole = max(
+        found.total, sum(sizes), 1
+    )  # where the numbers contradict each other, the bar ends in time all the same
     width = max(min(screen.width - 6, 72), 10)
     bar, legend = "", []
     covered = 0
     for (name, sign, plain), size in zip(_PARTS, sizes, strict=True):
         shown = plain if screen.plain else sign
         begin, covered = covered, covered + size
-        bar += shown * (round(covered * width / found.total) - round(begin * width / found.total))
+        bar += shown * (round(covered * width / whole) - round(begin * width / whole))
         if size:
             legend.append(f"{shown} {name} {units.size(size)}")
     screen.text(Text(bar, style="green"), 2)

@@ -102,6 +102,10 @@ class Screen:
         return Text.assemble(line[:begin], mark, line[begin + len(longest[0]) - kept :])
 
     def _write(self, line: Text) -> None:
+        if not line.plain.isprintable():
+            # A foreign trace must not control the reader's terminal. Of the same length: the styles stay in place.
+            sign = "?" if self.plain else "\ufffd"
+            line.plain = "".join(c if c.isprintable() or c == "\n" else sign for c in line.plain)
         # Otherwise rich would break paths and pad lines with blanks.
         self._console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 

@@ -75,7 +75,7 @@ def _map(blocks: pd.DataFrame, segment: dict[str, Any], width: int, plain: bool)
     """A character for each equal part of the segment: the state of most of its bytes."""
     signs = _PLAIN_MAP if plain else _MAP
     shares: list[dict[str, float]] = [{} for _ in range(width)]
-    per_cell = segment["total_size"] / width
+    per_cell = max(segment["total_size"], 1) / width
     for address, size, state in zip(blocks["address"], blocks["nbytes"], blocks["state"], strict=True):
         begin = (int(address) - int(segment["address"])) / per_cell
         end = begin + int(size) / per_cell

@@ -12,12 +12,18 @@ from .stacks import Frames
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def printable(text: str) -> str:
     """The text with control characters made visible: a foreign trace must not control the reader's terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def without_controls(text: str) -> str:
+    """Text of several lines with control characters made visible, but for the line's end and the tab."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class SiteNames:

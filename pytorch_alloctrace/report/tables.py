@@ -25,6 +25,11 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def by_word(by: str) -> str:
+    """What a row is, in a word: of "module:3" it is "module"."""
+    return by.partition(":")[0]
+
+
 def site_of(row: dict[str, Any]) -> Site:
     """The site of a row that has the columns of one."""
     return Site(row["filename"], int(row["line"]), row["function"], text_of(row["source"]), bool(row["user"]))

@@ -25,6 +25,7 @@ _LAYERS = (
 """Each reaches from the level of the one before it to its own."""
 _CHARTS = ("requested", "allocated", "active", "reserved", "releasable", "stranded", "largest_free", "outside")
 _NAME = 14
+_ROLE = 18
 _SIZE = 11
 """Widths of columns."""
 
@@ -34,11 +35,7 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
     if timeline.empty:
         screen.text("Nothing was allocated.")
     for device, rows in timeline.groupby("device", sort=False):
-        seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
-        room = max(min(screen.width - _NAME - 3 * _SIZE - 2, 60), 0)
-        title = f"{device}  over {units.duration(seconds)}"
-        heads = "".join(f"{head:>{_SIZE}}" for head in ("lowest", "highest", "at the end"))
-        screen.text(Text.assemble((f"{title:{_NAME + room + 2}}", "bold"), heads))
+        room = _write_heads(str(device), rows, screen, _NAME)
         for name in _CHARTS:
             highest = rows[f"{name}_max"] if f"{name}_max" in rows else rows[name]
             if highest.isna().all():
@@ -54,6 +51,30 @@ def write_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
         if len(shares):
             most, last = (units.share(value, 1) for value in (shares.max(), shares.iloc[-1]))
             screen.text(f"external fragmentation: at most {most}, at the end {last}", 2)
+
+
+def write_role_timeline(timeline: pd.DataFrame, screen: Screen) -> None:
+    """A chart of each role (see `Trace.role_timeline`), with its lowest, its highest and what it is at the end."""
+    if timeline.empty:
+        screen.text("Nothing was allocated.")
+    for device, rows in timeline.groupby("device", sort=False):
+        room = _write_heads(str(device), rows, screen, _ROLE)
+        for role in (name for name in rows.columns[2:] if rows[name].any()):
+            levels = [int(level) for level in rows[role]]
+            chart = units.sparkline(levels, room, plain=screen.plain)
+            sizes = (units.size(size) for size in (min(levels), max(levels), levels[-1]))
+            line = Text.assemble(f"{role:{_ROLE}}", (f"{chart:{room}}", "green"))
+            screen.text(line.append("".join(f"{size:>{_SIZE}}" for size in sizes)), 2)
+
+
+def _write_heads(device: str, rows: pd.DataFrame, screen: Screen, name: int) -> int:
+    """The line above the charts of a device; the width of each of them. name: the width of what they are called."""
+    seconds = (int(rows["time_ns"].iloc[-1]) - int(rows["time_ns"].iloc[0])) / 1e9
+    room = max(min(screen.width - name - 3 * _SIZE - 2, 60), 0)
+    title = f"{device}  over {units.duration(seconds)}"
+    heads = "".join(f"{head:>{_SIZE}}" for head in ("lowest", "highest", "at the end"))
+    screen.text(Text.assemble((f"{title:{name + room + 2}}", "bold"), heads))
+    return room
 
 
 def _last(values: pd.Series[Any]) -> str:

@@ -89,8 +89,8 @@ def sparkline(values: Sequence[int], width: int, *, plain: bool = False, least: 
     changes must look flat.
     """
     columns = min(width, len(values))
-    # The highest of each part: a spike that lasts one step must be visible.
-    picked = [max(values[i * len(values) // columns : (i + 1) * len(values) // columns]) for i in range(columns)]
+    # The highest of each part: a spike that lasts one step must be visible. Python's numbers: numpy's would overflow.
+    picked = [int(max(values[i * len(values) // columns : (i + 1) * len(values) // columns])) for i in range(columns)]
     levels = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     highest = max(picked, default=0)
     lowest = min(min(picked, default=0), highest - max(highest // 10, 1)) if highest else 0

@@ -31,7 +31,8 @@ findings: a list, the most pressing first
 devices: a list, the highest peak first
     device, allocations, bytes_allocated
     peak, end: bytes, blocks, event, seconds, step, sites (site, bytes, backward_bytes, blocks, stack_id; inside: null,
-        or what the line calls in an installed package: see `inside_data`), more_sites, more_bytes
+        or what the line calls in an installed package: see `inside_data`), more_sites, more_bytes, roles (role, bytes,
+        exact_bytes, blocks), roles_are_named (the program said of some blocks what they are: see docs/roles.md)
     growth: null without steps, else steps, warmup, first_bytes, median_bytes, last_bytes, lowest_bytes, highest_bytes,
     bytes_per_step, seconds_per_step, samples
     growing: site, stack_id, before_bytes, after_bytes, bytes_per_unit
@@ -63,6 +64,7 @@ from .incomplete import IN_DIAGNOSIS, effects
 from .inside import inside_data, write_inside
 from .leaks import explanation, leak_data, leak_findings, write_leak
 from .oom import oom_finding
+from .roles import roles_sentence
 from .screen import Screen
 from .site_names import SiteNames
 from .stacks import Frames, with_frames
@@ -245,6 +247,8 @@ def _holding(
     held = f"{units.size(holding.bytes)} in {units.counted(holding.blocks, 'block')}"
     amount = held if holding.blocks else "nothing is live"
     screen.text(Text.assemble((label, "bold"), f"  {device.device}: {amount} {when}"), hanging=len(label) + 2)
+    if holding.blocks:
+        screen.text(roles_sentence(holding.roles, holding.bytes), 2, hanging=4)
     if holding.sites and not any(site.site.filename for site in holding.sites):
         reason = ' (stacks="none")' if summary.program.stacks == "none" else ""
         screen.text(f"The trace has no stacks{reason}, so no lines of code can be named.", 2)
@@ -383,6 +387,8 @@ def _holding_data(holding: Holding) -> dict[str, Any]:
         ],
         "more_sites": holding.more_sites,
         "more_bytes": holding.more_bytes,
+        "roles": [dataclasses.asdict(part) for part in holding.roles.roles],
+        "roles_are_named": holding.roles.are_named,
     }
 
 

@@ -274,7 +274,7 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
         (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "--fail-above: leaks and diff do"),
         (("peak", "base/cpu.alloctrace", "--at", "peak:reserved"), "no peak"),
         (("sites", "base/cpu.alloctrace", "--by", "phase"), "invalid choice: 'phase'"),
-        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by: peak, diff and sites do"),
+        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by: peak, diff, sites and timeline do"),
         (("peak", "base/cpu.alloctrace", "--device", "cuda:3"), "no device 'cuda:3'"),
     ],
 )

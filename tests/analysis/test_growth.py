@@ -92,6 +92,12 @@ def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
 
 
+@pytest.mark.parametrize("steps", [3, 60])
+def test_an_empty_table_says_whether_it_is_an_all_clear(record: Callable[..., alloctrace.Trace], steps: int) -> None:
+    found = record(every_step, steps, lambda number: block()).leaks()
+    assert found.empty and found.attrs == {"decided": {"cpu": steps == 60}}
+
+
 def test_a_program_that_keeps_nothing_has_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
     trace = record(every_step, 60, lambda number: block())
     assert judge(trace).leaks == ()

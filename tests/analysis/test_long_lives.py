@@ -107,3 +107,35 @@ def test_cells_of_runs_of_any_length(tmp_path: Path, allocations: int) -> None:
         length *= 2
     assert (lives.cell_length, len(lives.begins)) == (length, -(-allocations // length))
     assert not len(lives.deaths["stack_id"])  # what died after the last allocation died because the program ended
+
+
+def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tuple[int, int]]:
+    """Line number and cell of every allocation that was larger than all before it of its line, and not the first."""
+    largest: dict[int, int] = {}
+    found = set()
+    allocs = trace.events(kinds=("alloc",))
+    for seq, size, stack in allocs[["seq", "nbytes", "stack_id"]].itertuples(index=False):
+        line = int(trace.stacks.line_numbers[stack])
+        if line in largest and size > largest[line]:
+            found.add((line, int(np.searchsorted(begins, seq, side="right")) - 1))
+        largest[line] = max(size, largest.get(line, 0))
+    return found
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.tuples(st.booleans(), st.integers(1, 5000)), min_size=1, max_size=600))
+def test_the_cells_in_which_a_line_grew(tmp_path: Path, sizes: list[tuple[bool, int]]) -> None:
+    path = tmp_path / "program.alloctrace"
+    path.unlink(missing_ok=True)
+    with alloctrace.enable(path, devices=("cpu",)) as session:
+        for is_one, size in sizes:
+            if is_one:
+                torch.empty(size, dtype=torch.uint8)
+            else:
+                torch.empty(size, dtype=torch.uint8)
+    trace = session.load()
+    lives = trace.replay.long_lives("cpu")
+    growths = lives.growths
+    noted = [*zip(growths["line"].tolist(), growths["cell"].tolist(), strict=True)]
+    assert len(noted) == len({*noted})
+    assert {*noted} == growths_by_events(trace, lives.begins.tolist())

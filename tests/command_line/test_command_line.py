@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from marked_programs import run_analyze
 from running import needs_cuda_build, program_environment, run_python, with_cuda
+from served import served
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze import command_line
@@ -111,7 +112,7 @@ def test_general_help(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -
     text = help_of(capsys, "--help")
     assert text == help_of(capsys, "run.alloctrace", "-h")
     assert max(map(len, text.splitlines())) <= 80
-    listed = re.findall(r"^  ([a-z]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
     assert listed == ["run", "build", *NAMES]
 
 
@@ -139,6 +140,10 @@ def test_both_modules_are_the_same_command(folder: Path) -> None:
 def test_examples_run(verb: Verb, folder: Path) -> None:
     for arguments, _ in verb.examples:
         words = shlex.split(arguments.split(" > ")[0])
+        if verb.name == "serve":  # does not end by itself
+            with served(folder, *words) as address:
+                assert address.hostname == "127.0.0.1", arguments
+            continue
         status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
         assert run_analyze(folder, *words, status=status), arguments
 
@@ -197,7 +202,7 @@ def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFi
         for name in set(NAMES) - set(takers):
             error = error_of(capsys, name, "missing.alloctrace", f"--{option}=1")
             assert f"error: {name} does not take --{option}: " in error, error
-            *named, _ = re.findall(r"[a-z]+", error.rpartition(": ")[2].replace("only ", "").replace(" and ", " "))
+            *named, _ = re.findall(r"[a-z-]+", error.rpartition(": ")[2].replace("only ", "").replace(" and ", " "))
             assert named == takers, error
 
 

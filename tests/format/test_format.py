@@ -159,7 +159,7 @@ def test_kinds_have_the_names_of_the_header() -> None:
     written = {int(number): name for name, number in re.findall(r"^  k(\w+) = (\d+),", header, re.MULTILINE)}
     assert len(written) > 20
     named = {number: KINDS[number].title().replace("_", "") for number in written}
-    assert named == written and {*range(len(KINDS))} - {*written} == {KINDS.index("none"), KINDS.index("role")}
+    assert named == written and {*range(len(KINDS))} - {*written} == {KINDS.index("none")}
 
 
 def test_readers_agree_on_a_program(run_program: Callable[..., Any], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from example_checks import check_between_lines, check_formula, check_saved_by_module, check_views
 from marked_programs import run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
@@ -26,6 +27,7 @@ GPU = "cuda:0"
 EXAMPLES = ROOT / "examples"
 PROGRAMS = [
     "context",  # first: it needs a process that has not used CUDA yet
+    "formula",  # then: as in a process of its own, autograd has made nothing before the recording
     "freed_memory",
     "rebinding",
     "plus_one",
@@ -34,6 +36,8 @@ PROGRAMS = [
     "function_scope",
     "views",
     "activations",
+    "between_lines",
+    "saved_by_module",
     "fragmented",
 ]
 WORKSPACE = "cuBLAS"
@@ -107,7 +111,7 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     # That program leaves it out of its figures.
     workspaces = MIB * sum(size for (_, source), size in at_first.items() if WORKSPACE in source)
     aside = workspaces if name == "function_scope" else 0
-    assert (aside > 0) == (name == "function_scope")
+    assert aside > 0 or name != "function_scope"
     highest = max(figures["peak"] for figures in by_torch.values())
     assert trace.peak(device=GPU).bytes == highest + aside
     for mark, figures in by_torch.items():
@@ -217,12 +221,16 @@ def test_views_allocate_nothing(folder: Path) -> None:
     kinds = ("alloc", "free_requested", "segment_alloc")
     assert trace.events(since="mark:made", until="mark:viewed", kinds=kinds).empty
     assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
-    base = {'x = torch.zeros(1024, 25 * 1024, device="cuda")': 100}
+    base = {"x = torch.zeros(1024, 25 * 1024, device=DEVICE)": 100}
     copies = {"cloned = x.clone()": 100, "packed = transposed.contiguous()": 100}
     assert held_at_top_level(trace, "mark:viewed") == base
     # Even after x is deleted: the view of one row keeps all of it.
     for position in ("mark:contiguous", "mark:base-deleted"):
         assert held_at_top_level(trace, position) == {**base, **copies}
+
+
+def test_views_are_tensors_of_one_block(folder: Path) -> None:
+    check_views(folder)
 
 
 def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
@@ -262,6 +270,18 @@ def test_what_saves_activations(folder: Path) -> None:
         assert {name: plain[name] - here[name] for name in plain} == saved, mark
         # The lines account for everything that torch says was saved.
         assert by_torch["plain"]["allocated"] - by_torch[mark]["allocated"] == sum(saved.values()) * MIB, mark
+
+
+def test_what_saves_activations_by_module(folder: Path) -> None:
+    check_saved_by_module(folder, GPU)
+
+
+def test_roles_are_what_the_formula_says(folder: Path) -> None:
+    check_formula(folder, GPU)
+
+
+def test_what_came_and_went_between_two_lines(folder: Path) -> None:
+    check_between_lines(folder, GPU)
 
 
 def test_fails_though_enough_is_free(folder: Path) -> None:

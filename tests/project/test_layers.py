@@ -12,13 +12,15 @@ import pytest
 from running import ROOT
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "command", "reading", "analysis", "report", "trace", "analyze")
+LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "analyze")
 """A part may import those before it, in any place: at the top, in a function, or for types alone."""
-COMPILED = {"_replay": ("reading", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
+BESIDE = {"recording": ("recording", "objects", "errors", "command"), "objects": ("objects", "errors")}
+"""What runs in the program under trace imports nothing of these."""
+COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
 """Which parts may import what is compiled, or written by the build. (Analyses take the sizes of torch's allocator from
 the replay, which has the one copy of them.)"""
-ANYTHING = ("__init__", "__main__", "notebook")
-"""They put all together: a notebook records and reads in one process."""
+ANYTHING = ("__init__", "__main__", "notebook", "live")
+"""They put all together: a notebook, and `tensors()`, record and read in one process."""
 EXCEPTIONS = {("recording.session", "trace"), ("analyze.command_line", "__init__")}
 """`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version."""
 
@@ -91,8 +93,8 @@ def wrong_imports(package: Path) -> list[str]:
                 continue
             if other in COMPILED:
                 allowed = part in COMPILED[other]
-            elif part == "recording":
-                allowed = other in ("recording", "errors", "command")
+            elif part in BESIDE:
+                allowed = other in BESIDE[part]
             else:
                 allowed = other in LAYERS and LAYERS.index(other) <= LAYERS.index(part)
             if not allowed:
@@ -169,6 +171,9 @@ def test_includes_point_one_way() -> None:
         ("report/units.py", "from .. import _replay", "report.units imports _replay"),
         ("recording/steps.py", "from ..reading.kinds import KINDS", "recording.steps imports reading.kinds"),
         ("recording/steps.py", "from ..trace import load", "recording.steps imports trace"),
+        ("objects/walk.py", "from ..reading.kinds import KINDS", "objects.walk imports reading.kinds"),
+        ("objects/walk.py", "from ..recording import steps", "objects.walk imports recording.steps"),
+        ("reading/sites.py", "from ..objects import walk", "reading.sites imports objects.walk"),
         ("errors.py", "from .reading import kinds", "errors imports reading.kinds"),
         ("trace.py", "from pytorch_alloctrace.analyze import verb", "trace imports analyze.verb"),
         ("analysis/summary.py", "from .. import compare", "analysis.summary imports __init__"),

@@ -55,6 +55,8 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
 SERIES_ONLY = {"name", "nbytes"}
 """A Series has these and a DataFrame does not: `table.nbytes` is the column. Only of a row that was made a Series is
 `row.nbytes` something else than `row["nbytes"]`."""
+EVENT_IDS = {"thread", "stack_id", "forward_stack_id"}
+"""Half as wide in the table that has the most rows."""
 UNSIGNED = {"address", "segment", "range"}
 
 
@@ -81,15 +83,24 @@ def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
         yield f"sites by {by}", trace.sites(by=by)
         yield f"lifetimes by {by}", trace.lifetimes(by=by)
         yield f"lifetimes since by {by}", trace.lifetimes(by=by, since="step:3", until="step:9")
-    for by in ("line", "stack", "function", "file", "age", "phase"):
+    for by in ("line", "stack", "function", "file", "role", "age", "phase"):
         yield f"composition by {by}", trace.composition(by=by)
         yield f"diff by {by}", trace.diff("step:3", "step:9", by=by)
         yield f"compare by {by}", alloctrace.compare(trace, trace, by=by)
     peak, fragmentation = trace.peak(), trace.fragmentation("mark:half")
-    yield from (("peak", peak.composition), ("peak, phases", peak.phases), ("peak, ages", peak.ages))
+    yield from (
+        ("peak", peak.composition),
+        ("peak, phases", peak.phases),
+        ("peak, ages", peak.ages),
+        ("roles", peak.roles),
+    )
     for name in ("segments", "pools", "free_pieces", "pinners", "pinners_by_line"):
         yield f"fragmentation, {name}", getattr(fragmentation, name)
     yield "timeline", trace.timeline()
+    yield "role_timeline", trace.role_timeline()
+    yield "role_totals", trace.role_totals()
+    yield "role_totals since", trace.role_totals(since="step:3", until="step:9")
+    yield "named_blocks", trace.named_blocks()
     yield "driver_memory", trace.driver_memory()
     yield "steps", trace.steps()
     yield "marks", trace.marks()
@@ -118,7 +129,8 @@ def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator
         for by in ("line", "stack", "function", "file"):
             yield f"sites by {by}", one.sites(-1, by=by)
             yield f"lifetimes by {by}", one.lifetimes(by=by, until=-1)
-        for by in ("line", "stack", "function", "file", "age", "phase"):
+        yield "role_totals", one.role_totals(until=-1)
+        for by in ("line", "stack", "function", "file", "role", "age", "phase"):
             yield f"composition by {by}", one.composition(-1, by=by)
             yield f"diff by {by}", one.diff(-1, -1, by=by)
             yield f"compare by {by}", alloctrace.compare(one, one, at=-1, by=by)
@@ -131,10 +143,12 @@ def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator
     for found in fragmentation:
         for name in ("pinners", "pinners_by_line"):
             yield f"fragmentation, {name}", getattr(found, name)
-    none_between = nothing.lifetimes(since=nothing.events()["seq"].iloc[0], by="line")
-    yield "lifetimes since by line", none_between
+    # Nothing is allocated in the last event of a recording, the allocator's state.
+    yield "lifetimes since by line", trace.lifetimes(since=int(trace.events()["seq"].iloc[-2]), by="line")
     yield "timeline", nothing.timeline()
     yield "timeline", nothing.timeline(100)
+    yield "role_timeline", nothing.role_timeline()
+    yield "named_blocks", nothing.named_blocks()
     yield "driver_memory", trace.driver_memory()[:0]
     yield "steps", nothing.steps()
     yield "marks", nothing.marks()
@@ -184,6 +198,7 @@ def test_no_column_hides_an_attribute(trace: alloctrace.Trace) -> None:
 def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
     needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
     needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
+    needed["predicted"] = ([],)
     needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
     members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
     asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
@@ -200,7 +215,7 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
     for verb in VERBS:
-        if verb.name not in ("verify", "finish", "report"):
+        if verb.name not in ("verify", "finish", "report", "serve", "convert"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
             needed_words = words.get(verb.name, ())
             traces = "run.alloctrace", *needed_words
@@ -222,6 +237,8 @@ def test_integers_are_signed(trace: alloctrace.Trace) -> None:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
                 allowed = (np.int64, np.uint64) if column in UNSIGNED else (np.int64,)
+                if name.startswith("events") and column in EVENT_IDS:
+                    allowed = (np.int32,)
                 assert dtype in allowed, (name, column, dtype)
             elif isinstance(dtype, pd.api.extensions.ExtensionDtype) and dtype.kind in "iu":
                 assert dtype == pd.Int64Dtype(), (name, column, dtype)

@@ -227,11 +227,12 @@ def test_tensors_alive_at_the_exit_are_alive_in_the_trace(tmp_path: Path) -> Non
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
     write(tmp_path, "program.py", "import torch\ntorch.ones(10)\n")
     (tmp_path / "spools").mkdir()
-    options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--spool-dir", "spools"]
+    options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--no-modules", "--spool-dir", "spools"]
     assert recorded(["program.py"], tmp_path, options).returncode == 0
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert functions_that_allocated(trace) == set()
     assert len(trace.events()) > 0
+    assert trace.header["options"]["modules"] is False
     assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
 
 

@@ -233,6 +233,16 @@ def test_header_has_the_program_but_no_secrets(tmp_path: Path, monkeypatch: pyte
     assert b"hunter2" not in session.path.read_bytes()
 
 
+def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with alloctrace.enable(tmp_path / "a.alloctrace"):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"a.alloctrace": 0o600, "a.alloctrace.spool": 0o600}
+
+
 def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
     run_program(
         """

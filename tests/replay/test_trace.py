@@ -116,6 +116,23 @@ def test_live_and_peak(trace: alloctrace.Trace) -> None:
         trace.live(device="cuda:7")
 
 
+@pytest.mark.parametrize("points", [1, 7, 37, 1999, 4001])
+def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Trace, points: int) -> None:
+    finest, table = trace.timeline(6000), trace.timeline(points)
+    rows = [*table["time_ns"].searchsorted(finest["time_ns"], side="right") - 1]
+    groups = finest.groupby(rows)
+    for name in table.columns:
+        if name.endswith("_min"):
+            assert [*table[name]] == [*groups[name].min()]
+        elif name.endswith("_max"):
+            assert [*table[name]] == [*groups[name].max()]
+        elif name not in ("seq", "time_ns", "device", "outside", "external_fragmentation"):
+            assert [*table[name]] == [*groups[name].last()]
+    assert [*table["seq"]] == [group.loc[group["allocated_max"].idxmax(), "seq"] for _, group in groups]
+    lengths = [*table["time_ns"].diff()[1:], trace.end_ns - table["time_ns"].iloc[-1]]
+    assert max(lengths) - min(lengths) <= (trace.end_ns - trace.begin_ns) / 6000 + 2
+
+
 def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> None:
     for points in (1, 2, 7, 2000):
         timeline = trace.timeline(points)
@@ -125,6 +142,7 @@ def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> 
         assert (timeline["requested_min"] <= timeline["requested"]).all()
         assert (timeline["requested"] <= timeline["requested_max"]).all()
     assert trace.timeline(1)["seq"].iloc[0] == trace.peak().seq
+    assert trace.timeline(6001)["requested_max"].max() == 5064  # finer than what the replay has measured
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 

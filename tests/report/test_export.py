@@ -122,6 +122,30 @@ def test_perfetto_has_the_peaks_the_steps_and_the_marks(trace: alloctrace.Trace,
     assert times == sorted(times) and times[-1] <= (trace.end_ns - trace.begin_ns) / 1000
 
 
+def test_perfetto_keeps_the_rules_of_its_json(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    """Those that Perfetto and chrome://tracing publish ("Trace Event Format"): what each phase must have, and of which
+    type; and no counter goes back in time. Its trace processor is a program that cannot be had here."""
+    data = exported(trace, "perfetto", tmp_path)
+    assert data["displayTimeUnit"] in ("ms", "ns")
+    latest: dict[str, float] = {}
+    for event in data["traceEvents"]:
+        assert isinstance(event["name"], str) and isinstance(event["pid"], int)
+        assert event["ph"] in "MCXi"
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name") and isinstance(event["args"]["name"], str)
+            continue
+        assert isinstance(event["ts"], (int, float)) and event["ts"] >= 0
+        if event["ph"] == "C":
+            assert event["args"] and all(isinstance(value, (int, float)) for value in event["args"].values())
+            assert event["ts"] >= latest.get(event["name"], 0)
+            latest[event["name"]] = event["ts"]
+        if event["ph"] == "X":
+            assert isinstance(event["tid"], int) and event["dur"] >= 0
+        if event["ph"] == "i":
+            assert event["s"] in ("g", "p", "t")
+    assert latest
+
+
 def test_a_stretch_for_perfetto(trace: alloctrace.Trace, tmp_path: Path) -> None:
     events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
     begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))

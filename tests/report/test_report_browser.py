@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_in_browser import Opened, labels, open_browser
 from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.page import document
-from pytorch_alloctrace.report.site_names import SiteNames
 
 pytestmark = pytest.mark.slow("browser")
 
@@ -35,22 +34,10 @@ alloctrace.disable()
 """
 
 
-def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.fail("these tests need Chromium: install it (Debian, Ubuntu: apt-get install chromium)")
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Without its sandbox, which root may not use: it opens nothing but what is made here.
-        opened = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,72 +50,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     return trace
 
 
-class Opened:
-    """A report in the browser, and what it did there."""
-
-    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.page = browser.new_context(viewport={"width": 1400, "height": 900}, **settings).new_page()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready]", timeout=60_000)
-
-    def bytes(self, selector: str) -> int:
-        return int(self.page.get_attribute(selector, "data-bytes"))
-
-    def event(self) -> int:
-        found = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .moment"))
-        assert found is not None
-        return int(found[1].replace(",", ""))
-
-    def go(self, moment: int) -> int:
-        """Moves the cursor; returns the event that it stops at."""
-        self.page.evaluate(
-            "moment => { const slider = document.getElementById('moment'); slider.value = moment;"
-            " slider.dispatchEvent(new Event('input', {bubbles: true})); }",
-            moment,
-        )
-        return self.event()
-
-    def moments(self) -> int:
-        return int(self.page.get_attribute("#moment", "max")) + 1
-
-    def rows(self, section: str, column: int) -> dict[str, int]:
-        """A column of the table of a section, by its first."""
-        more = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
-        if more is not None:
-            more.click()
-        found = self.page.eval_on_selector_all(
-            f"#{section} tbody tr",
-            "(rows, column) => rows.map(row => [row.cells[0].dataset.value, row.cells[column].dataset.value])",
-            column,
-        )
-        return {name: int(float(value)) for name, value in found}
-
-    def picture(self, selector: str) -> str:
-        return str(self.page.eval_on_selector(selector, "canvas => canvas.toDataURL()"))
-
-
 @pytest.fixture
 def opened(browser: Any, trace: alloctrace.Trace) -> Iterator[Opened]:
     made = Opened(browser, Path(trace.path).with_suffix(".html"))
     yield made
     made.page.context.close()
     assert made.said == []
-
-
-def labels(trace: alloctrace.Trace, table: Any, column: str) -> dict[str, int]:
-    """A column of a table of sites, by what the page calls them."""
-    names = SiteNames(trace.header["working_directory"])
-    made: dict[str, int] = {}
-    for row in table.to_dict("records"):
-        label = names.site(alloctrace.Frame(row["function"], row["filename"], int(row["line"])))
-        made[label] = made.get(label, 0) + int(row[column])
-    return made
 
 
 def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace) -> None:
@@ -328,6 +255,28 @@ def test_without_segments_and_without_anything(browser: Any, run_program: Any, t
     assert made.said == empty.said == []
     for one in (made, empty):
         one.page.context.close()
+
+
+MANY_SEGMENTS = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("many.alloctrace"):
+    held = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(16000)]
+    del held[1::4]
+"""
+
+
+def test_of_many_segments_the_largest_are_drawn(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
+    """A page with 100,000 segments was as long as thirty screens."""
+    run_cuda_program(MANY_SEGMENTS)
+    made = Opened(browser, alloctrace.load(tmp_path / "many.alloctrace").report().write(tmp_path / "many.html"))
+    height = "document.querySelector('canvas.segments').clientHeight"
+    short = made.page.evaluate(height)
+    text = made.page.inner_text("#segments")
+    assert re.search(r"The last [\d,]+ segments, [\d.]+ GiB, are not drawn", text), text
+    made.page.click("#all-segments")
+    assert made.page.evaluate(height) > short and not made.page.is_visible("#all-segments")
+    assert made.said == []
+    made.page.context.close()
 
 
 def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:

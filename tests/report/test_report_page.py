@@ -85,6 +85,21 @@ class Page:
         return values
 
 
+@pytest.mark.parametrize(("by", "column"), [("module", "site"), ("role", "role"), ("phase", "phase")])
+def test_the_groups_at_a_moment_are_those_of_the_composition(
+    trace: alloctrace.Trace, page: Page, by: str, column: str
+) -> None:
+    compared = 0
+    for device in page.data["devices"]:
+        seqs = page.column(page.data["moments"]["seq"])
+        for moment, shown in device["maps"]["groups"][by].items():
+            table = trace.composition(seqs[int(moment)], device=device["device"], by=by)
+            expected = table[[column, "bytes", "blocks"]].to_numpy().tolist()
+            assert sorted(map(tuple, shown)) == sorted(map(tuple, expected))
+            compared += len(shown)
+    assert compared > 5
+
+
 def test_columns_keep_every_number() -> None:
     columns = Columns()
     numbers = [0, -1, 1, 127, 128, -(1 << 40), (1 << 47) + 5, 3, 3, 3]

@@ -361,6 +361,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     # Otherwise the thread of backward frees its last tensors while this one continues: counters differ between runs.
     torch.autograd.set_multithreading_enabled(False)
+    # When Python collects cycles by itself depends on every object that is made, also by a look (docs/limits.md).
+    gc.disable()
     if MODE == "traced":
         alloctrace.enable(sys.argv[2])
     # Ours opens no CUDA context; nor does what is asked before there is one differ.

@@ -102,11 +102,15 @@ class Names:
     strings: dict[int, bytes] = field(default_factory=dict)
     codes: dict[int, tuple[int, int, int, int, int, bytes]] = field(default_factory=dict)
     frames: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    called: dict[int, int] = field(default_factory=dict)
+    modules: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     threads: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
     thread_names: dict[int, bytes] = field(default_factory=dict)
     locations: dict[int, tuple[int, int, int, int, int]] = field(default_factory=dict)
     node_types: dict[int, tuple[bool, bytes]] = field(default_factory=dict)
     sources: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    holders: dict[tuple[int, bytes, bytes], tuple[bytes, int, int, int, list[int]]] = field(default_factory=dict)
+    """File, line, count, bytes and addresses, by event, holder and path."""
 
     def add(self, payload: bytes) -> None:
         records = Cursor(payload)
@@ -124,6 +128,8 @@ class Names:
                 if caller >= identifier:
                     raise Damage("a frame called by itself")
                 self.frames[identifier] = (caller, code, instruction)
+                if not record.done():
+                    self.called[identifier] = record.varint()
             elif kind == 4:
                 identifier, native, autograd = (record.varint() for _ in range(3))
                 self.threads[identifier] = (native, autograd, record.text())
@@ -145,6 +151,35 @@ class Names:
             elif kind == 8:
                 filename, line = record.varint(), record.varint()
                 self.sources[filename, line] = record.text()
+            elif kind == 13:
+                event, line, count, total = (record.varint() for _ in range(4))
+                holder, path, filename = record.text(), record.text(), record.text()
+                addresses: list[int] = []
+                for _ in range(record.varint()):
+                    addresses.append((addresses[-1] if addresses else 0) + record.signed())
+                self.holders[event, holder, path] = (filename, line, count, total, addresses)
+            elif kind == 11:
+                identifier = record.varint()
+                self.modules[identifier] = (record.varint(), record.varint(), record.varint())
+
+    def module(self, innermost: int) -> str:
+        """The full name of the innermost module that a stack calls, "" for none; "(Class)" where it has no name."""
+        while innermost and innermost not in self.called:
+            innermost = self.frames[innermost][0]
+        if not innermost:
+            return ""
+        module = self.called[innermost]
+        class_name, owner, name = self.modules[module]
+        if not name:
+            outer = self.module(self.frames[innermost][0])
+            return (
+                f"{outer}.({self.strings[class_name].decode()})" if outer else f"({self.strings[class_name].decode()})"
+            )
+        parts = [self.strings[name].decode()]
+        while owner:
+            _, owner, name = self.modules[owner]
+            parts.append(self.strings[name].decode())
+        return ".".join(reversed(parts))
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
         """Qualified name, filename, line and source of each frame, innermost first."""

@@ -28,6 +28,7 @@ struct Session {
   alloctrace::DefinitionLog log{ring.get(), kCapacity, state, 0, [] {}};
   alloctrace::StackTable table{log};
   alloctrace::python::CodeRegistry registry{table};
+  alloctrace::python::ModuleRegistry modules{table, []() noexcept {}};
   alloctrace::Definitions definitions;
 
   static constexpr std::size_t kCapacity = std::size_t{64} << 20;
@@ -46,7 +47,7 @@ thread_local StackCache cache{};  // outlives sessions on purpose, as those of t
 std::uint32_t walk_without_gil() {
   std::uint32_t stack = 0;
   Py_BEGIN_ALLOW_THREADS;
-  stack = current_stack(cache, session->registry);
+  stack = current_stack(cache, session->registry, session->modules);
   Py_END_ALLOW_THREADS;
   return stack;
 }
@@ -85,12 +86,77 @@ PyObject* start(PyObject*, PyObject* argument) {
   Py_RETURN_NONE;
 }
 
+// watch_calls(code): from now on its frames are calls of modules. Whether they can be.
+PyObject* watch_calls(PyObject*, PyObject* code) {
+  PyCodeObject* const watched = code == Py_None ? nullptr : reinterpret_cast<PyCodeObject*>(code);
+  return PyBool_FromLong(alloctrace::python::watch_module_calls(watched));
+}
+
+// modules(stack): the id of the module that each frame calls, outermost first; 0 for none.
+PyObject* modules(PyObject*, PyObject* argument) {
+  const unsigned long stack = PyLong_AsUnsignedLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  session->read_definitions();
+  PyObject* const result = PyList_New(0);
+  for (auto at = static_cast<std::uint32_t>(stack); at != 0; at = session->definitions.frame(at).parent) {
+    PyObject* const module = PyLong_FromUnsignedLong(session->definitions.frame(at).module);
+    PyList_Append(result, module);
+    Py_DECREF(module);
+  }
+  PyList_Reverse(result);
+  return result;
+}
+
+// class_of(module id)
+PyObject* class_of(PyObject*, PyObject* argument) {
+  const unsigned long module = PyLong_AsUnsignedLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  session->read_definitions();
+  const alloctrace::ModuleRecord& record = session->definitions.module(static_cast<std::uint32_t>(module));
+  return PyUnicode_FromString(session->definitions.string(record.class_name).c_str());
+}
+
+// calls_now(): the modules that this thread calls, outermost first.
+PyObject* calls_now(PyObject*, PyObject*) {
+  PyObject* const result = PyList_New(0);
+  for (const alloctrace::python::ModuleCall& call : alloctrace::python::module_calls(PyThreadState_Get())) {
+    PyList_Append(result, call.module);
+  }
+  return result;
+}
+
+// settle(choose): of the modules that were met since the last call, as (address, id), those for which choose(id) is
+// true have this id from now on, the others none. Returns the former as {address: id}.
+PyObject* settle(PyObject*, PyObject* choose) {
+  const auto sightings = session->modules.take_sightings(0, true);
+  PyObject* const names = PyDict_New();
+  for (const auto& sighting : sightings) {
+    PyObject* const id = PyLong_FromUnsignedLong(sighting.id);
+    PyObject* const address = PyLong_FromVoidPtr(const_cast<void*>(sighting.module));
+    PyObject* const chosen = PyObject_CallOneArg(choose, id);
+    if (chosen == Py_True) {
+      PyDict_SetItem(names, address, id);
+      session->modules.bind(sighting.module, sighting.id);
+    }
+    Py_XDECREF(chosen);
+    Py_DECREF(address);
+    Py_DECREF(id);
+  }
+  session->modules.close(sightings);
+  return names;
+}
+
+PyObject* forget(PyObject*, PyObject* address) {
+  if (session) session->modules.forget(PyLong_AsVoidPtr(address));
+  Py_RETURN_NONE;
+}
+
 PyObject* generation(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(alloctrace::python::generation()); }
 
 PyObject* stack_without_gil(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(walk_without_gil()); }
 
 PyObject* stack_with_gil(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLong(current_stack(cache, session->registry));
+  return PyLong_FromUnsignedLong(current_stack(cache, session->registry, session->modules));
 }
 
 // Holds the GIL while another thread, which waits for that, walks; false when no walk ended within ten seconds.
@@ -124,7 +190,7 @@ PyObject* stack_while_gil_is_held(PyObject*, PyObject*) {
   Py_BEGIN_ALLOW_THREADS;
   walker_waits = true;
   if (wait_for([] { return gil_is_held.load(); })) {
-    stack = current_stack(cache, session->registry);
+    stack = current_stack(cache, session->registry, session->modules);
     walk_is_done = true;
   }
   walker_waits = false;
@@ -139,13 +205,13 @@ PyObject* call_on_native_thread(PyObject*, PyObject* function) {
   PyObject* result = nullptr;
   Py_BEGIN_ALLOW_THREADS;
   std::thread([&] {
-    before = current_stack(cache, session->registry);
+    before = current_stack(cache, session->registry, session->modules);
     const PyGILState_STATE state = PyGILState_Ensure();
-    without_code = current_stack(cache, session->registry);
+    without_code = current_stack(cache, session->registry, session->modules);
     result = PyObject_CallNoArgs(function);
     if (!result) PyErr_Print();
     PyGILState_Release(state);
-    after = current_stack(cache, session->registry);
+    after = current_stack(cache, session->registry, session->modules);
   }).join();
   Py_END_ALLOW_THREADS;
   if (!result) return PyErr_Format(PyExc_RuntimeError, "the function failed");
@@ -186,9 +252,9 @@ PyObject* frame_count(PyObject*, PyObject*) {
 PyObject* nanoseconds_per_walk(PyObject*, PyObject* argument) {
   const long count = PyLong_AsLong(argument);
   if (PyErr_Occurred()) return nullptr;
-  std::uint32_t sum = current_stack(cache, session->registry);
+  std::uint32_t sum = current_stack(cache, session->registry, session->modules);
   const auto start_time = std::chrono::steady_clock::now();
-  for (long i = 0; i < count; ++i) sum += current_stack(cache, session->registry);
+  for (long i = 0; i < count; ++i) sum += current_stack(cache, session->registry, session->modules);
   const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start_time;
   if (sum == 0) return PyErr_Format(PyExc_RuntimeError, "no stack");
   return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
@@ -203,7 +269,7 @@ PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
   for (long i = 0; i < count; ++i) {
     alloctrace::python::next_generation();
     const auto start_time = std::chrono::steady_clock::now();
-    current_stack(cache, session->registry);
+    current_stack(cache, session->registry, session->modules);
     elapsed += std::chrono::steady_clock::now() - start_time;
   }
   Py_END_ALLOW_THREADS;
@@ -213,6 +279,12 @@ PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
 PyMethodDef methods[] = {
     {"check_layout", check_layout, METH_NOARGS, nullptr},
     {"start", start, METH_O, nullptr},
+    {"watch_calls", watch_calls, METH_O, nullptr},
+    {"modules", modules, METH_O, nullptr},
+    {"class_of", class_of, METH_O, nullptr},
+    {"calls_now", calls_now, METH_NOARGS, nullptr},
+    {"settle", settle, METH_O, nullptr},
+    {"forget", forget, METH_O, nullptr},
     {"generation", generation, METH_NOARGS, nullptr},
     {"current_stack", stack_without_gil, METH_NOARGS, nullptr},
     {"current_stack_with_gil", stack_with_gil, METH_NOARGS, nullptr},

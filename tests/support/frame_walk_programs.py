@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -290,6 +291,132 @@ def exit_while_threads_walk(checker: Checker, seed: int) -> None:
     checker.expect(checker.walk() != 0, "no stack")
 
 
+class Module:
+    """Called as torch's modules are."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.forward(*arguments, **named)
+
+    def forward(self, inner: Callable[..., Any], *rest: Any) -> Any:
+        try:
+            return inner(*rest)
+        finally:
+            del inner, rest
+
+
+class ModuleAccount:
+    """What the walker says of modules, compared with the frames themselves."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+        self.named: dict[int, tuple[weakref.ref[Module], int]] = {}  # id of the object: it is alive, its module id
+        self.taken: set[int] = set()  # module ids that are, or were, one object's
+        self.code = Module.__call__.__code__
+
+    def check(self) -> None:
+        checker = self.checker
+        found = checker.probe.modules(checker.walk())
+        called = self.called()
+        checker.compared += 1
+        checker.expect([module != 0 for module in found] == [module is not None for module in called], f"{found}")
+        now = checker.probe.calls_now()
+        checker.expect([id(module) for module in now] == [id(module) for module in called if module], "calls_now")
+        for identifier, module in zip(found, called, strict=False):
+            if module is None:
+                continue
+            name = checker.probe.class_of(identifier)
+            checker.expect(name == type(module).__name__, f"a {type(module).__name__} is called {name}")
+            known = self.named.get(id(module))
+            checker.expect(known is None or known[1] == identifier, f"{identifier}, not {known and known[1]}")
+            checker.expect(known is not None or identifier not in self.taken, f"{identifier} is another object's")
+        # While what was met is being called, as the recorder does it: some get an id for life.
+        living = {id(module): module for module in now}
+        named = checker.probe.settle(lambda identifier: identifier % 7 > 4)
+        for address, identifier in named.items():
+            checker.expect(address in living and address not in self.named, f"{identifier} is not called")
+            reference = weakref.ref(living[address], lambda dead, address=address: self.forget(address))
+            self.named[address] = (reference, identifier)
+            self.taken.add(identifier)
+
+    def called(self) -> list[Module | None]:
+        """What the caller's frames call, outermost first."""
+        # Without a variable for a frame, which would keep it, and the modules, until garbage is collected.
+        return [
+            frame.f_locals["self"] if frame.f_code is self.code else None
+            for frame, _ in traceback.walk_stack(sys._getframe(1))
+        ][::-1]
+
+    def forget(self, address: int) -> None:
+        del self.named[address]
+        self.checker.probe.forget(address)
+
+
+def modules(checker: Checker, seed: int) -> None:
+    """Calls of modules among all constructs: each live object has its id, whichever others died at its address."""
+    generator = random.Random(seed)
+    account = ModuleAccount(checker)
+    checker.expect(checker.probe.watch_calls(account.code), "calls of modules cannot be watched")
+    names = sorted(CONSTRUCTS)
+    classes: list[type[Module]] = [Module, Module]
+
+    def make() -> Module:
+        return generator.choice(classes)()
+
+    living = [make() for _ in range(8)]
+
+    def nest(depth: int) -> None:
+        if depth == 0:
+            for _ in range(generator.randrange(1, 4)):
+                account.check()
+            return
+        kind = generator.randrange(4)
+        if kind == 0:
+            construct = generator.choice(names)
+            CONSTRUCTS[construct](lambda: nest(depth - 1), generator.randrange(99))
+            return
+        # One that lives on, one that its caller holds, one that nobody holds but the call.
+        module = generator.choice(living) if kind == 1 else make()
+        if kind == 2:
+            module(nest, depth - 1)
+        else:
+            Module.__call__(make(), nest, depth - 1)
+
+    addresses: list[int] = []
+    for number in range(700):
+        if number % 20 == 0:  # of one class, those that die unnamed are soon not asked about any more
+            classes = [type(f"Module{number}", (Module,), {}), type(f"Other{number}", (Module,), {})]
+        nest(generator.randrange(6))
+        # The same calls again, of others at the same addresses.
+        for _ in range(generator.randrange(6)):
+            made = make()
+            addresses.append(id(made))
+            made(nest, 0)
+            del made
+        # And of the same ones, which may be named between two calls on one line.
+        for module in living * 2:
+            module(nest, 0)
+            module(nest, 0)
+        if generator.random() < 0.05:
+            living[generator.randrange(len(living))] = make()
+            living[generator.randrange(len(living))] = make()
+        if generator.random() < 0.02:
+            gc.collect()
+    came_back = len(addresses) - len(set(addresses))
+    checker.expect(came_back > len(addresses) // 4, f"of {len(addresses)} addresses {came_back} came back")
+    checker.expect(checker.compared > 1000 and len(account.taken) > 100, f"{len(account.taken)} objects had a name")
+
+
+def module_in_a_cell(checker: Checker, seed: int) -> None:
+    """A first argument that an inner function shares is not read."""
+
+    def call(self: object, inner: Callable[[], Any]) -> Any:
+        return (lambda: self and inner())()
+
+    checker.expect(not checker.probe.watch_calls(call.__code__), "a cell was taken for a module")
+    checker.expect(not checker.probe.watch_calls((lambda *modules: 0).__code__), "a tuple was taken for a module")
+    call(checker, checker.check_fast)
+
+
 class WalkingAtExit:
     """Walks when the interpreter takes the modules down, and prints the result then."""
 
@@ -346,6 +473,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         fork_while_walking,
         exit_while_threads_walk,
         walk_at_exit,
+        modules,
+        module_in_a_cell,
     )
 }
 

@@ -6,6 +6,8 @@
 // of the rounds mend the checksums afterwards, so that the damage gets past them to the decoders. Prints how many
 // rounds ended in which way; a sanitizer's finding, an unexpected exception or a sum that is wrong ends it with a
 // message and a status other than 0.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -38,6 +40,8 @@ void write_file(const std::string& path, const Bytes& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
+
+constexpr unsigned kLongestRound = 60;  // seconds
 
 std::size_t below(Random& random, std::size_t limit) { return limit == 0 ? 0 : random() % limit; }
 
@@ -159,6 +163,7 @@ std::string read_all(const std::string& path, std::uint64_t round) {
     ReplayRun replayed(opened, 50);
     for (const std::uint64_t quarter : {2, 3, 1}) static_cast<void>(replayed.state_before(events * quarter / 4));
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));
+    static_cast<void>(replayed.role_timelines(20));
     return trace.integrity().state();
   } catch (const FormatError&) {
     return "refused";
@@ -185,6 +190,7 @@ void decode_damaged(const Bytes& trace, const std::vector<std::size_t>& offsets,
   }
   try {
     Definitions names;
+    names.limit_ids(payload.size());
     names.add(payload.data(), payload.size());
   } catch (const DecodeError&) {
   }
@@ -222,6 +228,7 @@ int run(const std::string& trace_path, const std::string& spool_path, const std:
     if (random() % 20 == 0 && !damaged_spool.empty()) cut_or_shift(damaged_spool, random);
     write_file(path, damaged);
     write_file(path + ".spool", damaged_spool);
+    alarm(kLongestRound);  // ends it where a round hangs
     ++outcomes[read_all(path, round)];
     decode_damaged(trace, offsets, random);
   }

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "bench"
 CORE = (
     *("base/crc32", "format/block_file", "format/definitions", "format/event_codec", "format/line_table"),
-    *("recording/definition_log", "recording/stack_table", "recording/trace_file"),
+    *("recording/definition_log", "recording/stack_table", "format/trace_file"),
 )
 GIB = 1 << 30
 PEER_SECONDS, PEER_BYTES = 60, 8 * GIB

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "../../csrc/core/format/event_codec.h"
+#include "../../csrc/core/format/trace_file.h"
 #include "../../csrc/core/recording/definition_log.h"
 #include "../../csrc/core/recording/stack_table.h"
-#include "../../csrc/core/recording/trace_file.h"
 
 namespace alloctrace::bench {
 

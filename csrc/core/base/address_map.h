@@ -94,7 +94,7 @@ class AddressMap {
     }
   }
 
-  using Slots = std::vector<Slot, PageAllocator<Slot, Pages::kLarge>>;
+  using Slots = std::vector<Slot, LargePageAllocator<Slot>>;
 
   Slots slots_;
   std::size_t size_ = 0;

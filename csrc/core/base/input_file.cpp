@@ -9,9 +9,14 @@
 namespace alloctrace {
 
 InputFile::InputFile(const std::string& path) {
+  // Not even opened unless it is a file: a trace may name any path as its spool, and opening a device may act on it.
+  struct stat status{};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    error_ = S_ISDIR(status.st_mode) ? EISDIR : ESPIPE;
+    return;
+  }
   // O_NONBLOCK: opening a named pipe would wait for somebody to write into it.
   file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct stat status{};
   if (file_ < 0 || fstat(file_, &status) != 0) {
     error_ = errno;
     return;

@@ -2,20 +2,24 @@
 
 #include <algorithm>
 
+#include "format.h"
 #include "line_table.h"
 
 namespace alloctrace {
 namespace {
 
-// Ids are given out one after the other, so only lost definitions make one run ahead of those known. A wild id
-// (definitions in the spool have no checksum) must not make us reserve gigabytes.
-constexpr std::size_t kMaxIdsSkipped = std::size_t{1} << 20;
+// Lost definitions make an id run ahead of those that a file could define. A wild one (definitions in the spool have no
+// checksum) must not make us reserve gigabytes.
+constexpr std::uint32_t kIdsSkipped = 1 << 16;
+constexpr std::uint64_t kLeastRecordBytes = 4;
 
-template <typename T>
-T& slot(std::vector<T>& table, std::uint32_t id) {
-  if (id == 0 || id > table.size() + kMaxIdsSkipped) throw DecodeError("a definition has an impossible id");
-  if (id >= table.size()) table.resize(std::size_t{id} + 1);
-  return table[id];
+// Of a device that has no index there is one.
+std::int32_t index_of(std::int32_t device_type, std::uint64_t folded) {
+  constexpr std::int32_t kCpu = 0;
+  if (device_type == kCpu || device_type == kPinnedMemory) return 0;
+  const std::int64_t index = unzigzag(folded);
+  if (index < -1 || index > kMaxDeviceIndex) throw DecodeError("a device with an impossible index");
+  return static_cast<std::int32_t>(index);
 }
 
 // The record is written in place and its length put before it: a thread_local buffer would be gone when a tensor is
@@ -57,6 +61,7 @@ void put_frame(Bytes& out, std::uint32_t id, const FrameRecord& frame) {
     put_varint(fields, frame.parent);
     put_varint(fields, frame.code);
     put_varint(fields, frame.instruction);
+    if (frame.module != 0) put_varint(fields, frame.module);
   });
 }
 
@@ -122,6 +127,44 @@ void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, s
   });
 }
 
+void put_holder(Bytes& out, const HolderRecord& holder) {
+  put_record(out, DefinitionType::kHolder, [&](Bytes& fields) {
+    put_varint(fields, holder.event);
+    put_varint(fields, holder.line);
+    put_varint(fields, holder.count);
+    put_varint(fields, holder.bytes);
+    put_text(fields, holder.holder);
+    put_text(fields, holder.path);
+    put_text(fields, holder.filename);
+    put_varint(fields, holder.addresses.size());
+    std::uint64_t last = 0;
+    for (const std::uint64_t address : holder.addresses) {
+      put_varint(fields, zigzag(static_cast<std::int64_t>(address - last)));
+      last = address;
+    }
+  });
+}
+
+void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module) {
+  put_record(out, DefinitionType::kModule, [&](Bytes& fields) {
+    put_varint(fields, id);
+    put_varint(fields, module.class_name);
+    put_varint(fields, module.owner);
+    put_varint(fields, module.name);
+  });
+}
+
+void Definitions::limit_ids(std::uint64_t bytes) {
+  highest_id_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(kIdsSkipped + bytes / kLeastRecordBytes, INT32_MAX));
+}
+
+template <typename T>
+T& Definitions::slot(std::vector<T>& table, std::uint32_t id) {
+  if (id == 0 || id > highest_id_) throw DecodeError("a definition has an impossible id");
+  if (id >= table.size()) table.resize(std::size_t{id} + 1);
+  return table[id];
+}
+
 void Definitions::add(const std::uint8_t* records, std::size_t size) {
   ByteReader reader(records, size);
   while (!reader.done()) {
@@ -158,6 +201,7 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       frame.parent = fields.varint32();
       frame.code = fields.varint32();
       frame.instruction = fields.varint32();
+      if (!fields.done()) frame.module = fields.varint32();
       // Parents are always defined first: this also rules out cycles, which would hang whoever walks outwards.
       if (frame.parent >= id) throw DecodeError("a frame is its own caller");
       slot(frames_, id) = frame;
@@ -180,10 +224,15 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       const std::uint32_t id = fields.varint32();
       Location location;
       location.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      location.device_index = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      location.device_index = index_of(location.device_type, fields.varint());
       location.stream = fields.varint();
       location.pool_first = fields.varint();
       location.pool_second = fields.varint();
+      const std::pair device(location.device_type, location.device_index);
+      if (devices_of_locations_.size() == kMaxDevices && !devices_of_locations_.contains(device)) {
+        throw DecodeError("more devices than a process can have");
+      }
+      devices_of_locations_.insert(device);
       slot(locations_, id) = location;
       break;
     }
@@ -204,7 +253,7 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
     case DefinitionType::kDevice: {
       DeviceRecord device;
       device.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
-      device.device_index = static_cast<std::int32_t>(unzigzag(fields.varint()));
+      device.device_index = index_of(device.device_type, fields.varint());
       device.bytes = fields.varint();
       device.name = fields.text();
       device.uuid = fields.text();
@@ -215,11 +264,40 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
     case DefinitionType::kLibraryBlock: {
       const std::uint64_t event = fields.varint(), address = fields.varint();
       const std::string name(fields.text());
-      const auto known = std::find(library_names_.begin(), library_names_.end(), name);
-      const auto number = static_cast<std::uint32_t>(known - library_names_.begin());
-      if (known == library_names_.end()) library_names_.push_back(name);
-      library_blocks_[{event, address}] = number;
+      const auto [known, is_new] =
+          library_numbers_.try_emplace(name, static_cast<std::uint32_t>(library_names_.size()));
+      if (is_new) library_names_.push_back(name);
+      library_blocks_[{event, address}] = known->second;
       library_events_ |= std::uint64_t{1} << (event & 63);
+      break;
+    }
+    case DefinitionType::kHolder: {
+      HolderRecord holder;
+      holder.event = fields.varint();
+      holder.line = fields.varint();
+      holder.count = fields.varint();
+      holder.bytes = fields.varint();
+      holder.holder = fields.text();
+      holder.path = fields.text();
+      holder.filename = fields.text();
+      std::uint64_t last = 0;
+      // No number from a file decides how much is reserved: each address has at least a byte.
+      for (std::uint64_t left = fields.varint(); left > 0; --left) {
+        last += static_cast<std::uint64_t>(unzigzag(fields.varint()));
+        holder.addresses.push_back(last);
+      }
+      const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
+      if (known_holders_.emplace(holder.event, holder.holder, holder.path, first).second)
+        holders_.push_back(std::move(holder));
+      break;
+    }
+    case DefinitionType::kModule: {
+      const std::uint32_t id = fields.varint32();
+      ModuleRecord module;
+      module.class_name = fields.varint32();
+      module.owner = fields.varint32();
+      module.name = fields.varint32();
+      slot(modules_, id) = module;
       break;
     }
     default:

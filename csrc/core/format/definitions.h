@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -21,7 +22,7 @@ namespace alloctrace {
 enum class DefinitionType : std::uint8_t {
   kString = 1,  // id, text
   kCode = 2,    // id, name string, qualified name string, filename string, zigzag first line, table kind, table bytes
-  kFrame = 3,   // id, parent frame (0: outermost), code, instruction byte offset
+  kFrame = 3,   // id, parent frame (0: outermost), code, instruction byte offset, module that is called (absent: none)
   kThread = 4,  // id, native thread id, autograd (RecordFunction) thread id, name text as the system has it
   kThreadName = 5,     // thread id, name text as Python has it
   kLocation = 6,       // id, device type (c10::DeviceType), device index, stream, first and second number of the pool
@@ -29,6 +30,9 @@ enum class DefinitionType : std::uint8_t {
   kSourceLine = 8,     // filename string, line number, text of that line
   kDevice = 9,         // device type, device index, bytes, name text, UUID text, PCI address text
   kLibraryBlock = 10,  // event number of its alloc (of the allocator state, if it is older), address, name text
+  kModule = 11,        // id, class name string, module that holds it (0: none), its name there string (0: unknown)
+  kHolder = 13,  // see HolderRecord: event, line, count, bytes, holder text, path text, file text, number of addresses,
+                 // zigzag difference of each to the one before
 };
 
 struct Code {
@@ -39,6 +43,14 @@ struct Code {
 };
 struct FrameRecord {
   std::uint32_t parent = 0, code = 0, instruction = 0;
+  std::uint32_t module = 0;  // the one that this frame calls
+};
+// An instance of torch.nn.Module, or several of one class that cannot be told apart. Its record may come again: what
+// holds it is known only after the first events of it.
+struct ModuleRecord {
+  std::uint32_t class_name = 0;  // string ids
+  std::uint32_t owner = 0;       // the module that holds it; 0: none does, or it is not known
+  std::uint32_t name = 0;        // how its owner calls it; without an owner, how it is called itself; 0: unknown
 };
 struct ThreadRecord {
   std::uint64_t native_id = 0;
@@ -68,6 +80,18 @@ struct DeviceRecord {
   std::string name, uuid, pci_address;             // as nvidia-smi shows them
 };
 
+// Tensors that one object of the program holds, as a look at its objects found them.
+struct HolderRecord {
+  std::uint64_t event = 0;  // the number of the next event when the look began
+  std::uint64_t line = 0;   // where the function that has the variable was; 0: a global one
+  std::uint64_t count = 0;  // pieces of memory that it holds
+  std::uint64_t bytes = 0;  // requested bytes of them
+  std::string holder;       // "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31"
+  std::string path;         // to one of them: "trainer.predictions[...]"
+  std::string filename;     // of that function or global
+  std::vector<std::uint64_t> addresses;  // of some of them, ascending
+};
+
 // One record each, appended to `out`.
 void put_string(Bytes& out, std::uint32_t id, std::string_view text);
 void put_code(Bytes& out, std::uint32_t id, const Code& code);
@@ -79,6 +103,8 @@ void put_node_type(Bytes& out, std::uint32_t id, const NodeType& type);
 void put_source_line(Bytes& out, std::uint32_t filename, std::uint32_t line, std::string_view text);
 void put_device(Bytes& out, const DeviceRecord& device);
 void put_library_block(Bytes& out, std::uint64_t event, std::uint64_t address, std::string_view name);
+void put_holder(Bytes& out, const HolderRecord& holder);
+void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module);
 
 // All definitions of a trace. Ids count from 1 and lead into vectors; entry 0, and any id whose definition was lost to
 // damage, is an empty record.
@@ -93,11 +119,13 @@ class Definitions {
   const ThreadRecord& thread(std::uint32_t id) const { return at(threads_, id); }
   const Location& location(std::uint32_t id) const { return at(locations_, id); }
   const NodeType& node_type(std::uint32_t id) const { return at(node_types_, id); }
+  const ModuleRecord& module(std::uint32_t id) const { return at(modules_, id); }
 
   std::size_t frame_count() const { return frames_.size(); }
   std::size_t thread_count() const { return threads_.size(); }
   std::size_t location_count() const { return locations_.size(); }
   std::size_t node_type_count() const { return node_types_.size(); }
+  std::size_t module_count() const { return modules_.size(); }
 
   // Stacks that stand for what no line of Python explains: their ids follow those of the frames.
   // Of blocks that were there before the recording.
@@ -106,6 +134,9 @@ class Definitions {
   }
   // Of blocks that a library keeps for itself ("cuBLAS workspace"), by number in library_names().
   std::uint32_t stack_of_library(std::uint32_t name) const { return stack_before_recording() + 1 + name; }
+  bool is_stack_of_library(std::uint32_t stack) const {
+    return stack >= stack_of_library(0) && stack < stack_of_library(static_cast<std::uint32_t>(library_names_.size()));
+  }
   // Of what autograd's nodes of this type allocated, where neither a stack nor the line of forward is known.
   // 0 for no node.
   std::uint32_t stack_of_node(std::uint16_t node_type) const {
@@ -131,13 +162,22 @@ class Definitions {
   // Those that the trace describes, in the order of their index; a device that only its events name is not among them.
   const std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord>& devices() const { return devices_; }
 
+  // In the order in which they were written.
+  const std::vector<HolderRecord>& holders() const { return holders_; }
+
   // The line that a frame was executing; 0 where its definition is missing.
   std::int32_t line(std::uint32_t frame) const;
   // Source text of (filename string id, line), nullptr where the trace has none.
   const std::string* source(std::uint32_t filename, std::int32_t line) const;
   const std::map<std::pair<std::uint32_t, std::uint32_t>, std::string>& sources() const { return sources_; }
 
+  // Ids are given out one after the other, and the shortest record that defines one has four bytes. `bytes`: of the
+  // files that the definitions are read from. An id beyond what they could define is damage.
+  void limit_ids(std::uint64_t bytes);
+
  private:
+  template <typename T>
+  T& slot(std::vector<T>& table, std::uint32_t id);
   template <typename T>
   static const T& at(const std::vector<T>& table, std::uint32_t id) {
     static const T missing{};
@@ -145,15 +185,21 @@ class Definitions {
   }
   void add_record(DefinitionType type, ByteReader fields);
 
+  std::uint32_t highest_id_ = UINT32_MAX - 1;
   std::vector<std::string> strings_;
   std::vector<Code> codes_;
   std::vector<FrameRecord> frames_;
   std::vector<ThreadRecord> threads_;
   std::vector<Location> locations_;
   std::vector<NodeType> node_types_;
+  std::vector<ModuleRecord> modules_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> sources_;
   std::map<std::pair<std::int32_t, std::int32_t>, DeviceRecord> devices_;  // by type and index
+  std::vector<HolderRecord> holders_;
+  std::set<std::tuple<std::uint64_t, std::string, std::string, std::uint64_t>> known_holders_;
+  std::set<std::pair<std::int32_t, std::int32_t>> devices_of_locations_;
   std::vector<std::string> library_names_;
+  std::map<std::string, std::uint32_t> library_numbers_;                             // by name
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> library_blocks_;  // names, by event and address
   std::uint64_t library_events_ = 0;  // bit n: one of these events has a number that is n modulo 64
 };

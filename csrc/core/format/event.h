@@ -11,7 +11,7 @@ namespace alloctrace {
 
 // What happened. Names are torch's own (`c10::CachingDeviceAllocator::TraceEntry::Action`) where torch has one.
 // The numbers are part of the file format: append, never renumber. 0 (none) is a call that a
-// kill interrupted, written by finish_trace alone; 16 (role) is taken, and never written.
+// kill interrupted, written by finish_trace alone.
 enum class EventKind : std::uint8_t {
   kAlloc = 1,
   kFreeRequested = 2,
@@ -28,6 +28,7 @@ enum class EventKind : std::uint8_t {
   kRegionEnd = 13,
   kLost = 14,     // events are missing here
   kRaw = 15,      // an action this build does not know
+  kRole = 16,     // what the block at this address is for: a parameter, its gradient, ...
   kMemory = 17,   // what the driver reports of a device, or the system of this process
   kConfig = 18,   // the allocator's settings, at the start and when they change
   kNoSplit = 19,  // blocks of this pool are never split from now on
@@ -48,6 +49,22 @@ constexpr std::size_t kEventKindCount = 29;
 // Bits. Part of the file format.
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };
 enum BlockState : std::uint8_t { kBlockInactive = 0, kBlockAllocated = 1, kBlockPendingFree = 2 };
+
+// What a block is for. The numbers are part of the file format; a kRole event names only those that the program knows,
+// the first four after kUnknown. The others follow from what happened: see replay/roles.h.
+enum class Role : std::uint8_t {
+  kUnknown = 0,
+  kParameter = 1,
+  kBuffer = 2,
+  kGradient = 3,
+  kOptimizerState = 4,
+  kInput = 5,
+  kActivation = 6,
+  kTemporary = 7,
+  kLibraryWorkspace = 8,
+  kOther = 9,
+};
+constexpr std::size_t kRoleCount = 10;
 
 // Why an event is missing from the trace. Numbers are part of the file format.
 enum class LossCause : std::uint8_t {

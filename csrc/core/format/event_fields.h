@@ -43,6 +43,14 @@ struct RawFields {
   EventNumber<E>& action;  // its number in torch
 };
 
+// kRole: address is that of a block that is live on the device of the location.
+template <typename E>
+struct RoleFields {
+  explicit RoleFields(E& event) : name(event.size), role(event.node_sequence) {}
+  EventNumber<E>& name;  // string id, 0: none
+  EventNumber<E>& role;  // a Role
+};
+
 // kMemory, in bytes; kUnknownBytes where unknown. For the cpu: resident memory of the process, memory of the machine.
 constexpr std::uint64_t kUnknownBytes = UINT64_MAX;
 template <typename E>

@@ -35,6 +35,13 @@ enum class BlockType : std::uint16_t {
 
 constexpr std::uint32_t kBlockMagic = 0x4B425441;  // "ATBK": where a reader takes up again after damage
 constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 32;
+// No recording has so many events: a billion a second, for a century. Sums of two such numbers do not overflow.
+constexpr std::uint64_t kMaxSequence = std::uint64_t{1} << 62;
+// No process has more devices: each costs memory of its own in a reader.
+constexpr std::size_t kMaxDevices = 80;
+constexpr std::int64_t kMaxDeviceIndex = 127;  // torch's type of an index has eight bits
+// No block or segment is larger: the addresses of a process have no more bits.
+constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 57;
 
 // Totals since the recording began, at the moment that the block was written.
 struct Counters {

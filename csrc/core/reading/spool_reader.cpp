@@ -17,9 +17,10 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   const std::uint64_t capacity = header.ring_capacity;
   if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version != kFormatVersion ||
       header.event_bytes != sizeof(Event) || std::memcmp(header.session_id, session_id, sizeof session_id) != 0 ||
-      capacity == 0 || (capacity & (capacity - 1)) != 0 || header.ring_offset > file.size() ||
-      capacity > (file.size() - header.ring_offset) / sizeof(Event) || header.definitions_offset > file.size() ||
-      header.definitions_capacity == 0 || header.definitions_capacity > file.size() - header.definitions_offset) {
+      header.head > kMaxSequence || header.tail > kMaxSequence || capacity == 0 || (capacity & (capacity - 1)) != 0 ||
+      header.ring_offset > file.size() || capacity > (file.size() - header.ring_offset) / sizeof(Event) ||
+      header.definitions_offset > file.size() || header.definitions_capacity == 0 ||
+      header.definitions_capacity > file.size() - header.definitions_offset) {
     return std::nullopt;
   }
 
@@ -42,6 +43,7 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
 
   // Slots before the tail that holds now may have been refilled while we copied; the trace file has those events.
   const std::uint64_t tail = header.tail;
+  if (tail > kMaxSequence) return std::nullopt;
   contents.first_sequence = tail;
   bool broken = true;
   for (std::uint64_t position = tail; position < head && position - tail < capacity; ++position) {

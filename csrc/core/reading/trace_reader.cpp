@@ -51,6 +51,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     }
   }
   file_.refresh_size();
+  definitions_.limit_ids(file_.size() + (spool_ ? spool_->definitions.size() : 0));
   integrity_.spool_read = spool_.has_value();
   whole_bytes_ = file_.size();
   scan_blocks(first_block, progress);
@@ -113,7 +114,8 @@ bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) c
   return header.magic == kBlockMagic &&
          header.header_crc ==
              crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
-         header.payload_bytes <= kMaxPayloadBytes;
+         header.payload_bytes <= kMaxPayloadBytes && header.first_sequence <= kMaxSequence &&
+         header.event_count <= kMaxSequence;
 }
 
 // Offset of the next sound block header from `offset` on; `end` when there is none before that.
@@ -207,6 +209,9 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       if (!chunks_.empty() && header.first_sequence < chunks_.back().end_sequence()) {
         throw DecodeError("a block has events that were in one before it");
       }
+      // Of each event the payload has a tag and a time.
+      if (header.event_count > header.payload_bytes / 2)
+        throw DecodeError("a block has more events than bytes for them");
       Chunk chunk;
       chunk.first_sequence = header.first_sequence;
       chunk.event_count = header.event_count;

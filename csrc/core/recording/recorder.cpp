@@ -70,20 +70,26 @@ void Recorder::add_library_block(std::uint64_t event, std::uint64_t address, con
   }
 }
 
+bool Recorder::add_holder(const HolderRecord& holder) {
+  Bytes record;
+  put_holder(record, holder);
+  return spool_->definitions().append(record);
+}
+
 void Recorder::add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   sources_->put_line(filename, line, text);
 }
 
-bool Recorder::flush() {
-  if (!writer_->flush()) return false;
+bool Recorder::flush(const Writer::GivesUp& gives_up) {
+  if (!writer_->flush(gives_up)) return false;
   sources_->wait();  // here, not in the writer, which must keep draining
-  return writer_->flush();
+  return writer_->flush(gives_up);
 }
 
-bool Recorder::stop(const std::string& end_json) {
+bool Recorder::stop(const std::string& end_json, const Writer::GivesUp& gives_up) {
   stopped_ = true;
-  if (writer_->flush()) sources_->wait();
-  const bool written = writer_->stop(end_json);
+  if (writer_->flush(gives_up)) sources_->wait();
+  const bool written = writer_->stop(end_json, gives_up);
   if (written) spool_->remove_file();
   termination_.reset();  // last: a program that ends its trace when SIGTERM comes must not leave a spool either
   return written;

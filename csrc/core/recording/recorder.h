@@ -9,12 +9,12 @@
 #include <string>
 
 #include "../format/definitions.h"
+#include "../format/trace_file.h"
 #include "id_table.h"
 #include "source_lines.h"
 #include "spool.h"
 #include "stack_table.h"
 #include "termination_signal.h"
-#include "trace_file.h"
 #include "writer.h"
 
 namespace alloctrace {
@@ -51,15 +51,22 @@ class Recorder {
   // A block that a library keeps for itself. event: as in DefinitionType::kLibraryBlock.
   void add_library_block(std::uint64_t event, std::uint64_t address, const char* name) noexcept;
 
+  // What the program's objects hold, as a look found it. False: there was no room.
+  bool add_holder(const HolderRecord& holder);
+  // The number of the next event.
+  std::uint64_t next_event() const { return spool_->header().head.load(std::memory_order_acquire); }
+
   // Waits until every event before now is in the file, with its source lines unless a file hangs. False when the file
   // cannot be written.
-  bool flush();
+  bool flush(const Writer::GivesUp& gives_up = {});
   // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
   void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
 
   // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace
   // could not be written to its end; the spool stays and the reader reads both.
-  bool stop(const std::string& end_json);
+  // Where the caller gives up, the writer is left behind: it goes on when the file answers, and the recorder must stay.
+  bool stop(const std::string& end_json, const Writer::GivesUp& gives_up = {});
+  bool is_left_behind() const { return writer_->is_left_behind(); }
 
   // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
   void publish();

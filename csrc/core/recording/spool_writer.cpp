@@ -32,7 +32,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
   // another process, which would die of SIGBUS.
   unlink(current_path_.c_str());
-  const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
   int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;

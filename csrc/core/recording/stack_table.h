@@ -41,8 +41,15 @@ class StackTable {
   std::uint32_t add_code(const CodeDescription& code);
 
   // The frame that `parent` called, executing `code` at `instruction` (byte offset). parent 0: an outermost frame.
-  // The same triple gives the same id for the life of the table; 0 when the definition could not be stored.
-  std::uint32_t frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction);
+  // module: the one that it calls, 0 for none. The same four give the same id for the life of the table; 0 when the
+  // definition could not be stored.
+  std::uint32_t frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction, std::uint32_t module = 0);
+
+  // A new module; without a name it is known by its class alone. Ids count from 1; 0 when the definition could not be
+  // stored.
+  std::uint32_t add_module(std::string_view class_name, std::uint32_t owner = 0, std::string_view name = {});
+  // What a module is called, and by which: see ModuleRecord. Replaces what was said. False when it could not be stored.
+  bool name_module(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
 
   // Id of a string, the same for equal text; 0 when it could not be stored.
   std::uint32_t string(std::string_view text);
@@ -53,6 +60,7 @@ class StackTable {
  private:
   struct Tables;
   std::uint32_t string_locked(std::string_view text);
+  bool module_locked(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
   std::mutex mutex_;
   DefinitionLog& log_;
   std::unique_ptr<Tables> tables_;

@@ -41,15 +41,27 @@ Writer::~Writer() {
   if (thread_.joinable()) stop("{}");
 }
 
-bool Writer::flush() {
+// False: the caller gave up.
+template <typename IsDone>
+bool Writer::wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done) {
+  while (!progress_.wait_for(lock, kPatience, is_done)) {
+    if (!gives_up) continue;
+    lock.unlock();
+    const bool is_over = gives_up();
+    lock.lock();
+    if (is_over) return false;
+  }
+  return true;
+}
+
+bool Writer::flush(const GivesUp& gives_up) {
   std::unique_lock<std::mutex> lock(mutex_);
   const std::uint64_t mine = ++flush_requests_;
   wake_.post();
-  progress_.wait(lock, [&] { return flushes_done_ >= mine || stopping_; });
-  return flush_succeeded_;
+  return wait(lock, gives_up, [&] { return flushes_done_ >= mine || stopping_; }) && flush_succeeded_;
 }
 
-bool Writer::stop(const std::string& end_json) {
+bool Writer::stop(const std::string& end_json, const GivesUp& gives_up) {
   spool_.report_losses();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -57,6 +69,11 @@ bool Writer::stop(const std::string& end_json) {
     stopping_ = true;
   }
   wake_.post();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_behind_ = !wait(lock, gives_up, [&] { return ended_; });
+  }
+  if (left_behind_) return false;
   thread_.join();
   return stopped_cleanly_;
 }
@@ -88,6 +105,7 @@ void Writer::run() {
       flushes_done_ = requests;
       flush_succeeded_ = written;
       stopped_cleanly_ = stopping && written;
+      ended_ = stopping;
     }
     progress_.notify_all();
     if (stopping) return;
@@ -116,7 +134,7 @@ void Writer::end_by_signal() {
   spool_.set_write_failed(true);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
+    stopping_ = ended_ = true;
     stopped_cleanly_ = written;
     flush_succeeded_ = false;
   }

@@ -2,16 +2,18 @@
 // so that the program's signal handlers never run on it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "../format/event_codec.h"
+#include "../format/trace_file.h"
 #include "source_lines.h"
 #include "spool.h"
-#include "trace_file.h"
 #include "wake_signal.h"
 
 namespace alloctrace {
@@ -22,14 +24,23 @@ class Writer {
   Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json);
   ~Writer();
 
-  // Waits until every event before now is in the file. False when the file cannot be written.
-  bool flush();
+  // Asked every tenth of a second while a call waits for the file, which may take forever: whether to wait no more.
+  using GivesUp = std::function<bool()>;
+
+  // Waits until every event before now is in the file. False when the file cannot be written, or the caller gave up.
+  bool flush(const GivesUp& gives_up = {});
 
   // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something
   // could not be written: the spool then still has it.
-  bool stop(const std::string& end_json);
+  bool stop(const std::string& end_json, const GivesUp& gives_up = {});
+  // The caller of stop() gave up: the thread still runs, and needs all that it was made with as long as it does.
+  bool is_left_behind() const { return left_behind_; }
 
  private:
+  static constexpr std::chrono::milliseconds kPatience{100};
+
+  template <typename IsDone>
+  bool wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done);
   void run();
   bool drain(bool everything);
   bool write_definitions();
@@ -57,6 +68,8 @@ class Writer {
   bool flush_succeeded_ = true;
   bool stopping_ = false;
   bool stopped_cleanly_ = false;
+  bool ended_ = false;  // the thread has nothing left to do
+  bool left_behind_ = false;
   std::string end_json_;
   std::thread thread_;
 };

@@ -31,6 +31,12 @@ void AllocatorSettings::read(const std::string& json) {
   };
   number("max_split_size", max_split_size);
   number("large_segment_size", large_segment_size);
+  number("max_non_split_rounding_size", max_non_split_rounding_size);
+  const std::size_t threshold = value_of(json, "garbage_collection_threshold");
+  if (threshold != std::string::npos) {
+    double read = 0;
+    if (std::from_chars(json.data() + threshold, end, read).ec == std::errc{}) garbage_collection_threshold = read;
+  }
   large_segment_size = std::max(large_segment_size, kSmallSegment);  // a damaged trace may say 0
   const std::size_t expandable = value_of(json, "expandable_segments");
   if (expandable != std::string::npos) expandable_segments = json.compare(expandable, 4, "true") == 0;

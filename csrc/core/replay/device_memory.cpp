@@ -1,42 +1,12 @@
 #include "device_memory.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <iterator>
 
 namespace alloctrace {
 namespace {
 
-template <typename... Values>
-std::string sentence(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
-const char* name_of(std::uint64_t state) {
-  switch (state) {
-    case kBlockInactive:
-      return "inactive";
-    case kBlockAllocated:
-      return "allocated";
-    case kBlockPendingFree:
-      return "pending free";
-    default:
-      return "unknown";
-  }
-}
-
-BlockState block_state(PieceState state) {
-  switch (state) {
-    case PieceState::kAllocated:
-      return kBlockAllocated;
-    case PieceState::kPendingFree:
-      return kBlockPendingFree;
-    default:
-      return kBlockInactive;
-  }
+void add_once(std::vector<std::uint64_t>& pools, std::uint64_t pool) {
+  if (std::find(pools.begin(), pools.end(), pool) == pools.end()) pools.push_back(pool);
 }
 
 }  // namespace
@@ -76,10 +46,10 @@ const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64
       if (PoolSwitchFields(event).begins == 0) rules_.left_pools.push_back(pool_of(event.location));
       return nullptr;
     case EventKind::kPoolAllocator:
-      rules_.own_pools.push_back(pool_of(event.location));
+      add_once(rules_.own_pools, pool_of(event.location));
       return nullptr;
     case EventKind::kNoSplit:
-      rules_.unsplit_pools.push_back(pool_of(event.location));
+      add_once(rules_.unsplit_pools, pool_of(event.location));
       return nullptr;
     default:
       return nullptr;
@@ -119,6 +89,7 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
 const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                    std::uint32_t forward_stack) {
   const char* problem = nullptr;
+  const std::uint64_t size = std::min(event.size, kMaxBlockBytes);
   PieceIndex index = kNoPiece;
   if (const PieceIndex* found = piece_at_.find(event.address)) {
     index = *found;
@@ -127,13 +98,13 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
     if (rules_.reports_segments) problem = "an allocation where no free block begins";
     Piece alone;
     alone.address = event.address;
-    alone.size = event.size;
+    alone.size = size;
     index = new_piece(alone);
   }
   const std::uint32_t in_segment = pieces_[index].segment;
   const bool is_restored = rules_.restoring_thread != 0 && event.thread == rules_.restoring_thread;
-  const std::uint64_t wanted = is_restored ? event.size : rules_.settings.rounded(event.size);
-  if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, wanted > kSmallRequest);
+  const std::uint64_t wanted = is_restored ? std::max<std::uint64_t>(size, 1) : rules_.settings.rounded(size);
+  if (in_segment != 0 && !segments_[in_segment].is_large_known) set_large(in_segment, index, wanted > kSmallRequest);
   if (pieces_[index].state == PieceState::kAllocated) ++history_.missed_frees;
   if (!history_.unmatched_requests.empty()) history_.unmatched_requests.erase(event.address);
   count(index, false);
@@ -160,23 +131,20 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
     problem = "an allocation at an address that is in use";
   }
   Piece& piece = pieces_[index];
-  if (in_segment == 0) piece.size = event.size;
+  if (in_segment == 0) piece.size = size;
   piece.state = PieceState::kAllocated;
-  piece.requested = event.size;
+  piece.requested = size;
   piece.birth = sequence;
   piece.birth_ns = time_ns;
   set_origin(piece, event, sequence, forward_stack);
+  last_allocated_ = index;
   count(index, true);
   if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
   StackTotals& totals = stacks_[piece.stack];
   ++totals.allocations;
-  totals.bytes += event.size;
-  if (event.size > totals.largest) {
-    totals.largest = event.size;
-    ++totals.records;
-    totals.last_record = sequence;
-  }
-  return problem;
+  totals.bytes += size;
+  totals.largest = std::max(totals.largest, size);
+  return size == event.size ? problem : "an allocation larger than any memory";
 }
 
 const char* DeviceMemory::request_free(Event& event) {
@@ -222,6 +190,7 @@ const char* DeviceMemory::complete_free(Event& event) {
 
 const char* DeviceMemory::add_segment(const Event& event) {
   rules_.reports_segments = true;
+  if (!is_possible(event)) return "a new segment of an impossible size";
   const char* problem = nullptr;
   if (piece_at_.find(event.address)) {
     problem = "a new segment where there is one";
@@ -253,7 +222,8 @@ const char* DeviceMemory::remove_segment(const Event& event) {
     problem = "a segment is freed while blocks in it are in use";
   }
   if (first.segment == 0) return problem;
-  unused_segments_.push_back(first.segment);
+  // What is left of it in front still is of this segment.
+  if (first.previous == kNoPiece) unused_segments_.push_back(first.segment);
   for (PieceIndex index = *found; index != kNoPiece;) {
     const PieceIndex next = pieces_[index].next;
     count(index, false);
@@ -267,6 +237,7 @@ const char* DeviceMemory::remove_segment(const Event& event) {
 
 const char* DeviceMemory::map(const Event& event) {
   rules_.reports_segments = true;
+  if (!is_possible(event)) return "a mapping of an impossible size";
   const std::uint64_t end = event.address + event.size;
   const PieceIndex* found = piece_at_.find(event.address);
   PieceIndex index = found ? *found : kNoPiece;
@@ -300,6 +271,7 @@ const char* DeviceMemory::map(const Event& event) {
 }
 
 const char* DeviceMemory::unmap(const Event& event) {
+  if (!is_possible(event)) return "an unmapping of an impossible size";
   const std::uint64_t end = event.address + event.size;
   auto free_piece = expandable_free_.upper_bound(event.address);
   if (free_piece == expandable_free_.begin()) return "memory that is unmapped, but was not free";
@@ -326,16 +298,25 @@ const char* DeviceMemory::unmap(const Event& event) {
 }
 
 // A segment's first allocation shows which of torch's two pools it belongs to.
-void DeviceMemory::set_large(std::uint32_t index, bool is_large) {
+void DeviceMemory::set_large(std::uint32_t index, PieceIndex in_it, bool is_large) {
   Segment& segment = segments_[index];
   segment.is_large_known = true;
   if (segment.is_large == is_large) return;
+  // The unit has part in what is releasable.
+  const auto move = [&](bool comes) {
+    const auto add = [&](PieceIndex piece) {
+      if (pieces_[piece].state != PieceState::kFree || pieces_[piece].segment != index) return;
+      const std::uint64_t bytes = releasable_bytes(pieces_[piece]);
+      totals_.releasable += comes ? bytes : 0 - bytes;
+    };
+    for (PieceIndex piece = in_it; piece != kNoPiece; piece = pieces_[piece].next) add(piece);
+    if (in_it == kNoPiece) return;
+    for (PieceIndex piece = pieces_[in_it].previous; piece != kNoPiece; piece = pieces_[piece].previous) add(piece);
+  };
+  move(false);
   segment.is_large = is_large;
   segment.unit = is_large ? rules_.settings.large_segment_size : kSmallSegment;
-  totals_.releasable = 0;  // the unit has part in it
-  for (const Piece& piece : pieces_) {
-    if (piece.state == PieceState::kFree) totals_.releasable += releasable_bytes(piece);
-  }
+  move(true);
 }
 
 std::uint32_t DeviceMemory::add_segment_record(std::uint64_t origin, std::uint64_t size, std::uint32_t location,
@@ -469,211 +450,6 @@ std::uint64_t DeviceMemory::releasable_bytes(const Piece& piece) const {
   const std::uint64_t distance = (is_behind ? piece.address - segment.origin : segment.origin - piece.address) % unit;
   const std::uint64_t skipped = is_behind && distance != 0 ? unit - distance : distance;
   return skipped >= piece.size ? 0 : (piece.size - skipped) / unit * unit;
-}
-
-void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const {
-  const auto is_mapped = [](const Piece& piece) {
-    return piece.state != PieceState::kUnused && piece.state != PieceState::kUnmapped;
-  };
-  blocks.reserve(pieces_.size() - unused_pieces_.size());
-  std::vector<const Piece*> first;
-  for (const Piece& piece : pieces_) {
-    if (!is_mapped(piece)) continue;
-    if (piece.previous == kNoPiece || !is_mapped(pieces_[piece.previous])) first.push_back(&piece);
-  }
-  std::sort(first.begin(), first.end(), [](const Piece* a, const Piece* b) { return a->address < b->address; });
-  for (const Piece* piece : first) {
-    const Segment& of = segments_[piece->segment];
-    SegmentView view;
-    view.address = piece->address;
-    view.location = of.location;
-    view.is_large = of.is_large;
-    view.is_expandable = of.is_expandable;
-    view.first_block = blocks.size();
-    for (;; piece = &pieces_[piece->next]) {
-      blocks.push_back(*piece);
-      view.total_size += piece->size;
-      if (piece->state == PieceState::kAllocated) view.allocated_size += piece->size;
-      if (piece->state != PieceState::kFree) {
-        view.active_size += piece->size;
-        view.requested_size += piece->requested;
-      }
-      if (piece->next == kNoPiece || !is_mapped(pieces_[piece->next])) break;
-    }
-    view.block_count = blocks.size() - view.first_block;
-    if (blocks[view.first_block].segment != 0) segments.push_back(view);
-  }
-}
-
-PackedMemory DeviceMemory::packed() const {
-  PackedMemory packed{
-      device_type_,     device_index_, rules_, {pieces_.begin(), pieces_.end()}, segments_, unused_segments_,
-      totals_.reserved, history_,      {}};
-  for (std::uint32_t stack = 0; stack < stacks_.size(); ++stack) {
-    if (stacks_[stack].allocations != 0) packed.stacks.emplace_back(stack, stacks_[stack]);
-  }
-  return packed;
-}
-
-void DeviceMemory::unpack(const PackedMemory& packed) {
-  device_type_ = packed.device_type;
-  device_index_ = packed.device_index;
-  rules_ = packed.rules;
-  pieces_.assign(packed.pieces.begin(), packed.pieces.end());
-  segments_ = packed.segments;
-  unused_segments_ = packed.unused_segments;
-  totals_ = {};
-  totals_.reserved = packed.reserved;
-  unused_pieces_.clear();
-  piece_at_.clear();
-  piece_at_.reserve(pieces_.size());
-  for (PieceIndex index = 0; index < pieces_.size(); ++index) {
-    if (pieces_[index].state == PieceState::kUnused) {
-      unused_pieces_.push_back(index);
-    } else {
-      *piece_at_.insert(pieces_[index].address).first = index;
-    }
-  }
-  expandable_free_.clear();
-  free_sizes_ = {};
-  count_all();
-  history_ = packed.history;
-  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
-  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
-}
-
-// Once all pieces know their neighbours.
-void DeviceMemory::count_all() {
-  for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
-}
-
-bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins) {
-  const std::uint64_t state_sequence = sequence;
-  DeviceMemory made(device_type_, device_index_, *definitions_);
-  made.rules_ = rules_;
-  made.rules_.reports_segments = true;
-  std::vector<PieceIndex> last_of_expandable;
-  std::uint64_t address = 0, end = 0;
-  PieceIndex last = kNoPiece;
-  for (const Event& event : state) {
-    if (event.kind == EventKind::kStateSegment) {
-      if (address != end) return false;
-      address = event.address;
-      end = address + event.size;
-      const std::uint64_t flags = StateSegmentFields(event).flags;
-      const std::uint32_t index =
-          made.add_segment_record(address, event.size, event.location, (flags & kExpandableSegment) != 0);
-      made.set_large(index, (flags & kLargeSegment) != 0);
-      made.totals_.reserved += event.size;
-      last = kNoPiece;
-      continue;
-    }
-    if (event.address != address || event.size == 0 || event.size > end - address || made.piece_at_.find(address)) {
-      return false;
-    }
-    Piece piece;
-    piece.address = event.address;
-    piece.size = event.size;
-    const StateBlockFields reported(event);
-    piece.requested = reported.requested;
-    piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
-    piece.birth = ++sequence;  // its own, or near it where events of other devices stand between: no two have the same
-    piece.birth_ns = time_ns;
-    piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
-                  : reported.state == kBlockPendingFree ? PieceState::kPendingFree
-                                                        : PieceState::kFree;
-    const PieceIndex* known = piece_at_.find(event.address);
-    if (known && piece.state != PieceState::kFree && pieces_[*known].state == piece.state) {
-      piece.birth = pieces_[*known].birth;
-      piece.birth_ns = pieces_[*known].birth_ns;
-      piece.stack = pieces_[*known].stack;
-      piece.is_of_backward = pieces_[*known].is_of_backward;
-      piece.node_type = pieces_[*known].node_type;
-      piece.thread = pieces_[*known].thread;
-      piece.is_older = pieces_[*known].is_older;
-    } else if (piece.state != PieceState::kFree) {
-      const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
-      piece.is_older = begins;
-      piece.stack = library != 0 ? library : begins ? definitions_->stack_before_recording() : 0;
-    }
-    const PieceIndex index = made.new_piece(piece);
-    made.link(last, index);
-    last = index;
-    address += event.size;
-    if (address == end && made.segments_.back().is_expandable) last_of_expandable.push_back(index);
-  }
-  if (address != end) return false;
-  for (const PieceIndex index : last_of_expandable) {
-    const Piece& piece = made.pieces_[index];
-    Piece rest;
-    rest.address = piece.address + piece.size;
-    rest.size = UINT64_MAX - rest.address;
-    rest.segment = piece.segment;
-    rest.state = PieceState::kUnmapped;
-    if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
-  }
-  made.count_all();
-  made.stacks_ = std::move(stacks_);
-  history_.is_touched |= made.history_.is_touched;
-  made.history_ = std::move(history_);
-  *this = std::move(made);
-  return true;
-}
-
-std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
-  std::vector<SegmentView> segments;
-  std::vector<Piece> blocks;
-  list(segments, blocks);
-  std::size_t in_segments = 0;
-  for (const SegmentView& view : segments) in_segments += view.block_count;
-  if (in_segments != blocks.size()) return "a block that lies in no segment";
-  std::size_t segment = 0, block = 0, block_end = 0;
-  for (const Event& event : state) {
-    if (event.kind == EventKind::kStateSegment) {
-      if (block != block_end)
-        return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
-      if (segment == segments.size() || segments[segment].address > event.address) {
-        return sentence("no segment at 0x%" PRIx64, event.address);
-      }
-      const SegmentView& view = segments[segment++];
-      if (view.address < event.address) {
-        return sentence("a segment at 0x%" PRIx64 " that is not in the state", view.address);
-      }
-      if (view.total_size != event.size) {
-        return sentence("the segment at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, view.address,
-                        view.total_size, event.size);
-      }
-      const std::uint64_t flags = (view.is_large ? kLargeSegment : 0) | (view.is_expandable ? kExpandableSegment : 0);
-      if (view.location != event.location || flags != StateSegmentFields(event).flags) {
-        return sentence("the segment at 0x%" PRIx64 " is of another stream, pool or kind", view.address);
-      }
-      block = view.first_block;
-      block_end = block + view.block_count;
-      continue;
-    }
-    if (block == block_end || blocks[block].address != event.address) {
-      return sentence("no block at 0x%" PRIx64, event.address);
-    }
-    const Piece& piece = blocks[block++];
-    if (piece.size != event.size) {
-      return sentence("the block at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, piece.address,
-                      piece.size, event.size);
-    }
-    const StateBlockFields reported(event);
-    if (block_state(piece.state) != reported.state) {
-      return sentence("the block at 0x%" PRIx64 " is %s, in the state %s", piece.address,
-                      name_of(block_state(piece.state)), name_of(reported.state));
-    }
-    if (piece.state != PieceState::kFree && piece.requested != reported.requested) {
-      return sentence("the block at 0x%" PRIx64 " was requested with %" PRIu64 " bytes, in the state %" PRIu64,
-                      piece.address, piece.requested, reported.requested);
-    }
-  }
-  if (block != block_end) return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
-  if (segment != segments.size()) {
-    return sentence("a segment at 0x%" PRIx64 " that is not in the state", segments[segment].address);
-  }
-  return {};
 }
 
 }  // namespace alloctrace

@@ -18,34 +18,14 @@
 #include "../base/pages.h"
 #include "../format/definitions.h"
 #include "../format/event_fields.h"
+#include "../format/format.h"
 #include "allocator_rules.h"
 #include "free_sizes.h"
 #include "long_lives.h"
+#include "packed_pieces.h"
+#include "piece.h"
 
 namespace alloctrace {
-
-enum class PieceState : std::uint8_t { kFree, kAllocated, kPendingFree, kUnmapped, kUnused };
-
-using PieceIndex = std::uint32_t;
-constexpr PieceIndex kNoPiece = UINT32_MAX;
-
-// A part of a segment: torch's Block. Unmapped parts of expandable segments are pieces too; the last one of each
-// reaches to the end of the address space, since no event has its size. One cache line: most are far from each other.
-struct alignas(64) Piece {
-  std::uint64_t address = 0, size = 0;
-  std::uint64_t requested = 0;  // in a free one what torch left there from an earlier block
-  std::uint64_t birth = 0;      // sequence number of its alloc
-  std::int64_t birth_ns = 0;
-  PieceIndex previous = kNoPiece, next = kNoPiece;  // neighbours in the segment
-  std::uint32_t segment = 0;
-  std::uint32_t stack = 0;  // the forward's, where `is_of_backward` says so
-  std::uint32_t thread = 0;
-  std::uint16_t node_type = 0;
-  PieceState state = PieceState::kUnused;
-  bool is_of_backward : 1 = false;  // made in backward, without a Python stack of its own
-  bool is_older : 1 = false;        // there before the recording: its birth is that of the state that lists it
-};
-static_assert(sizeof(Piece) == 64);
 
 // What one cudaMalloc returned, or one expandable range of addresses. Entry 0 stands for no segment: blocks of
 // allocators that report none.
@@ -70,8 +50,6 @@ struct MemoryTotals {
 // What a stack has allocated so far. Bytes are requested bytes.
 struct StackTotals {
   std::uint64_t allocations = 0, bytes = 0, largest = 0;
-  // How often an allocation was larger than all before it, and when last: what a growing buffer does all the time.
-  std::uint64_t records = 0, last_record = 0;
 };
 
 // A segment as torch.cuda.memory_snapshot() lists it: an expandable one as one row for each part that is mapped without
@@ -107,7 +85,7 @@ struct DeviceHistory {
 struct PackedMemory {
   std::int32_t device_type = 0, device_index = 0;
   DeviceRules rules;
-  std::vector<Piece, PageAllocator<Piece, Pages::kFilled>> pieces;
+  PackedPieces pieces;
   std::vector<Segment> segments;
   std::vector<std::uint32_t> unused_segments;
   std::uint64_t reserved = 0;
@@ -115,10 +93,14 @@ struct PackedMemory {
   std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // those that have allocated, with their ids
 
   std::size_t bytes() const {
-    return pieces.capacity() * sizeof(Piece) + segments.capacity() * sizeof(Segment) +
-           stacks.capacity() * sizeof stacks[0];
+    return pieces.bytes() + segments.capacity() * sizeof(Segment) + stacks.capacity() * sizeof stacks[0];
   }
 };
+
+// Whether memory can be there: the ends of its addresses do not overflow.
+inline bool is_possible(const Event& event) {
+  return event.size != 0 && event.size <= kMaxBlockBytes && event.address <= UINT64_MAX - event.size;
+}
 
 class DeviceMemory {
  public:
@@ -144,6 +126,15 @@ class DeviceMemory {
   const DeviceHistory& history() const { return history_; }
   // The block that the last event gave up.
   const EndedLife& ended() const { return ended_; }
+  // The piece of the last allocation. A piece keeps its number as long as it is allocated.
+  PieceIndex last_allocated() const { return last_allocated_; }
+  const Piece& piece(PieceIndex index) const { return pieces_[index]; }
+  PieceIndex index_of(const Piece& piece) const { return static_cast<PieceIndex>(&piece - pieces_.data()); }
+  // The block that is allocated at this address, or nullptr.
+  const Piece* allocated_at(std::uint64_t address) const {
+    const PieceIndex* const found = piece_at_.find(address);
+    return found && pieces_[*found].state == PieceState::kAllocated ? &pieces_[*found] : nullptr;
+  }
   template <typename Visit>
   void for_each_allocated(Visit visit) const {
     for (const Piece& piece : pieces_) {
@@ -198,7 +189,9 @@ class DeviceMemory {
   const char* unmap(const Event& event);
 
   const char* unmatched_free(const Event& event);
-  void end_life(const Piece& piece) { ended_ = {piece.birth, piece.size, piece.stack}; }
+  void end_life(const Piece& piece) {
+    ended_ = {piece.birth, piece.size, piece.stack, index_of(piece), piece.node_type};
+  }
   void set_origin(Piece& piece, const Event& event, std::uint64_t sequence, std::uint32_t forward_stack) const;
 
   PieceIndex new_piece(const Piece& piece);
@@ -210,7 +203,8 @@ class DeviceMemory {
   void count(PieceIndex index, bool comes);
   void count_all();
   std::uint64_t releasable_bytes(const Piece& piece) const;
-  void set_large(std::uint32_t segment, bool is_large);
+  // in_it: any piece of the segment, kNoPiece where it has none yet.
+  void set_large(std::uint32_t segment, PieceIndex in_it, bool is_large);
   bool splits(const Piece& piece, const Segment& segment, std::uint64_t wanted) const;
   std::uint32_t add_segment_record(std::uint64_t origin, std::uint64_t size, std::uint32_t location,
                                    bool is_expandable);
@@ -220,7 +214,7 @@ class DeviceMemory {
   std::int32_t device_type_, device_index_;
   DeviceRules rules_;
 
-  std::vector<Piece, PageAllocator<Piece, Pages::kLarge>> pieces_;
+  Pieces pieces_;
   std::vector<PieceIndex> unused_pieces_;
   std::vector<Segment> segments_{1};
   std::vector<std::uint32_t> unused_segments_;
@@ -231,6 +225,7 @@ class DeviceMemory {
   std::vector<StackTotals> stacks_;
   DeviceHistory history_;
   EndedLife ended_;
+  PieceIndex last_allocated_ = kNoPiece;
 };
 
 }  // namespace alloctrace

@@ -38,6 +38,12 @@ void LongLives::halve() {
   begins_.resize(kCells / 2);
   begins_ns_.resize(kCells / 2);
   cell_length_ *= 2;
+  for (Growth& growth : growths_) {
+    for (std::size_t cell = 0; cell < kCells / 2; ++cell) {
+      growth.cells[cell] = growth.cells[2 * cell] || growth.cells[2 * cell + 1];
+    }
+    growth.cells &= ~std::bitset<kCells>() >> kCells / 2;
+  }
   for (Deaths& death : deaths_) {
     death.born /= 2;
     death.died /= 2;

@@ -5,8 +5,12 @@
 // one. Only a block that dies in a later cell than the one it was born in is noted, by stack and by its two cells: most
 // die young and cost a comparison. Blocks that cross the border of two cells are known exactly, so that the number
 // alive at each border follows from these deaths and from the blocks that are still there.
+//
+// Also noted are the cells in which a line allocated more at once than ever before: a buffer that grows does so all the
+// time, what varies ever more seldom.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +21,8 @@ struct EndedLife {
   std::uint64_t birth = UINT64_MAX;  // sequence number of its alloc; UINT64_MAX: nothing ended
   std::uint64_t bytes = 0;           // allocated
   std::uint32_t stack = 0;
+  std::uint32_t piece = 0;  // its number in DeviceMemory
+  std::uint16_t node_type = 0;
 };
 
 class LongLives {
@@ -30,9 +36,21 @@ class LongLives {
     std::uint64_t blocks = 0, bytes = 0;
   };
 
-  void allocated(std::uint64_t sequence, std::int64_t time_ns) {
+  // When a line allocated more at once than ever before.
+  struct Growth {
+    std::uint64_t largest = 0;  // requested bytes of its largest block so far
+    std::bitset<kCells> cells;
+  };
+
+  void allocated(std::uint64_t sequence, std::int64_t time_ns, std::uint32_t line, std::uint64_t size) {
     if (in_cell_ == cell_length_ || begins_.empty()) begin_cell(sequence, time_ns);
     ++in_cell_;
+    if (line >= growths_.size()) growths_.resize(line + std::size_t{1});
+    Growth& growth = growths_[line];
+    if (size > growth.largest) {
+      if (growth.largest != 0) growth.cells.set(begins_.size() - 1);
+      growth.largest = size;
+    }
     last_allocation_ = sequence;
     last_ns_ = time_ns;
   }
@@ -48,6 +66,8 @@ class LongLives {
   const std::vector<std::int64_t>& begins_ns() const { return begins_ns_; }
   // Ordered by stack, birth and death.
   const std::vector<Deaths>& deaths() const { return deaths_; }
+  // By line.
+  const std::vector<Growth>& growths() const { return growths_; }
   // The sequence number of the last allocation; 0: there was none.
   std::uint64_t last_allocation() const { return last_allocation_; }
   std::int64_t last_ns() const { return last_ns_; }
@@ -72,6 +92,7 @@ class LongLives {
   std::uint64_t cell_begin_ = 0, cell_length_ = 1, in_cell_ = 0, last_allocation_ = 0;
   std::vector<OpenDeath> open_;  // in the cell that has not ended
   std::vector<Deaths> deaths_;
+  std::vector<Growth> growths_;
   std::size_t compacted_ = 0;  // how many there were when they were last put together
 };
 

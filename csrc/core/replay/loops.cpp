@@ -1,31 +1,34 @@
 #include "loops.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace alloctrace {
 
-// Outermost frame first.
-void Loops::chain_of(std::uint32_t stack, std::vector<std::uint32_t>& chain) const {
-  chain.clear();
-  while (stack != 0 && stack < definitions_->frame_count() && chain.size() < kDeepest) {
-    chain.push_back(stack);
-    const std::uint32_t parent = definitions_->frame(stack).parent;
-    stack = parent < stack ? parent : 0;  // callers have lower ids; damage must not lead in circles
+Loops::Loops(const Definitions& definitions)
+    : definitions_(&definitions), same_(definitions), calls_(definitions.frame_count()) {
+  for (std::uint32_t stack = 1; stack < calls_.size(); ++stack) {
+    std::uint32_t caller = same_.of(definitions.frame(stack).parent);
+    if (caller >= stack) caller = 0;  // callers have lower ids; damage must not lead in circles
+    calls_[stack] = {caller, calls_[caller].depth + 1};
   }
-  std::reverse(chain.begin(), chain.end());
 }
 
 std::uint32_t Loops::loop_between(std::uint32_t before, std::uint32_t now) {
-  chain_of(before, chain_before_);
-  chain_of(now, chain_now_);
-  const std::size_t common = std::min(chain_before_.size(), chain_now_.size());
-  std::size_t at = 0;
-  while (at < common && chain_before_[at] == chain_now_[at]) ++at;
-  if (at == common) return kNone;  // one calls what leads to the other
-  const FrameRecord& was = definitions_->frame(chain_before_[at]);
-  const FrameRecord& is = definitions_->frame(chain_now_[at]);
+  if (before >= calls_.size() || now >= calls_.size()) return kNone;
+  // Up to the innermost frame that both have in common; `first` and `second` are the frames that it leads to.
+  std::uint32_t first = 0, second = 0;
+  for (std::uint32_t other = now; before != other;) {
+    if (calls_[before].depth >= calls_[other].depth) {
+      first = std::exchange(before, calls_[before].caller);
+    } else {
+      second = std::exchange(other, calls_[other].caller);
+    }
+  }
+  if (first == 0 || second == 0) return kNone;  // one calls what leads to the other
+  const std::uint32_t caller = before;
+  const FrameRecord& was = definitions_->frame(first);
+  const FrameRecord& is = definitions_->frame(second);
   if (was.code == is.code && is.instruction >= was.instruction) return kNone;  // it went on
-  const std::uint32_t caller = at == 0 ? 0 : chain_now_[at - 1];
   const std::uint64_t key = std::uint64_t{caller} << 32 | (was.code == is.code ? is.code : UINT32_MAX);
   const auto [found, is_new] = number_.try_emplace(key, static_cast<std::uint32_t>(loops_.size()));
   if (is_new) {
@@ -36,8 +39,8 @@ std::uint32_t Loops::loop_between(std::uint32_t before, std::uint32_t now) {
     Loop loop;
     loop.caller = caller;
     // Of different functions that the same instruction calls, it is the caller that goes round.
-    loop.function = was.code == is.code || caller == 0 ? chain_now_[at] : caller;
-    loop.depth = static_cast<std::uint32_t>(at);
+    loop.function = was.code == is.code || caller == 0 ? second : caller;
+    loop.depth = calls_[caller].depth;
     loops_.push_back(loop);
   }
   return found->second;

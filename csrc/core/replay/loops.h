@@ -12,6 +12,7 @@
 
 #include "../format/definitions.h"
 #include "../format/event.h"
+#include "same_stacks.h"
 
 namespace alloctrace {
 
@@ -30,19 +31,22 @@ class Loops {
     std::vector<std::uint64_t> begins;
   };
 
-  explicit Loops(const Definitions& definitions) : definitions_(&definitions) {}
+  // Of a trace whose definitions are all read.
+  explicit Loops(const Definitions& definitions);
 
   void take(const Event& event, std::uint64_t sequence) {
     // The id of a thread whose definition was lost to damage may be any number.
     if (event.stack == 0 || event.thread >= definitions_->thread_count()) return;
     if (event.thread >= last_.size()) last_.resize(definitions_->thread_count());
+    // A loop over the layers of a model goes round, whichever of them it calls.
+    const std::uint32_t now = same_.of(event.stack);
     const std::uint32_t before = last_[event.thread];
-    if (before == event.stack) return;
-    last_[event.thread] = event.stack;
+    if (before == now) return;
+    last_[event.thread] = now;
     if (before == 0) return;
-    const std::uint64_t pair = std::uint64_t{before} << 32 | event.stack;
+    const std::uint64_t pair = std::uint64_t{before} << 32 | now;
     Known& known = known_[(pair * 0x9e3779b97f4a7c15) >> (64 - kKnownBits)];
-    if (known.pair != pair) known = {pair, loop_between(before, event.stack)};
+    if (known.pair != pair) known = {pair, loop_between(before, now)};
     if (known.loop != kNone) note(known.loop, sequence);
   }
   const std::vector<Loop>& loops() const { return loops_; }
@@ -51,7 +55,10 @@ class Loops {
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr unsigned kKnownBits = 14;
   // Enough for any program whose stacks are its own; a damaged trace must not take all memory.
-  static constexpr std::size_t kMostLoops = 100'000, kDeepest = 4096;
+  static constexpr std::size_t kMostLoops = 100'000;
+  struct Call {
+    std::uint32_t caller = 0, depth = 0;
+  };
   struct Known {
     std::uint64_t pair = 0;
     std::uint32_t loop = kNone;
@@ -59,14 +66,14 @@ class Loops {
 
   std::uint32_t loop_between(std::uint32_t before, std::uint32_t now);
   void note(std::uint32_t loop, std::uint64_t sequence);
-  void chain_of(std::uint32_t stack, std::vector<std::uint32_t>& chain) const;
 
   const Definitions* definitions_;
+  SameStacks same_;
+  std::vector<Call> calls_;          // by stack
   std::vector<std::uint32_t> last_;  // by thread
   std::vector<Known> known_{std::size_t{1} << kKnownBits};
   std::unordered_map<std::uint64_t, std::uint32_t> number_;  // of a loop, by caller and code
   std::vector<Loop> loops_;
-  std::vector<std::uint32_t> chain_before_, chain_now_;
 };
 
 }  // namespace alloctrace

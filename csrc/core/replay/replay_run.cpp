@@ -5,8 +5,14 @@
 
 namespace alloctrace {
 ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
-                     const std::function<void(double)>& progress)
-    : trace_(std::move(trace)), loops_(trace_->definitions()), end_(trace_->definitions()), asked_(trace_) {
+                     const std::vector<std::uint32_t>& lines, const std::function<void(double)>& progress,
+                     std::pair<std::uint64_t, std::uint64_t> nodes_at_begin)
+    : trace_(std::move(trace)),
+      loops_(trace_->definitions()),
+      roles_(trace_->definitions()),
+      end_(trace_->definitions()),
+      asked_(trace_) {
+  roles_.fates().begin(nodes_at_begin.first, nodes_at_begin.second);
   TraceCursor cursor(trace_);
   const std::int64_t begin = trace_->begin_ns();
   const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
@@ -15,8 +21,10 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   const std::vector<Chunk>& chunks = trace_->chunks();
   const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
     ++kind_counts_[static_cast<std::size_t>(event.kind)];
+    roles_.fates().see(event, sequence);
     if (change.device < 0) {
       if (event.kind == EventKind::kOom) refusals_.push_back({sequence, cursor.replay().cause_of(event)});
+      if (event.kind == EventKind::kRole) roles_.take(event, sequence, cursor.replay());
       if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, cursor.replay());
       if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
         take_position(event, sequence, time_ns, cursor.replay());
@@ -40,10 +48,13 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     DeviceMemory& memory = cursor.replay().devices()[device];
     timelines_[device].note(memory, interval, sequence, time_ns);
     if (event.kind == EventKind::kAlloc) {
-      long_lives_[device].allocated(sequence, time_ns);
+      const std::uint32_t stack = memory.piece(memory.last_allocated()).stack;
+      long_lives_[device].allocated(sequence, time_ns, stack < lines.size() ? lines[stack] : 0, event.size);
       loops_.take(event, sequence);
+      roles_.fates().allocated(event, sequence, device, memory);
     } else if (memory.ended().birth != UINT64_MAX) {
       long_lives_[device].ended(memory.ended(), sequence);
+      roles_.fates().ended(event, device, memory);
     }
   };
   while (!cursor.at_end()) {
@@ -51,9 +62,15 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     if (chunks[cursor.chunk()].first_sequence >= next_checkpoint_) keep_checkpoint(cursor.chunk(), cursor.replay());
     cursor.take_chunk(UINT64_MAX, &findings_, take);
   }
+  // Of a device whose states all were void, nothing was noted.
+  while (timelines_.size() < cursor.replay().devices().size()) {
+    timelines_.emplace_back(points);
+    long_lives_.emplace_back();
+  }
   for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
   for (LongLives& lives : long_lives_) lives.finish();
   end_ = std::move(cursor.replay());
+  roles_.finish(end_);
   finish_samples();
 }
 
@@ -95,7 +112,8 @@ void ReplayRun::keep_checkpoint(std::size_t chunk, const Replay& replay) {
     return trace_->chunks()[checkpoints_[index].chunk].first_sequence;
   };
   checkpoints_.push_back({chunk, replay.packed()});
-  checkpoint_bytes_ += checkpoints_.back().state.bytes();
+  const std::size_t bytes = checkpoints_.back().state.bytes();
+  checkpoint_bytes_ += bytes;
   while (checkpoint_bytes_ > kCheckpointBytes && checkpoints_.size() > 1) {
     // The one goes without which the way between its neighbours is shortest: so all of the memory is used, always.
     std::size_t spared = 0;
@@ -112,7 +130,8 @@ void ReplayRun::keep_checkpoint(std::size_t chunk, const Replay& replay) {
     checkpoint_distance_ =
         std::max(checkpoint_distance_, begin_of(checkpoints_.size() - 1) * 3 / 2 / checkpoints_.size());
   }
-  next_checkpoint_ = trace_->chunks()[chunk].first_sequence + checkpoint_distance_;
+  const std::uint64_t worth = std::min<std::uint64_t>(bytes / kBytesPerEvent, kFarthest);
+  next_checkpoint_ = trace_->chunks()[chunk].first_sequence + std::max(checkpoint_distance_, worth);
 }
 
 const Checkpoint* ReplayRun::checkpoint_before(std::uint64_t sequence) const {
@@ -140,6 +159,25 @@ const Replay& ReplayRun::state_before(std::uint64_t until) {
   while (asked_.take_chunk(until, nullptr, take)) {
   }
   return asked_.replay();
+}
+
+std::int64_t ReplayRun::time_before(std::uint64_t until) const {
+  std::vector<Event> events;
+  const std::vector<Chunk>& chunks = trace_->chunks();
+  const auto is_earlier = [](const Chunk& chunk, std::uint64_t number) { return chunk.first_sequence < number; };
+  auto chunk = std::lower_bound(chunks.begin(), chunks.end(), until, is_earlier);
+  while (chunk != chunks.begin()) {
+    --chunk;
+    events.clear();
+    try {
+      trace_->decode(*chunk, events);
+    } catch (const DecodeError&) {
+      continue;
+    }
+    const std::size_t before = std::min<std::uint64_t>(events.size(), until - chunk->first_sequence);
+    if (before != 0) return trace_->clock_of(*chunk).wall_ns(events[before - 1].time);
+  }
+  return 0;
 }
 
 std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "../format/event_fields.h"
@@ -13,6 +14,9 @@
 #include "loops.h"
 #include "memory_timeline.h"
 #include "replay.h"
+#include "role_allocations.h"
+#include "role_timeline.h"
+#include "roles.h"
 #include "trace_cursor.h"
 
 namespace alloctrace {
@@ -48,10 +52,12 @@ class ReplayRun {
   // For the number of events of each kind, including kinds of a newer recorder.
   static constexpr std::size_t kKindNumbers = 256;
 
-  // `points` intervals of equal time make the timeline. `progress` gets a share from 0 to 1. Throws OpenError when
-  // the file went away in the meantime.
-  ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
-            const std::function<void(double)>& progress = {});
+  // `points` intervals of equal time make the timeline. `lines`: a number for the line of each stack, which LongLives
+  // notes the growth of. `progress` gets a share from 0 to 1. Throws OpenError when the file went away in the meantime.
+  // `nodes_at_begin`: the native id of a thread, and how many nodes it had made before the recording: Fates::begin().
+  ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points, const std::vector<std::uint32_t>& lines = {},
+            const std::function<void(double)>& progress = {},
+            std::pair<std::uint64_t, std::uint64_t> nodes_at_begin = {});
 
   const ReplayFindings& findings() const { return findings_; }
   // At the end of the trace.
@@ -59,6 +65,7 @@ class ReplayRun {
   // Per device, in the order of end().devices().
   const std::vector<MemoryTimeline>& timelines() const { return timelines_; }
   const std::vector<LongLives>& long_lives() const { return long_lives_; }
+  const Roles& roles() const { return roles_; }
   const std::vector<Loops::Loop>& loops() const { return loops_.loops(); }
 
   const std::vector<MemorySample>& samples() const { return samples_; }
@@ -69,8 +76,20 @@ class ReplayRun {
   // The state after all events with a sequence number below `until`; good until the next call. Positions that are
   // asked for in order cost one replay of the events between them.
   const Replay& state_before(std::uint64_t until);
+  // Requested bytes by role, see role_timelines().
+  std::vector<std::vector<RoleBytes>> role_timelines(std::size_t points,
+                                                     const std::function<void(double)>& progress = {}) const {
+    return alloctrace::role_timelines(trace_, roles_, points, progress);
+  }
+  // What was allocated for each role, see role_allocations().
+  std::vector<std::array<RoleAllocations, kRoleCount>> role_allocations(std::uint64_t first,
+                                                                        std::uint64_t until) const {
+    return alloctrace::role_allocations(cursor_before(first), roles_, first, until);
+  }
   // A cursor that stands at the nearest checkpoint before an event.
   TraceCursor cursor_before(std::uint64_t sequence) const;
+  // Time (wall clock) of the last event before `until`; 0 where there is none.
+  std::int64_t time_before(std::uint64_t until) const;
   // Sequence number of the first event after a time (wall clock).
   std::uint64_t sequence_after(std::int64_t time_ns) const;
 
@@ -78,7 +97,7 @@ class ReplayRun {
   void take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay);
   void finish_samples();
-  static constexpr std::size_t kCheckpointBytes = std::size_t{1} << 30;
+  static constexpr std::size_t kCheckpointBytes = std::size_t{400} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
   void keep_checkpoint(std::size_t chunk, const Replay& replay);
@@ -88,6 +107,7 @@ class ReplayRun {
   std::vector<MemoryTimeline> timelines_;
   std::vector<LongLives> long_lives_;
   Loops loops_;
+  Roles roles_;
   std::vector<PositionEvent> positions_;
   std::vector<Refusal> refusals_;
   std::uint64_t kind_counts_[kKindNumbers] = {};
@@ -95,8 +115,10 @@ class ReplayRun {
   std::vector<std::size_t> early_samples_;  // of devices without any event before
   Replay end_;
   std::vector<Checkpoint> checkpoints_;
-  // In events. About two tenths of a second of replay; more in traces that would need too much memory for their states.
-  std::uint64_t checkpoint_distance_ = 750'000, next_checkpoint_ = checkpoint_distance_;
+  // In events: so many that a copy of the state costs little beside their replay, at most two tenths of a second of it;
+  // more in traces that would need too much memory for their states.
+  static constexpr std::uint64_t kNearest = 25'000, kFarthest = 750'000, kBytesPerEvent = 14;
+  std::uint64_t checkpoint_distance_ = kNearest, next_checkpoint_ = kNearest;
   std::size_t checkpoint_bytes_ = 0;
   TraceCursor asked_;  // where the state is that was asked for last
 };

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "numpy_columns.h"
@@ -51,9 +53,14 @@ py::object EventStream::next(std::size_t wanted) {
   result["location"] = column<std::uint32_t>(rows, [](const Row& row) { return row.event.location; });
   result["address"] = column<std::uint64_t>(rows, [](const Row& row) { return row.event.address; });
   add("nbytes", [](const Row& row) { return row.event.size; });
-  add("thread", [](const Row& row) { return row.event.thread; });
-  add("stack_id", [](const Row& row) { return row.event.stack; });
-  add("forward_stack_id", [](const Row& row) { return row.forward_stack; });
+  // Half as wide, in the largest table that there is. No trace that is not damaged has ids above 2^31.
+  const auto add_id = [&]<typename Get>(const char* name, Get get) {
+    result[name] =
+        column<std::int32_t>(rows, [&](const Row& row) { return std::min<std::uint32_t>(get(row), INT32_MAX); });
+  };
+  add_id("thread", [](const Row& row) { return row.event.thread; });
+  add_id("stack_id", [](const Row& row) { return row.event.stack; });
+  add_id("forward_stack_id", [](const Row& row) { return row.forward_stack; });
   add("autograd_seq", [](const Row& row) { return row.event.sequence; });
   add("node_seq", [](const Row& row) { return row.event.node_sequence; });
   add("node_thread", [](const Row& row) { return row.event.node_thread; });

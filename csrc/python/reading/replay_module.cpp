@@ -9,15 +9,20 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "../../core/reading/finish_trace.h"
 #include "../../core/reading/trace_reader.h"
 #include "../../core/replay/allocator_rules.h"
+#include "../../core/replay/same_stacks.h"
 #include "event_stream.h"
 #include "numpy_columns.h"
+#include "plain_pickle.h"
 #include "replay_states.h"
+#include "trace_writing.h"
+#include "what_if.h"
 
 namespace py = pybind11;
 
@@ -32,12 +37,15 @@ std::string readable_node_type(const NodeType& type) {
   return name ? name.get() : type.name;
 }
 
-// The calling-context tree as columns, by stack id; entry 0 is "no stack".
+// The calling-context tree as columns, by stack id; entry 0 is "no stack". same: the first stack of the same frames,
+// the modules aside.
 py::dict stack_table(const TraceReader& trace) {
   const Definitions& definitions = trace.definitions();
   const std::size_t count = std::max<std::size_t>(definitions.frame_count(), 1);
   std::vector<std::uint32_t> parent(count), name(count), qualified_name(count), filename(count);
+  std::vector<std::uint32_t> module(count), same(count);
   std::vector<std::int32_t> line(count);
+  const SameStacks same_stacks(definitions);
   for (std::uint32_t id = 1; id < count; ++id) {
     const FrameRecord& frame = definitions.frame(id);
     const Code& code = definitions.code(frame.code);
@@ -46,6 +54,8 @@ py::dict stack_table(const TraceReader& trace) {
     qualified_name[id] = code.qualified_name;
     filename[id] = code.filename;
     line[id] = definitions.line(id);
+    module[id] = frame.module;
+    same[id] = same_stacks.of(id);
   }
   py::dict result;
   result["parent"] = to_array(std::move(parent));
@@ -53,25 +63,38 @@ py::dict stack_table(const TraceReader& trace) {
   result["qualified_name"] = to_array(std::move(qualified_name));
   result["filename"] = to_array(std::move(filename));
   result["line"] = to_array(std::move(line));
+  result["module"] = to_array(std::move(module));
+  result["same"] = to_array(std::move(same));
   return result;
-}
-
-// What the stacks after those of frames stand for, in order (see Definitions): "before", "library" or "node", and a
-// name.
-std::vector<std::pair<std::string, std::string>> stack_labels(const TraceReader& trace) {
-  const Definitions& definitions = trace.definitions();
-  std::vector<std::pair<std::string, std::string>> labels{{"before", ""}};
-  for (const std::string& name : definitions.library_names()) labels.emplace_back("library", name);
-  for (std::uint32_t id = 0; id < definitions.node_type_count(); ++id) {
-    labels.emplace_back("node", readable_node_type(definitions.node_type(id)));
-  }
-  return labels;
 }
 
 py::str text(const std::string& bytes) {
   // File names need not be UTF-8, and a damaged trace may hold anything: never an exception for a name.
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+// Class, owner (0: none) and name ("": unknown) of each module, by id; entry 0 is none.
+std::vector<std::tuple<py::str, std::uint32_t, py::str>> modules(const TraceReader& trace) {
+  const Definitions& definitions = trace.definitions();
+  std::vector<std::tuple<py::str, std::uint32_t, py::str>> all;
+  for (std::uint32_t id = 0; id < definitions.module_count(); ++id) {
+    const ModuleRecord& module = definitions.module(id);
+    all.emplace_back(text(definitions.string(module.class_name)), module.owner, text(definitions.string(module.name)));
+  }
+  return all;
+}
+
+// What the stacks after those of frames stand for, in order (see Definitions): "before", "library" or "node", and a
+// name.
+std::vector<std::pair<std::string, py::str>> stack_labels(const TraceReader& trace) {
+  const Definitions& definitions = trace.definitions();
+  std::vector<std::pair<std::string, py::str>> labels{{"before", py::str()}};
+  for (const std::string& name : definitions.library_names()) labels.emplace_back("library", text(name));
+  for (std::uint32_t id = 0; id < definitions.node_type_count(); ++id) {
+    labels.emplace_back("node", text(readable_node_type(definitions.node_type(id))));
+  }
+  return labels;
 }
 
 template <typename Record>
@@ -162,9 +185,25 @@ PYBIND11_MODULE(_replay, module) {
   module.attr("LEAST_OWN_SEGMENT") = kLeastOwnSegment;
   module.attr("DEFAULT_LARGE_SEGMENT") = kDefaultLargeSegment;
   module.attr("LEAST_SPLIT_SIZE") = kLeastSplitSize;
+  py::class_<AllocatorSettings>(module, "AllocatorSettings")
+      .def(py::init([](const std::string& json) {
+             AllocatorSettings settings;
+             settings.read(json);
+             return settings;
+           }),
+           py::arg("json"))
+      .def_readonly("expandable_segments", &AllocatorSettings::expandable_segments)
+      .def_readonly("large_segment_size", &AllocatorSettings::large_segment_size)
+      .def("rounded", &AllocatorSettings::rounded, py::arg("bytes"))
+      .def("splits", [](const AllocatorSettings& settings, std::uint64_t block, std::uint64_t wanted, bool is_large) {
+        return settings.splits(block, wanted, is_large, settings.expandable_segments);
+      });
   define_records(module);
   define_replay(module);
   define_event_stream(module);
+  define_plain_pickle(module);
+  define_trace_writing(module);
+  define_what_if(module);
 
   py::class_<FinishedTrace>(module, "FinishedTrace")
       .def_readonly("was_ended", &FinishedTrace::was_ended)
@@ -197,8 +236,19 @@ PYBIND11_MODULE(_replay, module) {
                              })
       .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)
+      .def("modules", &modules)
       .def("stack_labels", &stack_labels)
       .def("library_blocks", [](const TraceReader& trace) { return trace.definitions().library_blocks(); })
+      .def("holders",
+           [](const TraceReader& trace) {
+             py::list result;
+             for (const HolderRecord& one : trace.definitions().holders()) {
+               std::vector<std::uint64_t> addresses = one.addresses;
+               result.append(py::make_tuple(one.event, text(one.holder), text(one.path), text(one.filename), one.line,
+                                            one.count, one.bytes, to_array(std::move(addresses))));
+             }
+             return result;
+           })
       // 64 bits: the id of a name comes from the size of an event, which in a damaged trace may be anything.
       .def("string",
            [](const TraceReader& trace, std::uint64_t id) {

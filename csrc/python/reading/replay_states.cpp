@@ -31,9 +31,22 @@ py::dict segment_columns(const std::vector<SegmentView>& segments) {
   return result;
 }
 
+using RoleOf = std::function<BlockRole(const Piece&)>;
+
+// Role numbers; of free blocks unknown.
+void add_roles(py::dict& columns, const std::vector<Piece>& blocks, const RoleOf& role_of) {
+  std::vector<BlockRole> roles;
+  roles.reserve(blocks.size());
+  for (const Piece& piece : blocks) {
+    roles.push_back(piece.state == PieceState::kFree ? BlockRole{} : role_of(piece));
+  }
+  columns["role"] = column<std::int8_t>(roles, [](const BlockRole& row) { return row.role; });
+  columns["role_is_exact"] = column<bool>(roles, [](const BlockRole& row) { return row.is_exact; });
+}
+
 // What only blocks in use have (stack to age_ns) is 0 for the others.
-py::dict block_columns(const std::vector<SegmentView>& segments, const std::vector<Piece>& blocks,
-                       std::int64_t now_ns) {
+py::dict block_columns(const std::vector<SegmentView>& segments, const std::vector<Piece>& blocks, std::int64_t now_ns,
+                       const RoleOf& role_of) {
   std::vector<std::uint64_t> segment_of(blocks.size(), 0);
   for (const SegmentView& segment : segments) {
     for (std::size_t i = 0; i < segment.block_count; ++i) segment_of[segment.first_block + i] = segment.address;
@@ -58,13 +71,14 @@ py::dict block_columns(const std::vector<SegmentView>& segments, const std::vect
   add_of_used("age_ns", [now_ns](const Piece& row) { return now_ns - row.birth_ns; });
   result["older"] =
       column<bool>(blocks, [](const Piece& row) { return row.is_older && row.state != PieceState::kFree; });
+  add_roles(result, blocks, role_of);
   return result;
 }
 
 using Stacks = std::optional<std::vector<std::uint32_t>>;
 
 // What is allocated, oldest first; of these stacks only, where some are given.
-py::dict live_columns(const DeviceMemory& device, const Stacks& stacks) {
+py::dict live_columns(const DeviceMemory& device, const Stacks& stacks, const RoleOf& role_of) {
   std::vector<bool> is_wanted;
   for (const std::uint32_t stack : stacks.value_or(std::vector<std::uint32_t>{})) {
     if (stack >= device.stacks().size()) continue;
@@ -93,6 +107,7 @@ py::dict live_columns(const DeviceMemory& device, const Stacks& stacks) {
   add("birth_seq", [](const Piece& row) { return row.birth; });
   add("birth_ns", [](const Piece& row) { return row.birth_ns; });
   result["older"] = column<bool>(blocks, [](const Piece& row) { return row.is_older; });
+  add_roles(result, blocks, role_of);
   return result;
 }
 
@@ -101,7 +116,7 @@ py::dict stack_columns(const DeviceMemory& device) {
   struct Row {
     std::uint32_t stack = 0;
     StackTotals totals;
-    std::uint64_t live_blocks = 0, live_bytes = 0, live_backward_bytes = 0;
+    std::uint64_t live_blocks = 0, live_bytes = 0, live_backward_bytes = 0, live_allocated = 0;
   };
   std::size_t count = std::max<std::size_t>(device.stacks().size(), 1);
   device.for_each_allocated([&](const Piece& piece) { count = std::max<std::size_t>(count, piece.stack + 1); });
@@ -111,6 +126,7 @@ py::dict stack_columns(const DeviceMemory& device) {
     Row& row = rows[piece.stack];
     ++row.live_blocks;
     row.live_bytes += piece.requested;
+    row.live_allocated += piece.size;
     if (piece.is_of_backward) row.live_backward_bytes += piece.requested;
     row.totals.largest = std::max(row.totals.largest, piece.requested);
   });
@@ -124,12 +140,12 @@ py::dict stack_columns(const DeviceMemory& device) {
   add("live_bytes", [](const Row& row) { return row.live_bytes; });
   add("live_blocks", [](const Row& row) { return row.live_blocks; });
   add("largest", [](const Row& row) { return row.totals.largest; });
-  add("records", [](const Row& row) { return row.totals.records; });
-  add("last_record", [](const Row& row) { return row.totals.last_record; });
   add("live_backward_bytes", [](const Row& row) { return row.live_backward_bytes; });
+  add("live_allocated", [](const Row& row) { return row.live_allocated; });
   return result;
 }
 
+using Lines = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
 using Wanted = std::optional<std::pair<std::int32_t, std::int32_t>>;
 
 // A table of one device.
@@ -158,12 +174,17 @@ std::vector<DeviceColumns> segments_of(const Replay& replay, const Wanted& wante
   });
 }
 
-std::vector<DeviceColumns> blocks_of(const Replay& replay, const Wanted& wanted) {
-  return by_device(replay, wanted, [&replay](const DeviceMemory& device) {
+RoleOf roles_of(const ReplayRun& run, const Replay& replay, const DeviceMemory& device) {
+  const auto number = static_cast<std::size_t>(&device - replay.devices().data());
+  return [&run, number](const Piece& piece) { return run.roles().of(number, piece); };
+}
+
+std::vector<DeviceColumns> blocks_of(const ReplayRun& run, const Replay& replay, const Wanted& wanted) {
+  return by_device(replay, wanted, [&](const DeviceMemory& device) {
     std::vector<SegmentView> segments;
     std::vector<Piece> blocks;
     device.list(segments, blocks);
-    return block_columns(segments, blocks, replay.time_ns());
+    return block_columns(segments, blocks, replay.time_ns(), roles_of(run, replay, device));
   });
 }
 
@@ -218,6 +239,60 @@ py::dict sample_columns(const std::vector<MemorySample>& samples) {
   return result;
 }
 
+// A row for each time that the program said what a block is.
+py::dict named_columns(const std::vector<NamedBlock>& blocks) {
+  py::dict result;
+  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
+  add("seq", [](const NamedBlock& row) { return row.sequence; });
+  add("device", [](const NamedBlock& row) { return row.device; });
+  result["address"] = column<std::uint64_t>(blocks, [](const NamedBlock& row) { return row.address; });
+  add("nbytes", [](const NamedBlock& row) { return row.requested; });
+  add("birth_seq", [](const NamedBlock& row) { return row.birth; });
+  add("stack_id", [](const NamedBlock& row) { return row.stack; });
+  add("name", [](const NamedBlock& row) { return row.name; });
+  result["role"] = column<std::int8_t>(blocks, [](const NamedBlock& row) { return row.role; });
+  result["older"] = column<bool>(blocks, [](const NamedBlock& row) { return row.is_older; });
+  return result;
+}
+
+// By device: role number by role number, the requested bytes at the end of each interval.
+std::vector<std::vector<py::array_t<std::int64_t>>> role_timeline_columns(const ReplayRun& run, std::size_t points,
+                                                                          const py::object& callback) {
+  const Progress progress = with_gil(callback);
+  std::vector<std::vector<RoleBytes>> timelines;
+  {
+    const py::gil_scoped_release unlocked;
+    timelines = run.role_timelines(points, progress);
+  }
+  std::vector<std::vector<py::array_t<std::int64_t>>> result;
+  for (const std::vector<RoleBytes>& timeline : timelines) {
+    auto& columns = result.emplace_back();
+    for (std::size_t role = 0; role < kRoleCount; ++role) {
+      columns.push_back(integers(timeline, [role](const RoleBytes& row) { return row[role]; }));
+    }
+  }
+  return result;
+}
+
+// By device: a row for each role number.
+std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_t first, std::uint64_t until) {
+  std::vector<std::array<RoleAllocations, kRoleCount>> found;
+  {
+    const py::gil_scoped_release unlocked;
+    found = run.role_allocations(first, until);
+  }
+  std::vector<py::dict> result;
+  for (const std::array<RoleAllocations, kRoleCount>& of_device : found) {
+    const std::vector<RoleAllocations> rows(of_device.begin(), of_device.end());
+    py::dict& columns = result.emplace_back();
+    columns["allocations"] = integers(rows, [](const RoleAllocations& row) { return row.allocations; });
+    columns["bytes"] = integers(rows, [](const RoleAllocations& row) { return row.bytes; });
+    columns["exact_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.exact_bytes; });
+    columns["largest"] = integers(rows, [](const RoleAllocations& row) { return row.largest; });
+  }
+  return result;
+}
+
 py::dict death_columns(const std::vector<LongLives::Deaths>& deaths) {
   using Deaths = LongLives::Deaths;
   py::dict result;
@@ -227,6 +302,19 @@ py::dict death_columns(const std::vector<LongLives::Deaths>& deaths) {
   add("died", [](const Deaths& row) { return row.died; });
   add("blocks", [](const Deaths& row) { return row.blocks; });
   add("allocated", [](const Deaths& row) { return row.bytes; });
+  return result;
+}
+
+py::dict growth_columns(const std::vector<LongLives::Growth>& growths) {
+  std::vector<std::pair<std::size_t, std::size_t>> rows;
+  for (std::size_t line = 0; line < growths.size(); ++line) {
+    for (std::size_t cell = 0; cell < LongLives::kCells; ++cell) {
+      if (growths[line].cells[cell]) rows.emplace_back(line, cell);
+    }
+  }
+  py::dict result;
+  result["line"] = integers(rows, [](const auto& row) { return row.first; });
+  result["cell"] = integers(rows, [](const auto& row) { return row.second; });
   return result;
 }
 
@@ -243,7 +331,8 @@ void define_evidence(py::module_& module) {
       .def_property_readonly("cell_length", &LongLives::cell_length)
       .def_property_readonly("allocations", &LongLives::allocations)
       .def_property_readonly("last_allocation", &LongLives::last_allocation)
-      .def_property_readonly("deaths", [](const LongLives& lives) { return death_columns(lives.deaths()); });
+      .def_property_readonly("deaths", [](const LongLives& lives) { return death_columns(lives.deaths()); })
+      .def_property_readonly("growths", [](const LongLives& lives) { return growth_columns(lives.growths()); });
   py::class_<Loops::Loop>(module, "Loop")
       .def_readonly("caller", &Loops::Loop::caller)
       .def_readonly("function", &Loops::Loop::function)
@@ -310,14 +399,21 @@ void define_replay(py::module_& module) {
   define_results(module);
   define_evidence(module);
   py::class_<ReplayRun>(module, "Replay")
-      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const py::object& callback) {
+      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const Lines& lines,
+                       const py::object& callback, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
              const Progress progress = with_gil(callback);
+             const std::vector<std::uint32_t> line_of(lines.data(), lines.data() + lines.size());
              const py::gil_scoped_release unlocked;
-             return std::make_unique<ReplayRun>(std::move(trace), points, progress);
+             return std::make_unique<ReplayRun>(std::move(trace), points, line_of, progress, nodes_at_begin);
            }),
-           py::arg("trace"), py::arg("points"), py::arg("progress") = py::none())
+           py::arg("trace"), py::arg("points"), py::arg("lines") = Lines(), py::arg("progress") = py::none(),
+           py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>())
+      .def("time_before",
+           [](const ReplayRun& run, std::uint64_t until) {
+             const py::gil_scoped_release unlocked;
+             return run.time_before(until);
+           })
       // Under the GIL: the state is one that the next call changes.
-      .def("time_before", [](ReplayRun& run, std::uint64_t until) { return run.state_before(until).time_ns(); })
       .def(
           "segments_before",
           [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
@@ -327,14 +423,16 @@ void define_replay(py::module_& module) {
       .def(
           "blocks_before",
           [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return blocks_of(run.state_before(until), wanted);
+            return blocks_of(run, run.state_before(until), wanted);
           },
           py::arg("until"), py::arg("wanted") = py::none())
       .def(
           "live_before",
           [](ReplayRun& run, std::uint64_t until, const Wanted& wanted, const Stacks& stacks) {
-            return by_device(run.state_before(until), wanted,
-                             [&](const DeviceMemory& device) { return live_columns(device, stacks); });
+            const Replay& state = run.state_before(until);
+            return by_device(state, wanted, [&](const DeviceMemory& device) {
+              return live_columns(device, stacks, roles_of(run, state, device));
+            });
           },
           py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
       .def(
@@ -380,6 +478,9 @@ void define_replay(py::module_& module) {
                              })
       .def_property_readonly("unmatched_frees", &sum_of_devices<&DeviceHistory::unmatched_frees>)
       .def_property_readonly("missed_frees", &sum_of_devices<&DeviceHistory::missed_frees>)
+      .def("named_blocks", [](const ReplayRun& run) { return named_columns(run.roles().named()); })
+      .def("role_timelines", &role_timeline_columns, py::arg("points"), py::arg("progress") = py::none())
+      .def("role_allocations", &role_allocation_columns, py::arg("first"), py::arg("until"))
       .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
       .def_property_readonly("findings", &ReplayRun::findings);
 }

@@ -66,6 +66,7 @@ struct Frame {
 #endif
   std::uint16_t return_offset;
   char owner;
+  std::uintptr_t first_local;  // as `executable`
 };
 #elif PY_VERSION_HEX >= 0x030C0000
 struct Frame {
@@ -80,6 +81,7 @@ struct Frame {
   int stack_top;
   std::uint16_t return_offset;
   char owner;
+  std::uintptr_t first_local;  // PyObject*
 };
 #elif PY_VERSION_HEX >= 0x030B0000
 struct Frame {
@@ -94,6 +96,7 @@ struct Frame {
   int stack_top;
   bool is_entry;
   char owner;
+  std::uintptr_t first_local;  // PyObject*
 };
 #else
 using Frame = PyFrameObject;
@@ -161,6 +164,38 @@ inline std::uint32_t instruction_offset(const Frame* frame, const PyCodeObject* 
 #else
   (void)code;
   return static_cast<std::uint32_t>(frame->f_lasti * 2);  // counted in code units there
+#endif
+}
+
+// The frames of one code object, known by what position() says of them.
+struct CodeExtent {
+  std::uint64_t begin = 0, length = 0;  // 0: no frame is of it
+};
+inline CodeExtent extent_of(const PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return {reinterpret_cast<std::uint64_t>(code->co_code_adaptive), static_cast<std::uint64_t>(Py_SIZE(code)) * 2};
+#else
+  return {reinterpret_cast<std::uint64_t>(code), 1};
+#endif
+}
+inline bool is_within(const CodeExtent& code, const Frame* frame, std::uint64_t position) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  (void)frame;
+  return position - code.begin < code.length;
+#else
+  (void)position;
+  return reinterpret_cast<std::uint64_t>(frame->f_code) == code.begin;
+#endif
+}
+
+// The first argument of a frame whose code object has one that no inner function shares (it would be in a cell).
+inline PyObject* first_argument(const Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030E0000
+  return reinterpret_cast<PyObject*>(frame->first_local & ~std::uintptr_t{3});
+#elif PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<PyObject*>(frame->first_local);
+#else
+  return frame->f_localsplus[0];
 #endif
 }
 

@@ -5,20 +5,33 @@
 
 #include "cpython_layout.h"
 #include "public_walk.h"
+#include "python_reference.h"
 #include "walk_mode.h"
 
 namespace alloctrace::python {
 namespace {
 
 std::atomic<WalkMode> walk_mode{WalkMode::kPublicApi};
+std::atomic<bool> modules_are_allowed{false};
 
 }  // namespace
 
 void set_walk_mode(WalkMode mode) noexcept { walk_mode.store(mode, std::memory_order_relaxed); }
 void use_public_api() noexcept { set_walk_mode(WalkMode::kPublicApi); }
 
+void allow_modules(bool allowed) noexcept { modules_are_allowed.store(allowed, std::memory_order_relaxed); }
+
 #if ALLOCTRACE_KNOWN_LAYOUT
 namespace {
+
+// The code whose frames call modules. Changed only while nothing is recorded.
+struct {
+  std::atomic<std::uint64_t> begin{0}, length{0};
+} watched_code;
+
+CodeExtent module_code() noexcept {
+  return {watched_code.begin.load(std::memory_order_relaxed), watched_code.length.load(std::memory_order_relaxed)};
+}
 
 // How many frames are looked at, including those that no traceback shows: at most one for each that it does show.
 constexpr std::uint32_t kMaxFrames = 2 * kMaxDepth;
@@ -35,13 +48,27 @@ struct StackHash {
   std::uint32_t frames;
 };
 
-// The whole fast path: two loads a frame (three in 3.10).
+// Which module a frame calls. With its type: of modules that nobody has named only the class is known, and those that
+// come and go at one address may be of several.
+std::uint64_t module_key(const Frame* frame) noexcept {
+  const PyObject* const module = first_argument(frame);
+  if (module == nullptr) return 0;
+  return reinterpret_cast<std::uint64_t>(module) +
+         reinterpret_cast<std::uint64_t>(Py_TYPE(module)) * 0xC2B2AE3D27D4EB4Fu;
+}
+
+// The whole fast path: two loads a frame (three in 3.10), and two more for each call of a module.
 StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
   constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15u;
+  const CodeExtent calls = module_code();
   std::uint64_t hash = mix(generation ^ 0xD6E8FEB86659FD93u, kFactor);
   std::uint32_t frames = 0;
   for (; frame != nullptr && frames < kMaxFrames; frame = caller(frame), ++frames) {
-    hash = mix(hash ^ position(frame), kFactor);
+    std::uint64_t at = position(frame);
+    // Not by a multiplication of its own: each would wait for the one before.
+    if (is_within(calls, frame, at)) [[unlikely]]
+      at ^= module_key(frame);
+    hash = mix(hash ^ at, kFactor);
   }
   return {hash, frames};
 }
@@ -49,13 +76,16 @@ StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
 // The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
 // read in parts, starting at the outer end: a buffer for the whole chain would not fit on a small thread's stack, and a
 // hook must not fail for lack of memory.
-std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
+std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry, ModuleRegistry& modules) {
   struct Call {
     PyCodeObject* code;
     std::uint32_t instruction;
+    const Frame* module_call;  // nullptr: it is none
   };
   constexpr std::uint32_t kPart = 128;
   Call calls[kPart];
+  const CodeExtent module_calls = module_code();
+  bool waits_for_name = false;
 
   const auto for_each_visible = [innermost](auto&& visit) {
     std::uint32_t visible = 0;
@@ -77,13 +107,21 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry) {
     const std::uint32_t skipped = remaining - count;
     for_each_visible([&](std::uint32_t index, PyCodeObject* code, const Frame* frame) {
       if (index >= remaining) return false;
-      if (index >= skipped) calls[index - skipped] = {code, instruction_offset(frame, code)};
+      if (index >= skipped) {
+        const bool is_module_call = is_within(module_calls, frame, position(frame)) && first_argument(frame) != nullptr;
+        calls[index - skipped] = {code, instruction_offset(frame, code), is_module_call ? frame : nullptr};
+      }
       return true;
     });
     for (std::uint32_t i = count; i-- > 0;) {
       const std::uint32_t code = registry.code_id(calls[i].code);
       if (code == 0) return kStackNotStored;
-      stack = registry.table().frame(stack, code, calls[i].instruction);
+      std::uint32_t module = 0;
+      if (const Frame* const frame = calls[i].module_call) {
+        module = modules.module_id(first_argument(frame), frame, waits_for_name);
+        if (module == 0) return kStackNotStored;
+      }
+      stack = registry.table().frame(stack, code, calls[i].instruction, module);
       if (stack == 0) return kStackNotStored;
     }
     remaining = skipped;
@@ -98,7 +136,7 @@ std::uint64_t position_of(const Frame* innermost) noexcept {
   return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
 }
 
-std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
+std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept {
   cache.innermost = kNoFrame;
   PyThreadState* const thread = PyGILState_GetThisThreadState();
   // While the interpreter shuts down it frees the thread states of threads that still run.
@@ -116,7 +154,7 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry) noexcept {
   // costs the others nothing.
   if (thread->interp != PyInterpreterState_Main()) return 0;
   try {
-    const std::uint32_t stack = define_stack(innermost, registry);
+    const std::uint32_t stack = define_stack(innermost, registry, modules);
     if (stack != 0 && stack != kStackNotStored) {
       std::copy_backward(std::begin(set), std::end(set) - 1, std::end(set));
       set[0] = {seen.hash, seen.frames, stack};
@@ -137,18 +175,64 @@ std::uint64_t direct_position() noexcept {
 }  // namespace
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
 
-std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept {
+std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept {
   switch (walk_mode.load(std::memory_order_relaxed)) {
 #if ALLOCTRACE_KNOWN_LAYOUT
     case WalkMode::kDirect:
-      return direct_stack(cache, registry);
+      return direct_stack(cache, registry, modules);
 #endif
     case WalkMode::kPublicApi:
       return current_stack_by_public_api(registry);
     default:
       (void)cache;
+      (void)modules;
       return 0;
   }
+}
+
+bool watch_module_calls(PyCodeObject* code) noexcept {
+#if ALLOCTRACE_KNOWN_LAYOUT
+  watched_code.length.store(0, std::memory_order_relaxed);
+  watched_code.begin.store(0, std::memory_order_relaxed);
+  if (code == nullptr) return true;
+  if (walk_mode.load(std::memory_order_relaxed) != WalkMode::kDirect ||
+      !modules_are_allowed.load(std::memory_order_relaxed) || code->co_argcount < 1) {
+    return false;
+  }
+  const Reference cells(PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_cellvars"));
+  const Reference names(PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_varnames"));
+  const int in_cell = cells && names && PyTuple_Check(names.get()) && PyTuple_GET_SIZE(names.get()) > 0
+                          ? PySequence_Contains(cells.get(), PyTuple_GET_ITEM(names.get(), 0))
+                          : 1;
+  PyErr_Clear();
+  if (in_cell != 0) return false;
+  // Kept for ever: a code object that took its place would be taken for it.
+  Py_INCREF(code);
+  const CodeExtent extent = extent_of(code);
+  watched_code.begin.store(extent.begin, std::memory_order_relaxed);
+  watched_code.length.store(extent.length, std::memory_order_relaxed);
+  return true;
+#else
+  return code == nullptr;
+#endif
+}
+
+std::vector<ModuleCall> module_calls(PyThreadState* thread) {
+  std::vector<ModuleCall> calls;
+#if ALLOCTRACE_KNOWN_LAYOUT
+  const CodeExtent code = module_code();
+  std::uint32_t frames = 0;
+  for (const Frame* frame = code.length ? innermost_frame(thread) : nullptr; frame && frames < kMaxFrames;
+       frame = caller(frame), ++frames) {
+    if (is_within(code, frame, position(frame)) && visible_code(frame) != nullptr && first_argument(frame) != nullptr) {
+      calls.push_back({frame, first_argument(frame)});
+    }
+  }
+  std::reverse(calls.begin(), calls.end());
+#else
+  (void)thread;
+#endif
+  return calls;
 }
 
 std::uint64_t innermost_position() noexcept {

@@ -7,8 +7,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "code_registry.h"
+#include "module_registry.h"
+
+typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
@@ -47,7 +51,19 @@ void use_public_api() noexcept;
 // but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
 // interpreter does: a walk that is under way on another thread when the interpreter frees that thread's state cannot be
 // stopped from here.
-std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry) noexcept;
+std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept;
+
+// From now on the frames of this code object (see first_argument in cpython_layout.h) are calls of modules: stacks tell
+// the instances apart. nullptr: of none. With the GIL, while no session is on. False where that cannot be done: another
+// layout of frames, or code whose first argument is in a cell or missing.
+bool watch_module_calls(PyCodeObject* code) noexcept;
+
+struct ModuleCall {
+  const void* frame = nullptr;
+  PyObject* module = nullptr;
+};
+// The calls of modules on a thread, outermost first. With the GIL; the references are borrowed.
+std::vector<ModuleCall> module_calls(PyThreadState* thread);
 
 // The innermost frame and its instruction, as one number, which changes as the thread runs on. 0 when it is unknown.
 std::uint64_t innermost_position() noexcept;

@@ -113,6 +113,13 @@ PyObject* compare_stacks_from_python(PyObject*, PyObject*) {
   }
 }
 
+// compare(first): whether the caller's first argument is `first`.
+PyObject* compare_first_argument(PyObject*, PyObject* expected) {
+  const Frame* frame = innermost_frame(PyThreadState_Get());
+  while (frame != nullptr && visible_code(frame) == nullptr) frame = caller(frame);
+  return PyBool_FromLong(frame != nullptr && first_argument(frame) == expected);
+}
+
 // A stack with a generator, a comprehension, a class's __init__, and a call from C code: the frames that differ most.
 constexpr const char* kProgram = R"(
 class Called:
@@ -125,19 +132,43 @@ def outer(compare):
 difference = outer(compare)
 )";
 
-std::string compare_in_python() {
-  static PyMethodDef compare_definition = {"compare", compare_stacks_from_python, METH_NOARGS, nullptr};
+// Calls as those of torch's modules.
+constexpr const char* kArgumentProgram = R"(
+def call(first, *others, **named):
+    return compare(first) and (not others or call(*others, name=first) and compare(first))
+result = call(object(), (first for first in ()), 1000001, compare)
+)";
+
+// Runs a program that has `compare` and returns what it leaves in `name`; null if it fails.
+Reference run(const char* program, PyMethodDef* compare_definition, const char* name) {
   const Reference globals(PyDict_New());
-  const Reference compare(PyCFunction_New(&compare_definition, nullptr));
-  std::string difference = "the check itself failed";
+  const Reference compare(PyCFunction_New(compare_definition, nullptr));
+  Reference found;
   if (globals && compare && PyDict_SetItemString(globals.get(), "compare", compare.get()) == 0 &&
       PyDict_SetItemString(globals.get(), "__builtins__", PyEval_GetBuiltins()) == 0) {
-    const Reference result(PyRun_String(kProgram, Py_file_input, globals.get(), globals.get()));
-    PyObject* const found = result ? PyDict_GetItemString(globals.get(), "difference") : nullptr;
-    if (const char* const text = found ? PyUnicode_AsUTF8(found) : nullptr) difference = text;
+    const Reference result(PyRun_String(program, Py_file_input, globals.get(), globals.get()));
+    if (result) found = Reference(Py_XNewRef(PyDict_GetItemString(globals.get(), name)));
   }
   PyErr_Clear();
-  return difference;
+  return found;
+}
+
+std::string compare_in_python() {
+  static PyMethodDef definition = {"compare", compare_stacks_from_python, METH_NOARGS, nullptr};
+  const Reference found = run(kProgram, &definition, "difference");
+  const char* const text = found ? PyUnicode_AsUTF8(found.get()) : nullptr;
+  PyErr_Clear();
+  return text ? text : "the check itself failed";
+}
+
+// Whether the first argument of a frame is where it is looked for.
+bool first_argument_is_known() {
+#if PY_VERSION_HEX >= 0x030D0000
+  if (_PyRuntime.frame.localsplus != offsetof(Frame, first_local)) return false;
+#endif
+  static PyMethodDef definition = {"compare", compare_first_argument, METH_O, nullptr};
+  const Reference found = run(kArgumentProgram, &definition, "result");
+  return found.get() == Py_True;
 }
 
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
@@ -154,6 +185,7 @@ std::string check_layout() {
   if (difference.empty()) difference = compare_debug_offsets();
   if (difference.empty()) difference = compare_in_python();
   if (difference.empty()) {
+    allow_modules(first_argument_is_known());
     watch_code_deaths();
     set_walk_mode(WalkMode::kDirect);
     return "";

@@ -3,10 +3,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <csignal>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "../../core/base/clock.h"
@@ -14,6 +17,7 @@
 #include "../../torch/cuda/allocator.h"
 #include "../../torch/record_event.h"
 #include "memory_watch.h"
+#include "module_names.h"
 #include "session.h"
 #include "thread_names.h"
 
@@ -43,15 +47,50 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
 void stop_observing() {
   torch_side::remove_cpu_allocator();
   python::stop_thread_names();
+  python::stop_module_names();
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
   torch_side::remove_cuda_allocator();
   python::stop_memory_watch();
 }
 
+// Waits for the file until Ctrl-C comes, if that raises KeyboardInterrupt. No handler runs meanwhile: it could be one
+// that ends the recording. Made and destroyed with the GIL, called without.
+class UntilInterrupted {
+ public:
+  UntilInterrupted() {
+    try {
+      const py::module_ signals = py::module_::import("_signal");
+      raises_ = signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"));
+    } catch (const py::error_already_set&) {  // the interpreter ends
+    }
+  }
+  bool operator()() {
+    if (!raises_ || interrupted_) return interrupted_;
+    const py::gil_scoped_acquire locked;
+    interrupted_ = PyOS_InterruptOccurred() != 0;
+    return interrupted_;
+  }
+  // What has come is raised now.
+  void raise() const {
+    if (!interrupted_) return;
+    PyErr_SetInterrupt();
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+
+ private:
+  bool raises_ = false, interrupted_ = false;
+};
+
 bool stop(const std::string& end_json) {
   stop_observing();
-  const py::gil_scoped_release unlocked;
-  return python::stop_session(end_json);
+  UntilInterrupted interrupt;
+  bool written = false;
+  {
+    const py::gil_scoped_release unlocked;
+    written = python::stop_session(end_json, std::ref(interrupt));
+  }
+  interrupt.raise();
+  return written;
 }
 
 // Ends a recording that started only in part, and removes its files.
@@ -87,6 +126,31 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
   }
 }
 
+// Before start(): stacks tell apart the modules whose calls are frames of `code`; None: no modules. False if they
+// cannot.
+bool watch_modules(const py::object& code, const py::object& resolve, unsigned long main_thread) {
+  const bool is_code = PyCode_Check(code.ptr());
+  if (!python::watch_module_calls(is_code ? reinterpret_cast<PyCodeObject*>(code.ptr()) : nullptr)) return false;
+  if (is_code) python::start_module_names(resolve.ptr(), main_thread);
+  return is_code;
+}
+
+std::uint32_t name_module(std::uint32_t id, const std::string& class_name, std::uint32_t owner,
+                          const std::string& name) {
+  python::HookScope scope;
+  return scope ? scope.session().modules.name(id, class_name, owner, name) : 0;
+}
+
+void bind_module(std::uintptr_t address, std::uint32_t id) {
+  python::HookScope scope;
+  if (scope) scope.session().modules.bind(reinterpret_cast<const void*>(address), id);
+}
+
+void forget_module(std::uintptr_t address) {
+  python::HookScope scope;
+  if (scope) scope.session().modules.forget(reinterpret_cast<const void*>(address));
+}
+
 // The last step: the trace takes the place of the file that it overwrites.
 void publish() {
   python::HookScope scope;
@@ -95,9 +159,16 @@ void publish() {
 
 bool flush() {
   python::find_thread_names();
-  const py::gil_scoped_release unlocked;
-  python::HookScope scope;  // keeps another thread from ending the session
-  return scope && scope.session().recorder.flush();
+  if (!python::find_module_names()) throw py::error_already_set();
+  UntilInterrupted interrupt;
+  bool written = false;
+  {
+    const py::gil_scoped_release unlocked;
+    python::HookScope scope;  // keeps another thread from ending the session
+    written = scope && scope.session().recorder.flush(std::ref(interrupt));
+  }
+  interrupt.raise();
+  return written;
 }
 
 std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
@@ -109,6 +180,28 @@ std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
 void add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   python::HookScope scope;
   if (scope) scope.session().recorder.add_source_line(filename, line, text);
+}
+
+std::uint64_t next_event() {
+  python::HookScope scope;
+  return scope ? scope.session().recorder.next_event() : 0;
+}
+
+bool add_holder(std::uint64_t event, const std::string& holder, const std::string& path, const std::string& filename,
+                std::uint64_t line, std::uint64_t count, std::uint64_t bytes,
+                const std::vector<std::uint64_t>& addresses) {
+  python::HookScope scope;
+  return scope && scope.session().recorder.add_holder({event, line, count, bytes, holder, path, filename, addresses});
+}
+
+// (address, device type, device index, role, name) of each.
+void push_roles(const std::vector<std::tuple<std::uint64_t, std::int32_t, std::int32_t, int, std::string>>& found) {
+  std::vector<torch_side::RoleNote> notes;
+  notes.reserve(found.size());
+  for (const auto& [address, device_type, device_index, role, name] : found) {
+    notes.push_back({address, device_type, device_index, static_cast<Role>(role), name});
+  }
+  torch_side::record_roles(notes);
 }
 
 }  // namespace
@@ -123,6 +216,10 @@ PYBIND11_MODULE(_record, module) {
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
              py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
   module.def("stop", &stop, py::arg("end_json"));
+  module.def("watch_modules", &watch_modules, py::arg("code"), py::arg("resolve"), py::arg("main_thread"));
+  module.def("name_module", &name_module, py::arg("id"), py::arg("class_name"), py::arg("owner"), py::arg("name"));
+  module.def("bind_module", &bind_module, py::arg("address"), py::arg("id"));
+  module.def("forget_module", &forget_module, py::arg("address"));
   module.def("publish", &publish);
   module.def("discard", &discard);
   module.def("flush", &flush);
@@ -134,6 +231,7 @@ PYBIND11_MODULE(_record, module) {
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_said"));
+  module.def("push_roles", &push_roles, py::arg("found"));
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
   module.def("push_region_begin",
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });
@@ -141,6 +239,9 @@ PYBIND11_MODULE(_record, module) {
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionEnd, name); });
   module.def("take_unread_source_lines", &take_unread_source_lines);
   module.def("add_source_line", &add_source_line);
+  module.def("next_event", &next_event);
+  module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
+             py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"));
 }
 
 }  // namespace alloctrace

@@ -11,6 +11,7 @@
 #include "../../core/recording/fast_thread_local.h"
 #include "../../core/recording/wait.h"
 #include "memory_watch.h"
+#include "module_names.h"
 #include "thread_names.h"
 
 namespace alloctrace::python {
@@ -140,6 +141,7 @@ void after_fork_in_child() {
   if (session_at_fork) session_at_fork->recorder.abandon_in_child();
   after_fork_in_parent();
   forget_thread_names_in_child();
+  forget_module_names();
   forget_memory_watch_in_child();
   for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
 }
@@ -149,6 +151,7 @@ void after_fork_in_child() {
 Session::Session(const RecorderOptions& options, bool with_python_stacks)
     : recorder(options),
       codes(recorder.stacks()),
+      modules(recorder.stacks(), ask_module_names),
       python_stacks(with_python_stacks),
       number(last_session_number.fetch_add(1) + 1) {}
 
@@ -196,9 +199,13 @@ std::uint64_t start_session(const RecorderOptions& options, bool python_stacks) 
   return number;
 }
 
-bool stop_session(const std::string& end_json) {
-  const std::unique_ptr<Session> session = take_session();
-  return !session || session->recorder.stop(end_json);
+bool stop_session(const std::string& end_json, const std::function<bool()>& gives_up) {
+  std::unique_ptr<Session> session = take_session();
+  if (!session) return true;
+  const bool written = session->recorder.stop(end_json, gives_up);
+  // Its writer waits for a disk, perhaps until the program ends.
+  if (session->recorder.is_left_behind()) static_cast<void>(session.release());
+  return written;
 }
 
 void discard_session() {

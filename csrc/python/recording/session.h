@@ -4,12 +4,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "../../core/recording/recorder.h"
 #include "code_registry.h"
 #include "frame_walk.h"
+#include "module_registry.h"
 
 namespace alloctrace::python {
 
@@ -18,6 +20,7 @@ struct Session {
   Session(const RecorderOptions& options, bool python_stacks);
   Recorder recorder;
   CodeRegistry codes;
+  ModuleRegistry modules;
   const bool python_stacks;
   const std::uint64_t number;  // never reused: what threads remember of an older session is void
 };
@@ -77,7 +80,7 @@ class HookScope {
 // what Recorder throws.
 std::uint64_t start_session(const RecorderOptions& options, bool python_stacks);
 // Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
-bool stop_session(const std::string& end_json);
+bool stop_session(const std::string& end_json, const std::function<bool()>& gives_up);
 // Ends it in the same way, and removes its files.
 void discard_session();
 bool session_is_active() noexcept;

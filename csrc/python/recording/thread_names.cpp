@@ -15,6 +15,7 @@
 
 #include "../../core/base/thread.h"
 #include "../../core/recording/writer.h"
+#include "module_names.h"
 #include "session.h"
 
 namespace alloctrace::python {
@@ -92,18 +93,25 @@ void store(const Names& names) noexcept {
   }
 }
 
+// What Python knows this thread by is made once, when the recording starts: to make it later, when there is no memory,
+// would end the program.
 void ask_until_stopped() {
+  const PyGILState_STATE outside = PyGILState_Ensure();
+  PyThreadState* state = PyEval_SaveThread();
   while (!desk().stopping.load(std::memory_order_acquire)) {
     const std::vector<Request> asked = take_requests();
-    if (asked.empty()) {
+    if (asked.empty() && !module_names_are_wanted()) {
       desk().wake.wait_ms(1000);
       continue;
     }
-    const PyGILState_STATE state = PyGILState_Ensure();
+    PyEval_RestoreThread(state);
     const Names names = look_up(asked);
-    PyGILState_Release(state);
+    if (!find_module_names()) PyErr_Clear();
+    state = PyEval_SaveThread();
     store(names);  // may wait for the writer: not while holding the GIL
   }
+  PyEval_RestoreThread(state);
+  PyGILState_Release(outside);
 }
 
 }  // namespace
@@ -118,6 +126,8 @@ void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept {
   }
   desk().wake.post();
 }
+
+void wake_thread_names() noexcept { desk().wake.post(); }
 
 void start_thread_names() {
   desk().stopping.store(false, std::memory_order_release);

@@ -9,6 +9,9 @@ namespace alloctrace::python {
 // In a hook, on the thread in question: requests its name for that session. Never blocks.
 void ask_thread_name(std::uint64_t session, std::uint32_t thread) noexcept;
 
+// In a hook: the thread that asks has something else to look up, names of modules. Never blocks.
+void wake_thread_names() noexcept;
+
 // Around a session, with the GIL: starts and ends the thread that asks. Ending it releases the GIL while it waits, and
 // looks up the names that were requested and not yet found.
 void start_thread_names();

@@ -11,5 +11,7 @@ enum class WalkMode : std::uint8_t {
   kDirect,     // on every thread
 };
 void set_walk_mode(WalkMode mode) noexcept;
+// Whether the first argument of a frame can be read, too: not before this was said.
+void allow_modules(bool allowed) noexcept;
 
 }  // namespace alloctrace::python

@@ -31,7 +31,9 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
+from ..what_if.advice import Advice, advice_to_reserve_less
 from ..work import Work
+from .allocator import SettingsHistory
 from .fragmentation import fragmentation_at
 
 SHARE = 0.2
@@ -65,6 +67,8 @@ class Condition:
     figures: dict[str, float] = field(default_factory=dict)
     """fragmentation: blocks, block_bytes (of the line). cache: is_warmup (0 or 1). pending: byte_seconds (bytes x time,
     summed). churn: times."""
+    advice: Advice | None = field(default=None, repr=False)
+    """fragmentation: whether expandable segments would have reserved less; None where they are on already."""
 
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
@@ -75,7 +79,7 @@ def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     # The share of the device's work that was done by the end of each interval.
     ends = np.append(table["time_ns"].to_numpy(np.int64)[1:], trace.end_ns)
     table["done"] = Work(trace, device).share_until(ends)
-    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table), *_rounding(trace, device)]
+    found = [*_rounding(trace, device), *_fragmentation(trace, device, table), *_cache(trace, device, table)]
     found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
     return tuple(sorted(found, key=lambda condition: -condition.bytes))
 
@@ -105,6 +109,9 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
         stack_id=stack,
         site_bytes=int(first["stranded"]),
         figures={"blocks": int(first["blocks"]), "block_bytes": int(first["bytes"])},
+        advice=None
+        if SettingsHistory(trace).before(device, trace.end_seq).expandable_segments
+        else advice_to_reserve_less(trace, device, ("expandable_segments:True",)),
     )
 
 
@@ -122,13 +129,14 @@ def _cache(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[C
 
 
 def _rounding(trace: RecordedTrace, device: str) -> Iterator[Condition]:
-    if trace.replay.peak("allocated", device) is None:
+    peak = trace.replay.peak("allocated", device)
+    if peak is None:
         return
-    blocks = trace.blocks("peak", device=device)
-    blocks = blocks[blocks["state"] == "active_allocated"]
-    wasted = (blocks["nbytes"].astype(np.int64) - blocks["requested_size"].astype(np.int64)).clip(lower=0)
-    if _is_notable(int(wasted.sum()), int(blocks["nbytes"].sum())):
-        yield _by_site(trace, "rounding", device, blocks.assign(nbytes=wasted), "peak", int(blocks["nbytes"].sum()))
+    [held] = trace.replay.stacks(peak.seq + 1, device)
+    wasted = (held["live_allocated"] - held["live_bytes"]).clip(lower=0)
+    allocated = int(held["live_allocated"].sum())
+    if _is_notable(int(wasted.sum()), allocated):
+        yield _by_site(trace, "rounding", device, held.assign(nbytes=wasted), peak.seq, allocated)
 
 
 def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator[Condition]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import external_fragmentation
 from .allocator import AllocatorSettings, SettingsHistory
-from .pinning import LINE_COLUMNS, PINNER_COLUMNS, pinners, pinners_by_line, pinning
+from .pinning import LINE_COLUMNS, PINNER_COLUMNS, Pinning, pinners, pinners_by_line, pinning
 
 _SEGMENT_COLUMNS = (
     *("address", "total_size", "allocated_size", "active_size", "free_size", "stranded", "largest_free"),
@@ -28,6 +28,16 @@ _LARGEST = 1 << 62
 _BIRTHS = dict.fromkeys(("birth_seq", "age_ns", "oldest_age_ns", "step"), "Int64")
 """Unknown for what is older than the recording."""
 _CLASS_COLUMNS = ("from_size", "to_size", "pieces", "bytes", "share")
+
+
+@dataclass(frozen=True, eq=False)
+class Pinned:
+    """The state that pinners are found in; they are named only if somebody asks."""
+
+    trace: RecordedTrace
+    found: Pinning
+    segments: pd.DataFrame
+    blocks: pd.DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +71,26 @@ class Fragmentation:
     stream, segment_type, segments, total_size, active_size, free_size, largest_free, pieces, external_fragmentation."""
     free_pieces: pd.DataFrame = field(repr=False)
     """By powers of two: from_size, to_size (not included), pieces, bytes, share (of all free bytes)."""
-    pinners: pd.DataFrame = field(repr=False)
-    """See `pinning.pinners`: the live blocks in mostly free segments, most stranded bytes first."""
-    pinners_by_line: pd.DataFrame = field(repr=False)
-    """See `pinning.pinners_by_line`: the same by line of user code."""
     sizes: npt.NDArray[np.int64] = field(repr=False)
     """Sizes of the free pieces, in bytes, ascending."""
     settings: AllocatorSettings = field(repr=False)
     """The allocator's settings at that position."""
+    pinned: Pinned | None = field(repr=False)
+    """What the pinners are made of; None if nothing is reserved."""
+
+    @functools.cached_property
+    def pinners(self) -> pd.DataFrame:
+        """See `pinning.pinners`: the live blocks in mostly free segments, most stranded bytes first."""
+        if self.pinned is None:
+            return no_rows(PINNER_COLUMNS, **_BIRTHS)
+        return pinners(self.pinned.trace, self.pinned.found, self.pinned.segments, self.pinned.blocks)
+
+    @functools.cached_property
+    def pinners_by_line(self) -> pd.DataFrame:
+        """See `pinning.pinners_by_line`: the same by line of user code."""
+        if self.pinned is None:
+            return no_rows(LINE_COLUMNS, **_BIRTHS)
+        return pinners_by_line(self.pinned.trace.stacks, self.pinned.found, self.pinned.blocks)
 
     def index(self, size: int) -> float:
         """The share of the free bytes that lies in pieces too small for a request of `size` bytes, 0 to 1; 0 if
@@ -122,17 +144,20 @@ def fragmentation_of(
     segments = segments.assign(total_size=np.minimum(segments["total_size"], _LARGEST))
     blocks = blocks.assign(nbytes=np.minimum(blocks["nbytes"], _LARGEST))
     found = pinning(segments, blocks, settings)
-    is_free = blocks["state"] == "inactive"
-    free_sizes = blocks.loc[is_free, "nbytes"]
-    by_segment = blocks["segment"]
+    is_free = (blocks["state"] == "inactive").to_numpy(bool)
+    nbytes = blocks["nbytes"].to_numpy(np.int64)
+    row = np.searchsorted(segments["address"].to_numpy(np.uint64), blocks["segment"].to_numpy(np.uint64))
+    free_size, largest_free = np.zeros((2, len(segments)), dtype=np.int64)
+    np.add.at(free_size, row[is_free], nbytes[is_free])
+    np.maximum.at(largest_free, row[is_free], nbytes[is_free])
     per_segment = segments.assign(
         stranded=found.stranded_by_segment,
-        free_size=_by(free_sizes.groupby(by_segment[is_free]).sum(), segments),
-        largest_free=_by(free_sizes.groupby(by_segment[is_free]).max(), segments),
-        live_blocks=_by((~is_free).groupby(by_segment).sum(), segments),
-        pieces=_by(is_free.groupby(by_segment).sum(), segments),
+        free_size=free_size,
+        largest_free=largest_free,
+        live_blocks=np.bincount(row[~is_free], minlength=len(segments)),
+        pieces=np.bincount(row[is_free], minlength=len(segments)),
     )
-    sizes = np.sort(free_sizes.to_numpy(np.int64))
+    sizes = np.sort(nbytes[is_free])
     largest, free = int(sizes.max(initial=0)), int(sizes.sum())
     return Fragmentation(
         device=device,
@@ -147,26 +172,25 @@ def fragmentation_of(
         segments=per_segment[list(_SEGMENT_COLUMNS)],
         pools=_pools(per_segment),
         free_pieces=_classes(sizes),
-        pinners=pinners(trace, found, segments, blocks),
-        pinners_by_line=pinners_by_line(trace.stacks, found, blocks),
         sizes=sizes,
         settings=settings,
+        pinned=Pinned(trace, found, segments, blocks),
     )
-
-
-def _by(values: pd.Series[Any], segments: pd.DataFrame) -> npt.NDArray[np.int64]:
-    return values.reindex(segments["address"]).fillna(0).to_numpy(np.int64)
 
 
 def _pools(segments: pd.DataFrame) -> pd.DataFrame:
-    groups = segments.groupby(["segment_pool_id", "stream", "segment_type"], as_index=False).agg(
-        segments=("address", "size"),
-        total_size=("total_size", "sum"),
-        active_size=("active_size", "sum"),
-        free_size=("free_size", "sum"),
-        largest_free=("largest_free", "max"),
-        pieces=("pieces", "sum"),
-    )
+    keys = list(zip(*(segments[name] for name in ("segment_pool_id", "stream", "segment_type")), strict=True))
+    known = {key: number for number, key in enumerate(sorted(set(keys)))}
+    pool = np.array([known[key] for key in keys], dtype=np.int64)
+    groups = pd.DataFrame(list(known), columns=["segment_pool_id", "stream", "segment_type"])
+    groups["segments"] = np.bincount(pool, minlength=len(known))
+    for name in ("total_size", "active_size", "free_size", "pieces"):
+        held = np.zeros(len(known), dtype=np.int64)
+        np.add.at(held, pool, segments[name].to_numpy(np.int64))
+        groups[name] = held
+    largest = np.zeros(len(known), dtype=np.int64)
+    np.maximum.at(largest, pool, segments["largest_free"].to_numpy(np.int64))
+    groups["largest_free"] = largest
     groups["external_fragmentation"] = external_fragmentation(groups["largest_free"], groups["free_size"])
     return groups.sort_values("total_size", ascending=False, ignore_index=True)[list(_POOL_COLUMNS)]
 
@@ -206,8 +230,7 @@ def _nothing(device: str, at: int, settings: AllocatorSettings) -> Fragmentation
         segments=no_rows(_SEGMENT_COLUMNS),
         pools=no_rows(_POOL_COLUMNS),
         free_pieces=no_rows(_CLASS_COLUMNS),
-        pinners=no_rows(PINNER_COLUMNS, **_BIRTHS),
-        pinners_by_line=no_rows(LINE_COLUMNS, **_BIRTHS),
         sizes=np.array([], dtype=np.int64),
         settings=settings,
+        pinned=None,
     )

@@ -26,6 +26,7 @@ Less than a tenth would have served only one more request: what is nearly full f
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -34,6 +35,7 @@ from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
+from ..what_if.advice import Advice, advice_for
 from .allocator import MIB, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
@@ -96,6 +98,7 @@ class OutOfMemory:
     pool_sites: tuple[SiteBytes, ...] = field(repr=False)
     """The lines that hold the pool or stream which, of those that the request could not use, has the most free bytes.
     Requested bytes."""
+    _trace: RecordedTrace = field(repr=False)
 
     @property
     def seq(self) -> int:
@@ -175,21 +178,33 @@ class OutOfMemory:
             return OUTSIDE
         return FULL
 
+    @functools.cached_property
+    def advice(self) -> Advice:
+        """Which settings for PYTORCH_ALLOC_CONF would have served the request, each alone: those of `_candidates` were
+        tried in a model of torch's allocator. Takes a pass over the trace, the first time that it is asked for."""
+        limit = None if self.limit is None else self.limit[0]
+        capacity = self.reserved + (self.device_free if limit is None else max(limit - self.reserved, self.device_free))
+        return advice_for(
+            self._trace, self.device, self.seq, self._candidates(), capacity=capacity, total=self.total, limit=limit
+        )
+
     def settings_that_help(self) -> tuple[str, ...]:
-        """Settings for PYTORCH_ALLOC_CONF that keep the pinners of a fragmented pool from cutting up large segments,
-        the best first; each helps alone. Empty if no setting helps."""
+        """Settings for PYTORCH_ALLOC_CONF under which the request would have been served, the best first; each helps
+        alone. Empty if none that was tried would have, or if that cannot be told (`advice.why_not`)."""
+        return self.advice.settings
+
+    def _candidates(self) -> tuple[str, ...]:
+        """Settings that keep the pinners of a fragmented pool from cutting up large segments."""
         if self.settings.expandable_segments:
             return ()
-        helping = ["expandable_segments:True"]
-        pinners, lines = self.here.pinners, self.here.pinners_by_line
+        candidates = ["expandable_segments:True"]
+        lines = self.here.pinners_by_line
         if len(lines):
-            # Above what pins the most, so that it gets its own segments; below the segments that it holds now.
+            # Above what pins the most, so that it gets its own segments.
             split = max(-(-int(lines["largest"].iloc[0]) // MIB), LEAST_SPLIT_SIZE // MIB) + 1
-            would_be_whole = pinners.loc[pinners["range_size"] > split * MIB, "stranded"].sum()
-            is_lower = self.settings.max_split_size is None or split * MIB < self.settings.max_split_size
-            if is_lower and 2 * would_be_whole >= pinners["stranded"].sum():
-                helping.append(f"max_split_size_mb:{split}")
-        return tuple(helping)
+            if self.settings.max_split_size is None or split * MIB < self.settings.max_split_size:
+                candidates.append(f"max_split_size_mb:{split}")
+        return tuple(candidates)
 
     def _cached_verdict(self) -> str | None:
         """Rules 2 and 3."""
@@ -255,6 +270,7 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         steps_of_top_site=_steps_of(trace, live, sites),
         set_up=_set_up(trace, request, blocks),
         pool_sites=_pool_sites(trace, parts[1], live),
+        _trace=trace,
     )
 
 

@@ -53,27 +53,67 @@ class Pinning:
 
 def pinning(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSettings) -> Pinning:
     """From the segments of one device (at least one, by address) and their blocks: `Trace.segments`, `Trace.blocks`."""
+    # With numpy alone: a report asks for this at many moments, and most of the time would be pandas' own.
     parts = _parts(segments, blocks, settings)
-    is_stranded = parts["is_free"] & (parts["bytes"] < parts["range_size"])
-    stranded = parts[is_stranded]
+    is_stranded = parts.is_free & (parts.bytes < parts.range_size)
+    bytes_stranded = parts.bytes[is_stranded]
     by_segment = np.zeros(len(segments), dtype=np.int64)
-    np.add.at(by_segment, stranded["segment_row"].to_numpy(), stranded["bytes"].to_numpy())
-    free = int(blocks.loc[blocks["state"] == "inactive", "nbytes"].sum())
-    total = int(stranded["bytes"].sum())
+    np.add.at(by_segment, parts.segment_row[is_stranded], bytes_stranded)
+    free = int(blocks["nbytes"].to_numpy(np.int64)[_is_free(blocks)].sum())
+    total = int(bytes_stranded.sum())
 
-    ranges = stranded.groupby("range").agg(free=("bytes", "sum"), range_size=("range_size", "first"))
-    ranges = ranges[ranges["free"] > MOSTLY_FREE * ranges["range_size"]]
-    live = parts.loc[~parts["is_free"], ["row", "range"]]
-    holds = live.merge(ranges, left_on="range", right_index=True).reset_index(drop=True)
-    by_range = holds.groupby("range")["row"]
-    holds["blocks"] = by_range.transform("size").astype(np.int64)
+    ranges, first, number = np.unique(parts.range[is_stranded], return_index=True, return_inverse=True)
+    range_free = np.zeros(len(ranges), dtype=np.int64)
+    np.add.at(range_free, number, bytes_stranded)
+    range_size = parts.range_size[is_stranded][first]
+    mostly_free = np.flatnonzero(range_free > MOSTLY_FREE * range_size)
+    live = np.flatnonzero(~parts.is_free)
+    at = np.searchsorted(ranges[mostly_free], parts.range[live])
+    at = np.minimum(at, max(len(mostly_free) - 1, 0))
+    held = ranges[mostly_free][at] == parts.range[live] if len(mostly_free) else np.zeros(len(live), dtype=bool)
+    live, of_range = live[held], mostly_free[at[held]] if len(mostly_free) else at[held]
+    count = np.bincount(of_range, minlength=len(ranges))[of_range].astype(np.int64)
     # The remainder goes to the first ones, so that the sum is what is stranded.
-    rest = by_range.cumcount() < holds["free"] % holds["blocks"]
-    holds["stranded"] = holds["free"] // holds["blocks"] + rest
+    part, rest = np.divmod(range_free[of_range], np.maximum(count, 1))
+    holds = pd.DataFrame(
+        {
+            "row": parts.row[live],
+            "range": parts.range[live],
+            "free": range_free[of_range],
+            "range_size": range_size[of_range],
+            "blocks": count,
+            "stranded": part + (_earlier(of_range) < rest),
+        }
+    )
     return Pinning(free - total, total, by_segment, holds)
 
 
-def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSettings) -> pd.DataFrame:
+def _is_free(blocks: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    return (blocks["state"] == "inactive").to_numpy(bool)
+
+
+def _earlier(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many of the same group stand before each."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    made = np.empty(len(groups), dtype=np.int64)
+    made[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered, side="left")
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """A row for each block in each range that it begins or ends in."""
+
+    row: npt.NDArray[np.int64]
+    segment_row: npt.NDArray[np.int64]
+    range: npt.NDArray[np.uint64]
+    range_size: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+    is_free: npt.NDArray[np.bool_]
+
+
+def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSettings) -> _Parts:
     """Each block in the range that it begins in and, if different, the one that it ends in. (It covers the ranges in
     between, which are either wholly free or wholly used.)"""
     total = segments["total_size"].to_numpy(np.int64)
@@ -88,23 +128,19 @@ def _parts(segments: pd.DataFrame, blocks: pd.DataFrame, settings: AllocatorSett
     first, last = begin // length, (begin + np.maximum(size, 1) - 1) // length
     in_first = np.where(first == last, size, (first + 1) * length - begin)
     in_last = np.where(last > first, begin + size - last * length, 0)
-    made = []
-    for index, part in ((first, in_first), (last, in_last)):
-        rows = np.flatnonzero(part > 0)
-        offset = (index * length)[rows]
-        made.append(
-            pd.DataFrame(
-                {
-                    "row": rows,
-                    "segment_row": segment[rows],
-                    "range": origin[segment[rows]] + offset.astype(np.uint64),
-                    "range_size": np.minimum(length[rows], total[segment[rows]] - offset),
-                    "bytes": part[rows],
-                    "is_free": (blocks["state"] == "inactive").to_numpy(bool)[rows],
-                }
-            )
-        )
-    return pd.concat(made, ignore_index=True)
+    is_free = _is_free(blocks)
+    in_one, in_other = np.flatnonzero(in_first > 0), np.flatnonzero(in_last > 0)
+    rows = np.concatenate([in_one, in_other])
+    of_segment = segment[rows]
+    offset = np.concatenate([(first * length)[in_one], (last * length)[in_other]])
+    return _Parts(
+        row=rows,
+        segment_row=of_segment,
+        range=origin[of_segment] + offset.astype(np.uint64),
+        range_size=np.minimum(length[rows], total[of_segment] - offset),
+        bytes=np.concatenate([in_first[in_one], in_last[in_other]]),
+        is_free=is_free[rows],
+    )
 
 
 def pinners(trace: RecordedTrace, found: Pinning, segments: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
@@ -135,45 +171,69 @@ def pinners_by_line(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) ->
     """The same, one row a line of user code: stranded (sum), alone (free bytes of the ranges that only blocks of this
     line hold), blocks, their bytes, the largest, ranges that they hold, age and step of the oldest, stack_id (the one
     that strands the most). Columns: LINE_COLUMNS."""
-    holds = found.holds
-    columns = {name: blocks[name].to_numpy()[holds["row"]] for name in ("stack_id", "nbytes")}
-    columns |= {name: blocks[name].array[holds["row"].to_numpy()] for name in ("age_ns", "step")}
-    held = holds.assign(**columns)
+    lines = pinning_lines(stacks, found, blocks)
+    return pd.concat([lines, describe_stacks(stacks, lines["stack_id"])], axis=1)[list(LINE_COLUMNS)]
+
+
+def pinning_lines(stacks: StackIndex, found: Pinning, blocks: pd.DataFrame) -> pd.DataFrame:
+    """The same without what names the lines."""
+    holds = {name: found.holds[name].to_numpy() for name in ("row", "range", "free", "stranded")}
+    row, stranded = holds["row"], holds["stranded"]
+    stack_ids, stack = np.unique(blocks["stack_id"].to_numpy(np.int64)[row], return_inverse=True)
     numbers: dict[tuple[Any, ...], int] = {}
-    of_stack = {
-        int(stack): numbers.setdefault(stacks.key(int(stack), "line"), len(numbers))
-        for stack in held["stack_id"].unique()
-    }
-    held["site_number"] = held["stack_id"].map(of_stack).astype(np.int64)
-    lines_of_range = held.groupby("range")["site_number"].nunique()
-    first_of_line = ~held.duplicated(["range", "site_number"])
-    is_alone = held["range"].map(lines_of_range).eq(1) & first_of_line
-    held["alone"] = held["free"].where(is_alone, 0)
-    held["first_of_line"] = first_of_line
+    line_of_stack = np.array(
+        [numbers.setdefault(stacks.key(int(one), "line"), len(numbers)) for one in stack_ids], dtype=np.int64
+    )
+    line, count = line_of_stack[stack], len(numbers)
+    nbytes = blocks["nbytes"].to_numpy(np.int64)[row]
+
+    def total(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
+        made = np.zeros(count, dtype=np.int64)
+        where = slice(None) if mask is None else mask
+        np.add.at(made, line[where], values[where])
+        return made
+
+    _, range_number = np.unique(holds["range"], return_inverse=True)
+    pairs, first_of_line = np.unique(range_number * max(count, 1) + line, return_index=True)
+    holds_range = np.zeros(len(row), dtype=bool)
+    holds_range[first_of_line] = True
+    lines_of_range = np.bincount(pairs // max(count, 1), minlength=1)
+    is_alone = holds_range & (lines_of_range[range_number] == 1)
     # A block that reaches over two ranges is one block.
-    is_first = ~held.duplicated("row")
-    held["counted"], held["counted_size"] = is_first.astype(np.int64), held["nbytes"].where(is_first, 0)
-    by_stack = held.groupby("stack_id")["stranded"].sum()
-    held = held.assign(of_stack=held["stack_id"].map(by_stack)).sort_values(
-        "age_ns",
-        ascending=False,
-        kind="stable",
-        na_position="first",  # older than the recording
+    is_first = np.zeros(len(row), dtype=bool)
+    is_first[np.unique(row, return_index=True)[1]] = True
+    largest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(largest, line, nbytes)
+
+    age = blocks["age_ns"].array[row]
+    # What is older than the recording is the oldest.
+    ages = age.to_numpy(np.float64, na_value=np.inf)
+    by_age = np.argsort(-ages, kind="stable")
+    oldest = _first_of_each(line, by_age, count)
+    by_stack = np.zeros(len(stack_ids), dtype=np.int64)
+    np.add.at(by_stack, stack, stranded)
+    most = _first_of_each(line, by_age[np.argsort(-by_stack[stack][by_age], kind="stable")], count)
+    lines = pd.DataFrame(
+        {
+            "stranded": total(stranded),
+            "alone": total(holds["free"], is_alone),
+            "blocks": total(np.ones(len(row), dtype=np.int64), is_first),
+            "bytes": total(nbytes, is_first),
+            "largest": largest,
+            "ranges": total(np.ones(len(row), dtype=np.int64), holds_range),
+            "oldest_age_ns": age[oldest],
+            "step": blocks["step"].array[row[oldest]],
+            "stack_id": stack_ids[stack[most]],
+        }
     )
-    groups = held.groupby("site_number", sort=False)
-    lines = groups.agg(
-        stranded=("stranded", "sum"),
-        alone=("alone", "sum"),
-        blocks=("counted", "sum"),
-        bytes=("counted_size", "sum"),
-        largest=("nbytes", "max"),
-        ranges=("first_of_line", "sum"),
-    )
-    oldest = held.drop_duplicates("site_number").set_index("site_number")
-    lines["oldest_age_ns"], lines["step"] = oldest["age_ns"], oldest["step"]
-    most = held.sort_values("of_stack", ascending=False, kind="stable").drop_duplicates("site_number")
-    lines["stack_id"] = most.set_index("site_number")["stack_id"]
-    lines = lines.reset_index(drop=True)
-    lines = pd.concat([lines, describe_stacks(stacks, lines["stack_id"])], axis=1)
-    order = lines.sort_values(["stranded", "alone"], ascending=False, kind="stable")
-    return order[list(LINE_COLUMNS)].reset_index(drop=True)
+    # Of equal ones the older first.
+    lines = lines.iloc[np.argsort(np.argsort(by_age)[oldest])]
+    return lines.sort_values(["stranded", "alone"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _first_of_each(groups: npt.NDArray[np.int64], order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """The first of each of so many groups, in an order."""
+    known, first = np.unique(groups[order], return_index=True)
+    made = np.zeros(count, dtype=np.int64)
+    made[known] = order[first]
+    return made

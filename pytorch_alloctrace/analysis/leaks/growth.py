@@ -100,9 +100,9 @@ def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingS
     steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
     begun = steps - 1 if clock.whole else WARMUP_SHARE * clock.length
     warmup_end = int(np.interp(begun, clock.counts, clock.ends))
+    after = trace.sites(clock.judged_at, device=device)  # first: the replay stands near it
     before = trace.sites(warmup_end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
-    after = trace.sites(clock.judged_at, device=device)
     begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (warmup_end, clock.judged_at))
     length = clock.length - begun if clock.whole else (end_ns - begin_ns) / 1e9
     found = []

@@ -29,6 +29,7 @@ from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
 from .clock import Clock, Clocks
+from .holding import with_holders
 from .kept import LeakMaker
 from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, leaks_as_table, room
 from .lives import Lives
@@ -67,7 +68,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
     if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
         counted = []
-    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in leaks]
+    weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(trace, device, leaks)]
     return LeakVerdict(
         judged=not first.too_short,
         unit=first.unit,
@@ -129,4 +130,7 @@ def _lines(leaks: Sequence[Leak]) -> set[tuple[str, int]]:
 
 def leak_table(trace: RecordedTrace, devices: Sequence[str], within: Range | None = None) -> pd.DataFrame:
     """The leaks on some devices as a table: see `Trace.leaks`."""
-    return leaks_as_table(trace, [leak for device in devices for leak in find_leaks(trace, device, within).leaks])
+    verdicts = {device: find_leaks(trace, device, within) for device in devices}
+    table = leaks_as_table(trace, [leak for verdict in verdicts.values() for leak in verdict.leaks])
+    table.attrs["decided"] = {device: verdict.decided for device, verdict in verdicts.items()}
+    return table

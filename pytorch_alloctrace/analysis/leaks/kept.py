@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ... import _replay
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Frame, Site
+from ...reading.sites import Frame, Site, StackIndex
 from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
 from .lives import Lives
 from .paths import common_path, line_to_look_at
@@ -49,12 +49,14 @@ class LeakMaker:
     """Bytes that the device could still take."""
 
     @functools.cached_property
-    def at_end(self) -> npt.NDArray[np.int64]:
-        """The births of the blocks that are live at the end of the trace."""
-        births: npt.NDArray[np.int64] = self.trace.replay.live(self.trace.end_seq, self.lives.device)[
-            "birth_seq"
-        ].to_numpy(np.int64)
-        return births
+    def _is_at_end(self) -> npt.NDArray[np.bool_]:
+        """Which of the survivors are live at the end of the trace."""
+        at_end = self.trace.replay.live(self.trace.end_seq, self.lives.device)["birth_seq"].to_numpy(np.int64)
+        born = self.lives.survivors.seq
+        if not len(at_end):
+            return np.zeros(len(born), np.bool_)
+        found: npt.NDArray[np.bool_] = at_end[np.searchsorted(at_end[:-1], born)] == born  # by birth, as they come
+        return found
 
     def of_survivors(self, judged: Sequence[Judged]) -> list[Leak]:
         """The leaks in which these lines, most bytes first, belong together."""
@@ -78,7 +80,7 @@ class LeakMaker:
         length = max(clock.length - rising.since if clock.whole else seconds, 1e-9)
         added = (int(rising.counts[-1]) - int(rising.counts[0])) / max(int(rising.counts[-1]), 1)
         rate = total * added / length
-        by_stack = _bytes_by_stack(lives, rows)
+        by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         stack = max(by_stack, key=by_stack.__getitem__)
         site = Site.of_stack(self.trace.stacks, stack)
         path, path_share = self._path(by_stack, site)
@@ -119,7 +121,7 @@ class LeakMaker:
         total = int(survivors.bytes[rows].sum())
         length = self._length(first.onset, first.last, int(survivors.birth_ns[first.rows].min()))
         rate = float(total / length)
-        by_stack = _bytes_by_stack(lives, rows)
+        by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         sites = self._sites(group, length)
         line = self._line(sites, by_stack, total)
         path, path_share = self._path(by_stack, sites[0].site)
@@ -159,8 +161,7 @@ class LeakMaker:
         return path, share
 
     def _bytes_at_end(self, rows: npt.NDArray[np.int64]) -> int:
-        survivors = self.lives.survivors
-        return int(survivors.bytes[rows][np.isin(survivors.seq[rows], self.at_end)].sum())
+        return int(self.lives.survivors.bytes[rows][self._is_at_end[rows]].sum())
 
     def _length(self, onset: float, last: float, onset_ns: int) -> float:
         """The time between: in steps or iterations, else in seconds."""
@@ -202,7 +203,7 @@ class LeakMaker:
         found = []
         for parts in rows_of.values():
             rows = np.concatenate(parts)
-            by_stack = _bytes_by_stack(self.lives, rows)
+            by_stack = _bytes_by_stack(self.trace.stacks, self.lives, rows)
             stack = max(by_stack, key=by_stack.__getitem__)
             total = int(self.lives.survivors.bytes[rows].sum())
             found.append(LeakingSite(Site.of_stack(self.trace.stacks, stack), stack, total / length, total, len(rows)))
@@ -234,7 +235,7 @@ class LeakMaker:
         autograd graph is kept. What has no stack belongs to whatever was born with it."""
         stacks, chains = self.trace.stacks, []
         for judged in (one, other):
-            by_stack = _bytes_by_stack(self.lives, judged.rows)
+            by_stack = _bytes_by_stack(self.trace.stacks, self.lives, judged.rows)
             stack = max(by_stack, key=by_stack.__getitem__)
             if not stacks.has_frames(stack):
                 return True
@@ -276,12 +277,14 @@ class LeakMaker:
 
 
 def _same_births(one: Judged, other: Judged) -> bool:
-    common = len(np.intersect1d(one.births, other.births))
+    if min(len(one.births), len(other.births)) < SAME_BIRTHS * max(len(one.births), len(other.births)):
+        return False
+    common = len(np.intersect1d(one.births, other.births, assume_unique=True))
     return common >= SAME_BIRTHS * len(np.union1d(one.births, other.births))
 
 
-def _bytes_by_stack(lives: Lives, rows: npt.NDArray[np.int64]) -> dict[int, int]:
-    stacks, of_row = np.unique(lives.survivors.stack[rows], return_inverse=True)
+def _bytes_by_stack(index: StackIndex, lives: Lives, rows: npt.NDArray[np.int64]) -> dict[int, int]:
+    stacks, of_row = np.unique(index.same[lives.survivors.stack[rows]], return_inverse=True)
     totals = np.zeros(len(stacks), np.int64)
     np.add.at(totals, of_row, lives.survivors.bytes[rows])
     return dict(zip(stacks.tolist(), totals.tolist(), strict=True))

@@ -52,6 +52,27 @@ class LeakingSite:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """What held the blocks of a leak when the recorder last looked: see `holding`."""
+
+    names: tuple[str, ...]
+    """In words: "Trainer.predictions (list of 46) in trainer, local of main() at train.py:31". More than one where no
+    single thing held most of them; the one that held most first, as in what follows."""
+    path: str
+    """To one of them: "trainer.predictions[...]"."""
+    filename: str
+    """Of the function that has the variable, or of the global one; "" if neither."""
+    line: int
+    """Where that function was then; 0 for a global variable."""
+    event: int
+    """The number of the next event at that moment."""
+    step: int | None
+    """The step in which that was, if it was not the last of the run and there are any."""
+    share: float
+    """Of the leak's blocks that were live then, how many they held, estimated."""
+
+
+@dataclass(frozen=True)
 class Leak:
     """Blocks that are allocated again and again and kept, ever more that are alive at once, or one that is replaced by
     ever larger ones. Bytes are allocated bytes: a tensor of 4 bytes takes 512 of a CUDA device."""
@@ -112,6 +133,8 @@ class Leak:
     live: tuple[int, ...] = ()
     """What its sites hold over the run: survivors, the blocks that are live at the judged event, by birth; rising, all
     that is alive, at the size of an average block; growing, see `buffers_live`."""
+    holder: Holder | None = None
+    """What holds its blocks; None if that is not known."""
     minor: bool = False
     """It costs next to nothing, for the run as for the device: see `is_minor`."""
 

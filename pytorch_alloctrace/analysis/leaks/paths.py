@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex
@@ -13,13 +15,7 @@ NEARLY_ALL = 0.99
 """A frame is common if at least this share of the bytes is allocated under it. One small tensor that is allocated
 elsewhere and kept by the same reference must not hide where all the rest comes from."""
 
-
-@dataclasses.dataclass
-class _Chain:
-    """The frames of one stack, by their ids, outermost first."""
-
-    nodes: list[int]
-    bytes: int
+_Numbers = npt.NDArray[np.int64]
 
 
 def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tuple[tuple[Frame, ...], float]:
@@ -27,28 +23,7 @@ def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tupl
 
     The innermost frame has line 0 and no source if the bytes are allocated under several lines of its function.
     """
-    stacks = trace.stacks
-    parents = stacks.parent.tolist()
-    chains = [_chain(parents, stack, count) for stack, count in bytes_by_stack.items()]
-    total = max(sum(chain.bytes for chain in chains), 1)
-    path: list[Frame] = []
-    share = 0.0
-    for level in range(max((len(chain.nodes) for chain in chains), default=0)):
-        chains = [chain for chain in chains if len(chain.nodes) > level]
-        same_line = _largest(stacks, chains, level, by_line=True)
-        # Calls from several lines of one function are different calls: nothing deeper is common to them.
-        last = sum(chain.bytes for chain in same_line) < NEARLY_ALL * total
-        chains = _largest(stacks, chains, level, by_line=False) if last else same_line
-        part = sum(chain.bytes for chain in chains)
-        if part < NEARLY_ALL * total:
-            break
-        node = chains[0].nodes[level]
-        if stacks.is_user[node]:
-            frame = stacks.frame(node)
-            path.append(dataclasses.replace(frame, line=0, source=None) if last else frame)
-            share = part / total
-        if last:
-            break
+    path, share, _ = _common_path(_CallTree(trace.stacks, bytes_by_stack))
     return tuple(reversed(path)), share
 
 
@@ -58,48 +33,101 @@ def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> 
     It is the line of the innermost function in common under which at least half of the bytes are allocated. If there is
     none, since a model's activations are spread over many lines, it is the line that calls this function.
     """
-    path, _ = common_path(trace, bytes_by_stack)
+    tree = _CallTree(trace.stacks, bytes_by_stack)
+    path, _, innermost = _common_path(tree)
     if not path:
         return None
-    stacks = trace.stacks
-    parents = stacks.parent.tolist()
-    is_in: dict[int, bool] = {}
-    by_node: dict[int, int] = collections.defaultdict(int)
-    for stack, count in bytes_by_stack.items():
-        # The outermost: if a function calls itself, the call that contains the others.
-        for node in _chain(parents, stack, count).nodes:
-            found = is_in.get(node)
-            if found is None:
-                found = is_in[node] = _is_in(stacks.frame(node), path[0])
-            if found:
-                by_node[node] += count
-                break
-    by_line: dict[Frame, int] = collections.defaultdict(int)
-    for node, count in by_node.items():
-        by_line[stacks.frame(node)] += count
+    by_line = tree.by_line_of(innermost)
     fullest = max(by_line, key=by_line.__getitem__)
-    spread = 2 * by_line[fullest] < sum(bytes_by_stack.values())
-    frame = next((frame for frame in path if frame.line), fullest) if spread else fullest
+    spread = 2 * by_line[fullest] < tree.bytes
+    frame = next((frame for frame in reversed(path) if frame.line), fullest) if spread else fullest
     return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
 
 
-def _is_in(frame: Frame, function: Frame) -> bool:
-    return (frame.filename, frame.function) == (function.filename, function.function)
+class _CallTree:
+    """The frames under which some stacks are, level by level, outermost first, with the bytes allocated under each."""
+
+    def __init__(self, stacks: StackIndex, bytes_by_stack: Mapping[int, int]) -> None:
+        self.stacks = stacks
+        ids = np.fromiter(bytes_by_stack.keys(), np.int64, len(bytes_by_stack))
+        held = np.fromiter(bytes_by_stack.values(), np.int64, len(bytes_by_stack))
+        self.bytes = int(held.sum())
+        depth = np.zeros(len(ids), np.int64)
+        caller = ids
+        while (caller > 0).any():
+            depth += caller > 0
+            caller = stacks.parent[caller].astype(np.int64)
+        self.levels: list[tuple[_Numbers, _Numbers]] = []
+        """Frames, and the bytes allocated under each."""
+        below, under = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for level in range(int(depth.max(initial=0)), 0, -1):
+            here = depth == level
+            below, under = _summed(np.append(ids[here], below), np.append(held[here], under))
+            self.levels.insert(0, (below, under))
+            below = stacks.parent[below].astype(np.int64)
+
+    def by_line_of(self, function: int) -> dict[Frame, int]:
+        """The bytes under each line of a frame's function: under the outermost, where it calls itself."""
+        found: dict[Frame, int] = {}
+        wanted = self.stacks.functions(np.array([function]))
+        inside = np.zeros(0, np.int64)
+        for nodes, held in self.levels:
+            is_below = np.isin(self.stacks.parent[nodes], inside)
+            is_wanted = (self.stacks.functions(nodes) == wanted).all(axis=0)
+            first = is_wanted & ~is_below
+            for node, count in zip(nodes[first].tolist(), held[first].tolist(), strict=True):
+                frame = self.stacks.frame(node)
+                found[frame] = found.get(frame, 0) + count
+            inside = nodes[is_wanted | is_below]
+        return found
 
 
-def _chain(parents: list[int], stack: int, count: int) -> _Chain:
-    nodes = []
-    while stack:
-        nodes.append(stack)
-        stack = parents[stack]
-    nodes.reverse()
-    return _Chain(nodes, count)
+def _common_path(tree: _CallTree) -> tuple[list[Frame], float, int]:
+    """See `common_path`; outermost first. Also the frame that the innermost is made of."""
+    stacks, total = tree.stacks, max(tree.bytes, 1)
+    path: list[Frame] = []
+    share, innermost = 0.0, 0
+    kept: _Numbers | None = None
+    for nodes, held in tree.levels:
+        if kept is not None:
+            below = np.isin(stacks.parent[nodes], kept)
+            nodes, held = nodes[below], held[below]
+        if not len(nodes):
+            break
+        same_line = _largest(stacks, nodes, held, by_line=True)
+        # Calls from several lines of one function are different calls: nothing deeper is common to them.
+        last = int(held[same_line].sum()) < NEARLY_ALL * total
+        chosen = _largest(stacks, nodes, held, by_line=False) if last else same_line
+        part = int(held[chosen].sum())
+        if part < NEARLY_ALL * total:
+            break
+        kept = nodes[chosen]
+        if stacks.is_user[kept[0]]:
+            frame = stacks.frame(int(kept[0]))
+            path.append(dataclasses.replace(frame, line=0, source=None) if last else frame)
+            share, innermost = part / total, int(kept[0])
+        if last:
+            break
+    return path, share, innermost
 
 
-def _largest(stacks: StackIndex, chains: list[_Chain], level: int, *, by_line: bool) -> list[_Chain]:
-    """The chains that agree at a level and together have the most bytes."""
-    groups: dict[tuple[str, str, int], list[_Chain]] = collections.defaultdict(list)
-    for chain in chains:
-        frame = stacks.frame(chain.nodes[level])
-        groups[frame.filename, frame.function, frame.line if by_line else 0].append(chain)
-    return max(groups.values(), key=lambda group: sum(chain.bytes for chain in group), default=[])
+def _largest(stacks: StackIndex, nodes: _Numbers, held: _Numbers, *, by_line: bool) -> npt.NDArray[np.bool_]:
+    """Which of these frames agree and together have the most bytes."""
+    keys = stacks.functions(nodes)
+    if by_line:
+        keys = np.concatenate([keys, stacks.lines[nodes][None]])
+    _, of_node = np.unique(keys, axis=1, return_inverse=True)
+    of_node = of_node.reshape(-1)
+    # Exactly: sums of bytes may not fit a double.
+    totals = np.zeros(int(of_node.max()) + 1, np.int64)
+    np.add.at(totals, of_node, held)
+    chosen: npt.NDArray[np.bool_] = of_node == totals.argmax()
+    return chosen
+
+
+def _summed(keys: _Numbers, values: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Each key once, ascending, with the sum of its values."""
+    found, of_row = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(found), np.int64)
+    np.add.at(sums, of_row, values)
+    return found, sums

@@ -52,12 +52,10 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers, bytes_by_stack
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births
 from .paths import common_path
-from .windows import WINDOWS, Windows
+from .windows import Windows
 
 _IRREGULAR = (math.sqrt(5) - 1) / 2
 """The multiples of the golden ratio share no period with anything that a program does."""
-LEAST_RECORDS = 4
-"""A stack that grows has got a block larger than all before at least so often."""
 _FEW = 6
 """Positions that suffice to see that no block grows."""
 _EXAMINED = 20
@@ -121,7 +119,7 @@ def growing_leaks(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers, free: int | None
 ) -> list[Leak]:
     """The leaks of this kind on a device, unordered. free: see `leak.room`."""
-    stacks = _stacks_that_may_grow(trace, device, windows, numbers)
+    stacks = _stacks_that_may_grow(trace, device, windows)
     if not stacks:
         return []
     positions, units = _positions(windows)
@@ -139,21 +137,30 @@ def growing_leaks(
     return [_leak(trace, device, windows, numbers, group, free) for group in groups]
 
 
-def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers) -> list[int]:
-    """All stacks of the lines with a stack that has got larger and larger blocks, after the warm-up too; none at all if
-    no line has got one in the last window."""
-    late = int(windows.ends[-1 - max(windows.units // WINDOWS, 1)])
-    tables = trace.replay.stacks(windows.judged_at + 1, device)
-    if not tables:
+def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows) -> list[int]:
+    """All stacks of the lines that got a block larger than all before in nearly all windows. A line of which a larger
+    one was seen only in some cannot have grown, and most of the time that saves looking at what was live."""
+    lives = trace.replay.long_lives(device)
+    grown = lives.growths
+    if not len(grown["cell"]) or not windows.units:
         return []
-    table = tables[0]
-    grown = (table["records"] >= LEAST_RECORDS).to_numpy(bool)
-    last = table["last_record"].to_numpy(np.int64)
-    if not (grown & (last > late)).any():
+    begins = lives.begins.astype(np.int64)
+    ends = np.append(begins[1:] - 1, lives.last_allocation)
+    # A cell may reach over several windows: it counts for all of them.
+    first, last = (np.searchsorted(windows.ends, events[grown["cell"]], side="left") for events in (begins, ends))
+    in_time = (ends[grown["cell"]] > windows.begin) & (begins[grown["cell"]] <= windows.judged_at)
+    lines = grown["line"][in_time]
+    first, last = (np.minimum(units[in_time], windows.units - 1) for units in (first, last))
+    growing: set[int] = set()
+    for count in windows.counts:
+        changes = np.zeros((int(lines.max(initial=-1)) + 1, count + 1), np.int64)
+        np.add.at(changes, (lines, windows.window_of(first, count)), 1)
+        np.add.at(changes, (lines, windows.window_of(last, count) + 1), -1)
+        covered = (np.cumsum(changes[:, :-1], axis=1) > 0).sum(axis=1)
+        growing.update(np.flatnonzero(covered >= LEAST_COVERAGE * count).tolist())
+    if not growing:
         return []
-    sites = numbers.of(table["stack_id"])
-    chosen = np.isin(sites, sites[grown & (last > windows.begin)])
-    stacks: list[int] = table["stack_id"].to_numpy(np.int64)[chosen].tolist()
+    stacks: list[int] = np.flatnonzero(np.isin(trace.stacks.line_numbers, list(growing))).tolist()
     return stacks
 
 

@@ -20,6 +20,7 @@ makes what leaks and what does not.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -109,19 +110,47 @@ def judge_lines(lives: Lives) -> list[Judged]:
     for site in np.unique(survivors.site[old]).tolist():
         rows, deaths = survivors.of_site[site], lives.deaths.of_site.get(site, _NONE)
         of_line = _judge(lives, site, rows, deaths)
-        stacks, counts = np.unique(survivors.stack[rows], return_counts=True)
         found: list[Judged] = []
-        if of_line.fate in (Fate.DIE, Fate.FILLING, Fate.UNCLEAR) and len(stacks) > 1:
-            for stack in stacks[counts >= LEAST_BLOCKS].tolist():
-                of_stack = _judge(
-                    lives, site, rows[survivors.stack[rows] == stack], deaths[lives.deaths.stack[deaths] == stack]
-                )
-                if of_stack.fate is Fate.KEPT:
-                    found.append(of_stack)
+        if of_line.fate in (Fate.DIE, Fate.FILLING, Fate.UNCLEAR):
+            parts = [_judge(lives, site, *part) for part in _stacks_that_may_keep(lives, rows, deaths)]
+            found = [of_stack for of_stack in parts if of_stack.fate is Fate.KEPT]
         if lives.is_loading:
             found, of_line = [], replace(of_line, fate=Fate.UNCLEAR) if of_line.fate is Fate.KEPT else of_line
         judged += found or [of_line]
     return sorted(judged, key=lambda one: -int(survivors.bytes[one.rows].sum()))
+
+
+def _stacks_that_may_keep(
+    lives: Lives, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """The survivors and the deaths of each stack of a line that has several. Left out are those of which too many still
+    die at all ages: a line may have thousands of them."""
+    stacks, of_row = np.unique(lives.survivors.stack[rows], return_inverse=True)
+    if len(stacks) < 2:
+        return
+    deaths = deaths[np.isin(lives.deaths.stack[deaths], stacks)]
+    of_death = np.searchsorted(stacks, lives.deaths.stack[deaths])
+    length, smallest = lives.clock.length, max(lives.clock.length / OLD, 1.0)
+    ages, died_at = length - lives.survivors.birth[rows], lives.deaths.age[deaths]
+    last_death = np.full(len(stacks), -np.inf)
+    is_old = died_at > smallest
+    np.maximum.at(last_death, of_death[is_old], (lives.deaths.birth[deaths] + died_at)[is_old])
+    keeps = last_death <= EARLY * length  # what is kept since may be a leak
+    for part in AGES:
+        old = np.bincount(of_row[ages > part * smallest], minlength=len(stacks))
+        late = died_at > part * smallest
+        gone = np.bincount(of_death[late], weights=lives.deaths.blocks[deaths[late]], minlength=len(stacks))
+        keeps |= (old >= LEAST_BLOCKS) & (gone <= STILL_DYING * (gone + old))
+    keeps &= np.bincount(of_row, minlength=len(stacks)) >= LEAST_BLOCKS
+    rows_of, deaths_of = _split(rows, of_row, len(stacks)), _split(deaths, of_death, len(stacks))
+    for stack in np.flatnonzero(keeps).tolist():
+        yield rows_of[stack], deaths_of[stack]
+
+
+def _split(values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], count: int) -> list[npt.NDArray[np.int64]]:
+    """The values of each of `count` groups, in order."""
+    order = np.argsort(groups, kind="stable")
+    return np.split(values[order], np.searchsorted(groups[order], np.arange(1, count)))
 
 
 def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:

@@ -12,7 +12,7 @@ from ...reading.dtypes import TEXT
 from ...reading.kinds import named_device
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import BY, Frame
+from ...reading.sites import Frame, groups_stacks
 from .composition import composition_at
 from .matching import NEAR, SAME, CodeLine, match_files, match_lines
 
@@ -67,18 +67,18 @@ def compare(
     matched with the nearest one of its function. Columns: match ("same", "near": the nearest line, "new": only in
     trace_b, "gone": only in trace_a), filename (as trace_b has it), line_before, line_after (<NA> if there is
     none), function, source_before, source_after, user, stack_id_before, stack_id_after (for
-    `frames` of each trace: the one with the most bytes); by "age" and "phase": those that name it; bytes_before,
-    bytes_after, change, blocks_before, blocks_after. By "stack" only the frames of user code count, and stacks that
-    have the same ones are one row. Raises PositionError if one of the traces does not have the position, TraceError for
-    a device that neither has.
+    `frames` of each trace: the one with the most bytes); by "role", "age" and "phase": those that name it;
+    bytes_before, bytes_after, change, blocks_before, blocks_after. By "stack" only the frames of user code count, and
+    stacks that have the same ones are one row. Raises PositionError if one of the traces does not have the position,
+    TraceError for a device that neither has.
     """
     if device is not None:
         device = named_device(device, [*dict.fromkeys([*trace_b.known_devices, *trace_a.known_devices])])
     if device is not None and not any(has_position(trace, at, device) for trace in (trace_a, trace_b)):
         raise PositionError(f"neither trace has {device} at {at}")
     before, after = (_composition(trace, at, by, device) for trace in (trace_a, trace_b))
-    if by not in BY:
-        names = [name for name in ("age", "from_age", "to_age", "unit", "phase") if name in before.columns]
+    if not groups_stacks(by):
+        names = [name for name in ("role", "age", "from_age", "to_age", "unit", "phase") if name in before.columns]
         return _changes(before, after, _key_of(by), names)
     chains = _chains(trace_a, before, by), _chains(trace_b, after, by)
     folders = tuple(str(trace.header.get("working_directory", "")) for trace in (trace_a, trace_b))
@@ -169,7 +169,7 @@ def _user_frames(trace: RecordedTrace, stack: int) -> list[Frame]:
 def _key_of(by: str) -> str:
     """The column of a composition that identifies its rows."""
     # Sites have different names within a trace; several stacks of one line differ only in their ids.
-    return {"stack": "stack_id", "age": "age", "phase": "phase"}.get(by, "site")
+    return {"stack": "stack_id", "role": "role", "age": "age", "phase": "phase"}.get(by, "site")
 
 
 def _changes(before: pd.DataFrame, after: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:

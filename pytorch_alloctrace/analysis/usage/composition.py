@@ -1,4 +1,4 @@
-"""What the live memory consists of at a position, by site, by age and by phase of the step."""
+"""What the live memory consists of at a position: by site, by role, by age and by phase of the step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pandas as pd
 from ...reading.dtypes import TEXT
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import BEFORE_RECORDING, BY, sites_of_blocks
+from ...reading.roles import ROLES_SHOWN
+from ...reading.sites import BEFORE_RECORDING, BY, groups_stacks, sites_of_blocks
 from .phases import PHASES, phases_of_blocks
 
-COMPOSITION_BY = (*BY, "age", "phase")
+COMPOSITION_BY = (*BY, "role", "age", "phase")
 _SITE = ("site", "filename", "line", "function", "source", "user")
 _HELD = ("bytes", "share", "blocks", "largest", "backward_bytes")
 _AGE = ("age", "from_age", "to_age", "unit")
@@ -33,8 +34,10 @@ def composition_at(
 
 def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: int) -> pd.DataFrame:
     """The same from live blocks (`Trace.live`). until: the first event after the position."""
-    if by not in COMPOSITION_BY:
+    if by not in COMPOSITION_BY and not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(COMPOSITION_BY)}")
+    if by == "role":
+        return _by_role(blocks)
     if by == "age":
         return _by_age(trace, blocks, until)
     if by == "phase":
@@ -45,6 +48,14 @@ def composition_of(trace: RecordedTrace, blocks: pd.DataFrame, by: str, until: i
     return table.assign(share=_shares(table["bytes"], total))[[*_SITE, *_HELD, "stack_id"]]
 
 
+def _by_role(blocks: pd.DataFrame) -> pd.DataFrame:
+    table = _summed(blocks, "role", ROLES_SHOWN)
+    exact = blocks[blocks["role_is_exact"].astype(bool)].groupby("role", observed=True)["nbytes"].sum()
+    exact_bytes = [int(exact.get(role, 0)) for role in table["role"]]
+    table.insert(2, "exact_bytes", pd.Series(exact_bytes, dtype=np.int64, index=table.index))
+    return table
+
+
 def _shares(sizes: pd.Series[int], total: int) -> npt.NDArray[np.float64]:
     return sizes.to_numpy(np.float64) / max(total, 1)
 
@@ -53,7 +64,7 @@ def _summed(blocks: pd.DataFrame, name: str, order: tuple[str, ...]) -> pd.DataF
     """One row for each value of a column of the blocks, in this order, without values that no block has."""
     groups = (
         blocks.assign(backward_nbytes=blocks["nbytes"].where(blocks["backward"].astype(bool), 0))
-        .groupby(name)
+        .groupby(name, observed=True)
         .agg(
             bytes=("nbytes", "sum"),
             blocks=("nbytes", "size"),

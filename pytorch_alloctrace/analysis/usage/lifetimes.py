@@ -35,8 +35,8 @@ class Lifetimes:
     """What each stack allocates, and how long it lives; `table` sums it up by site."""
 
     totals: pd.DataFrame
-    """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS, sums over the measured steps
-    (measured_churn, ...), and of ranges live_change."""
+    """By stack_id: the columns of `Trace.stack_totals`, of LATENCY_COLUMNS if they were asked for, sums over the
+    measured steps (measured_churn, ...), and of ranges live_change."""
     steps: int
     """How many were measured; 0 in a trace without steps, and where no whole step lies in the ranges."""
     trace_has_steps: bool
@@ -44,8 +44,9 @@ class Lifetimes:
 
     def table(self, stacks: StackIndex, by: str) -> pd.DataFrame:
         """See `site_lifetimes` and `range_lifetimes`."""
-        more = {name: "sum" for name in ("live_change",) if name in self.totals}
-        table = group_stacks(stacks, self.totals.reset_index(), by, {**_MEASURED, **LATENCY_COLUMNS, **more})
+        sums = {**_MEASURED, **LATENCY_COLUMNS, "live_change": "sum"}
+        known = {name: how for name, how in sums.items() if name in self.totals}
+        table = group_stacks(stacks, self.totals.reset_index(), by, known)
         if self.is_of_ranges:
             table = table[(table[["allocations", "live_change", "slow_calls"]] != 0).any(axis=1)]
             table = table.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
@@ -55,7 +56,8 @@ class Lifetimes:
             measured = table.pop(f"measured_{name}").astype("Float64")
             table[f"{name}_per_step"] = measured / self.steps if self.steps else unknown
         table["temporary"] = allocates & (table.pop("measured_survivors") == 0) & (table["live_bytes"] == 0)
-        return table[[name for name in table.columns if name not in LIFETIME_COLUMNS] + list(LIFETIME_COLUMNS)]
+        last = [name for name in LIFETIME_COLUMNS if name in table]
+        return table[[name for name in table.columns if name not in last] + last]
 
     def insides(self, stacks: StackIndex, table: pd.DataFrame, column: str) -> dict[int, Inside]:
         """What is inside the packages that lines call, by row of the table by line: of a column that counts bytes.
@@ -97,16 +99,18 @@ def site_lifetimes(
     return found.table(trace.stacks, by)
 
 
-def whole_lifetimes(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> Lifetimes:
+def whole_lifetimes(
+    trace: RecordedTrace, until: Position = "end", *, device: str | None = None, slow_calls: bool = True
+) -> Lifetimes:
     """Of the whole run up to a position. It takes three passes over the trace, and keeps the events of the measured
-    steps in memory."""
+    steps in memory. slow_calls=False: without LATENCY_COLUMNS, whose pass takes longest."""
     device = trace.named_device(device)
     whole = Range(0, trace.first_event_after(until, device))
     last = LastSteps.of_ranges(trace, [whole])
     tables = [
         trace.stack_totals(whole.until, device=device).astype(np.int64),
         _measured(last, trace, device),
-        _slow_calls(trace, device, [whole]),
+        *([_slow_calls(trace, device, [whole])] if slow_calls else []),
     ]
     return Lifetimes(_joined(tables), _steps_of(last), len(trace.steps()) > 0, is_of_ranges=False)
 

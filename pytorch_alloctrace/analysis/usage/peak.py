@@ -58,6 +58,11 @@ class PeakMemory:
         return composition_of(self._trace, self._live, "line", self.seq + 1)
 
     @functools.cached_property
+    def roles(self) -> pd.DataFrame:
+        """The same by role."""
+        return composition_of(self._trace, self._live, "role", self.seq + 1)
+
+    @functools.cached_property
     def phases(self) -> pd.DataFrame:
         """The same by phase."""
         return composition_of(self._trace, self._live, "phase", self.seq + 1)
@@ -150,11 +155,15 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
     # An event exactly at a border belongs to the interval after it.
     begin, end = trace.first_event_after_time(begin_ns - 1), trace.first_event_after_time(end_ns)
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
-    kinds = ("alloc", "free_requested")
+    kinds = ("alloc", "free_requested", "free_completed")
     events = trace.events(
         since=begin - 1, until=min(end, within.end) - 1, columns=("seq", "kind", "device", "nbytes"), kinds=kinds
     )
     events = events[events["device"] == device]
+    # The CPU's allocator has only the one kind of frees; elsewhere a block that is requested to be freed is not counted
+    # until it has been.
+    if (events["kind"] == "free_requested").any():
+        events = events[events["kind"] != "free_completed"]
     is_alloc = (events["kind"] == "alloc").to_numpy(bool)
     level = np.cumsum(np.where(is_alloc, 1, -1) * events["nbytes"].to_numpy(np.int64))
     tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))

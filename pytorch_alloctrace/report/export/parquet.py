@@ -7,8 +7,9 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from ...errors import MissingPackageError
+from ...reading.event_table import EVENT_COLUMNS
 from ...reading.positions import Position
-from ...reading.recorded import EVENT_COLUMNS, RecordedTrace
+from ...reading.recorded import RecordedTrace
 
 _TEXTS = ("kind", "device", "pool", "site", "filename", "function")
 _UNSIGNED = ("address",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,17 @@ _SMALL = Bounds(moments=120, maps=72, points=12_000, block_rows=400_000, block_r
 _MEDIUM = Bounds(moments=120, maps=72, points=12_000, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
 _LARGE = Bounds(moments=120, maps=72, points=6_000, block_rows=1_500_000, block_runs=250_000, holding_runs=200_000)
 
+MOMENT = Bounds(
+    moments=1, maps=1, points=0, block_rows=1, block_runs=500_000, holding_runs=1 << 40, stacks=1 << 40, sites=1 << 40
+)
+"""Of one moment that a page which is live asks for: all of it, but for blocks that no screen could show."""
 
-def bounds_for(events: int) -> Bounds:
-    """The bounds for a trace of so many events."""
-    return _SMALL if events <= 100_000 else _MEDIUM if events <= 5_000_000 else _LARGE
+
+_DEVICE_MAPS, _LEAST_MAPS = 8 * 72, 8
+"""Maps of all devices together, since each takes time to make; and of one device at least."""
+
+
+def bounds_for(events: int, devices: int) -> Bounds:
+    """The bounds for a trace of so many events, on so many devices."""
+    found = _SMALL if events <= 100_000 else _MEDIUM if events <= 5_000_000 else _LARGE
+    return replace(found, maps=min(found.maps, max(_DEVICE_MAPS // max(devices, 1), _LEAST_MAPS)))

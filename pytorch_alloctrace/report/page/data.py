@@ -9,7 +9,7 @@ from ...analysis.summary import Summary, summarize
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site
 from ..site_names import SiteNames
-from .bounds import bounds_for
+from .bounds import MOMENT, bounds_for
 from .columns import Columns
 from .curves import capacity, packed_curves, packed_positions
 from .findings import packed_findings, packed_refusals, packed_sites
@@ -19,7 +19,7 @@ from .moments import by_importance, choose_moments
 from .names import PageStacks
 from .redaction import Redaction
 
-VERSION = 1
+VERSION = 2
 """Of the data; the page's script knows this one alone."""
 _TOP = 10
 
@@ -31,9 +31,10 @@ class _NamesOnly(SiteNames):
         return None
 
 
-def page_data(trace: RecordedTrace, *, redact: bool = False) -> tuple[str, str]:
-    """The title of the page, and its data as the page's script reads them."""
-    bounds = bounds_for(trace.integrity.events)
+def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
+    """The title of the page, and its data as the page's script reads them. live: a server is there that can be asked
+    for `moment_data`."""
+    bounds = bounds_for(trace.integrity.events, len(trace.devices))
     columns = Columns()
     summary = summarize(trace, top=_TOP)
     kind = _NamesOnly if redact else SiteNames
@@ -61,6 +62,7 @@ def page_data(trace: RecordedTrace, *, redact: bool = False) -> tuple[str, str]:
     made: dict[str, Any] = {
         "version": VERSION,
         "redacted": redact,
+        "live": live,
         "header": _header(trace, summary, names, redact),
         "findings": packed_findings(trace, summary, names, stacks),
         "seconds": summary.seconds,
@@ -83,6 +85,30 @@ def page_data(trace: RecordedTrace, *, redact: bool = False) -> tuple[str, str]:
         files = [*stacks.texts.all, str(trace.path), summary.program.path, summary.program.working_directory]
         made = Redaction(files).of(made)
     return str(made["header"]["title"]), columns.packed(made)
+
+
+def moment_data(trace: RecordedTrace, seq: int) -> str:
+    """What a page that is live asks for: the memory after any event, in full detail."""
+    bounds = MOMENT
+    columns = Columns()
+    stacks = PageStacks(trace.stacks, SiteNames(str(trace.header.get("working_directory", ""))))
+    devices = []
+    for device in trace.devices:
+        holdings = holdings_of(trace, device, [seq], bounds)
+        maps = maps_of(trace, device, [seq], [0], holdings, stacks, bounds)
+        packed = packed_maps(maps, holdings, stacks, columns)
+        devices.append({"device": device, "holdings": packed_holdings(holdings, stacks, columns), "maps": packed})
+    step = _step(trace, seq)
+    made: dict[str, Any] = {
+        "version": VERSION,
+        "seq": seq,
+        "time": max(trace.time_ns(seq) - trace.begin_ns, 0),
+        "step": None if step < 0 else step,
+        "devices": devices,
+    }
+    made["stacks"] = stacks.packed(columns)
+    made["texts"] = stacks.texts.all
+    return columns.packed(made)
 
 
 def _step(trace: RecordedTrace, seq: int) -> int:
@@ -114,6 +140,7 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "facts": [[name, str(value)] for name, value in facts.items() if value],
         "begin": summary.begin_ns // 1_000_000,
         "events": summary.integrity.events,
+        "end_seq": trace.end_seq,
         "file_bytes": summary.file_bytes,
         "steps": summary.steps,
         "whole": summary.integrity.whole,

@@ -20,10 +20,11 @@ _PAGE = """\
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script_hash}'; \
-style-src '{style_hash}'; img-src data:; base-uri 'none'; form-action 'none'">
+style-src '{style_hash}'; img-src data:; connect-src {asks}; base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="pytorch_alloctrace">
+<link rel="icon" href="data:,">
 <title>{title}: memory report</title>
 <style>{style}</style>
 </head>
@@ -44,12 +45,13 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def document(title: str, data: str) -> str:
-    """The page as HTML. data: base64."""
+def document(title: str, data: str, *, live: bool = False) -> str:
+    """The page as HTML. data: base64. live: it may ask the server that it is from, and nobody else."""
     script, style = asset("report.js"), asset("report.css")
     return _PAGE.format(
         title=html.escape(title),
         data=data,
+        asks="'self'" if live else "'none'",
         script=script,
         style=style,
         script_hash=_source_hash(script),

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...analysis.free_memory.oom import find_ooms
 from ...analysis.leaks.leak import Leak
 from ...analysis.summary import Summary
-from ...analysis.usage.lifetimes import site_lifetimes
+from ...analysis.usage.lifetimes import whole_lifetimes
 from ...reading.recorded import RecordedTrace
 from .. import units
 from ..finding import LABELS, Finding
@@ -20,11 +19,10 @@ from ..oom import oom_data
 from ..site_names import SiteNames
 from ..tables import records, rows
 from ..verdict import diagnosis
+from .births import Births
 from .bounds import Bounds
 from .names import PageStacks
 
-_BARS = 120
-"""Of the chart of survivors, at most."""
 _LEAK_FIGURES = ("leak_kind", "unit", "bytes_per_unit", "blocks", "bytes_at_end", "forecast_seconds")
 _OOM_FIGURES = (
     *("seq", "device", "step", "verdict", "requested", "segment_size", "largest_free", "device_free", "device_total"),
@@ -38,11 +36,12 @@ def packed_findings(
     trace: RecordedTrace, summary: Summary, names: SiteNames, stacks: PageStacks
 ) -> list[dict[str, Any]]:
     """Every finding, the most pressing first."""
-    return [_finding(trace, summary, finding, names, stacks) for finding in diagnosis(summary)]
+    births = Births(trace)
+    return [_finding(trace, summary, finding, names, stacks, births) for finding in diagnosis(summary)]
 
 
 def _finding(
-    trace: RecordedTrace, summary: Summary, finding: Finding, names: SiteNames, stacks: PageStacks
+    trace: RecordedTrace, summary: Summary, finding: Finding, names: SiteNames, stacks: PageStacks, births: Births
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "kind": finding.kind,
@@ -57,7 +56,7 @@ def _finding(
         "seq": _moment(trace, summary, finding),
     }
     if finding.leak is not None:
-        made["leak"] = _leak(trace, finding.leak, names, stacks)
+        made["leak"] = _leak(finding.leak, names, stacks) | {"births": births.of(finding.leak)}
     return made
 
 
@@ -74,7 +73,7 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
     return finding.leak.judged_at if finding.leak is not None else None
 
 
-def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
+def _leak(leak: Leak, names: SiteNames, stacks: PageStacks) -> dict[str, Any]:
     data = leak_data(leak)
     return {
         **{name: data[name] for name in _LEAK_FIGURES},
@@ -84,29 +83,7 @@ def _leak(trace: RecordedTrace, leak: Leak, names: SiteNames, stacks: PageStacks
         "sites": [
             [stacks.site(site.stack_id), round(site.rate), int(site.bytes), int(site.blocks)] for site in leak.sites
         ],
-        "births": _births(trace, leak),
     }
-
-
-def _births(trace: RecordedTrace, leak: Leak) -> dict[str, Any]:
-    """The blocks of its lines that were live when it was judged, by birth: bytes in each of a number of bars."""
-    live = trace.live(leak.judged_at, device=leak.device)
-    lines = {(site.site.filename, site.site.line) for site in leak.sites}
-    is_of_leak = [pair in lines for pair in zip(live["filename"].astype(str), live["line"], strict=True)]
-    found = live[np.array(is_of_leak, dtype=bool) & live["birth_seq"].notna().to_numpy(bool)]
-    steps = trace.steps()["step"].to_numpy(np.int64)
-    by_step = leak.unit == "step" and len(steps) > 1 and bool((np.diff(steps) > 0).all())
-    if by_step:
-        births, first, last = found["step"].to_numpy(np.int64), int(steps[0]), int(steps[-1]) + 1
-    else:
-        births = found["birth_ns"].to_numpy(np.int64) - trace.begin_ns
-        first, last = 0, max(trace.end_ns - trace.begin_ns, 1)
-    bars = min(_BARS, last - first + 1)
-    width = -(-(last - first + 1) // bars)
-    sums = np.zeros(-(-(last - first + 1) // width), dtype=np.int64)
-    inside = (births >= first) & (births <= last)
-    np.add.at(sums, (births[inside] - first) // width, found["nbytes"].to_numpy(np.int64)[inside])
-    return {"unit": "step" if by_step else "ns", "first": first, "width": width, "bytes": sums.tolist()}
 
 
 def packed_refusals(
@@ -133,7 +110,7 @@ def packed_refusals(
 
 def packed_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
     """What each line allocated on a device, the most bytes first."""
-    table = site_lifetimes(trace, device=device)
+    table = whole_lifetimes(trace, device=device, slow_calls=False).table(trace.stacks, "line")
     table = table[(table["bytes"] > 0) | (table["live_bytes"] > 0)]
     shown = table.head(bounds.sites)
     figures = [*_SITE_FIGURES, *_STEP_FIGURES]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,11 @@ import pandas as pd
 
 from ...analysis.free_memory.allocator import SettingsHistory
 from ...analysis.free_memory.fragmentation import Fragmentation, fragmentation_of
+from ...analysis.free_memory.pinning import pinning_lines
+from ...analysis.usage.composition import composition_of
 from ...analysis.usage.phases import PHASES, StackPhases, phases_of_blocks
 from ...reading.recorded import RecordedTrace
+from ...reading.roles import UNKNOWN
 from ..tables import records, rows
 from .bounds import Bounds
 from .columns import MISSING, Columns
@@ -25,6 +28,8 @@ _STATES = {"active_allocated": 0, "active_pending_free": 1, "inactive": 2}
 PINNER = 4
 """Added to the state of a block that pins its segment."""
 _PINNED_LINES = 6
+_GROUPS = 300
+"""Modules, those that hold the most."""
 _POOL_FIGURES = ("segments", "total_size", "active_size", "free_size", "largest_free")
 TIMES = 1 << 16
 """In how many parts the run is divided for the births of blocks."""
@@ -41,7 +46,9 @@ class Maps:
     left_out: dict[int, int] = field(default_factory=dict)
     """How many of the smallest blocks a map lacks, by moment."""
     fragmentation: dict[int, dict[str, Any]] = field(default_factory=dict)
-    phases: dict[int, list[list[Any]]] = field(default_factory=dict)
+    groups: dict[str, dict[int, list[list[Any]]]] = field(default_factory=dict)
+    """The live memory by what else it can be told apart ("phase"; "module" and "role" where a trace has them): name,
+    bytes, blocks, by moment."""
 
 
 def maps_of(
@@ -74,8 +81,15 @@ def maps_of(
             inside = held[held["segment"] != 0].reset_index(drop=True)
             settings = history.before(device, seq + 1)
             found = fragmentation_of(trace, seq, device, of_device, inside, settings)
-            made.fragmentation[moment] = _fragmentation(found, stacks)
-        made.phases[moment] = _phases(trace, held, phases)
+            made.fragmentation[moment] = _fragmentation(trace, found, stacks)
+        in_use = held[held["state"] == "active_allocated"]
+        in_use = in_use.assign(backward=in_use["backward"].astype(bool))
+        made.groups.setdefault("phase", {})[moment] = _phases(trace, in_use, phases)
+        in_use = in_use.drop(columns="nbytes").rename(columns={"requested_size": "nbytes"})
+        for by, name in _groups_known(trace):
+            table = composition_of(trace, in_use, by, seq + 1).head(_GROUPS)
+            if set(table[name]) - {UNKNOWN}:
+                made.groups.setdefault(by, {})[moment] = table[[name, "bytes", "blocks"]].to_numpy().tolist()
         segments.append(_segment_rows(of_device, moment))
         blocks.append(_block_rows(trace, held, found, moment, bounds, made))
     made.segments = pd.concat(segments, ignore_index=True)
@@ -84,23 +98,29 @@ def maps_of(
     return made
 
 
-def _phases(trace: RecordedTrace, held: pd.DataFrame, known: StackPhases) -> list[list[Any]]:
+def _groups_known(trace: RecordedTrace) -> Iterator[tuple[str, str]]:
+    """How else the memory can be told apart in this trace, and the column that names the group."""
+    if trace.stacks.has_modules:
+        yield "module", "site"
+    yield "role", "role"
+
+
+def _phases(trace: RecordedTrace, live: pd.DataFrame, known: StackPhases) -> list[list[Any]]:
     """The live memory by phase of the step."""
-    live = held[held["state"] == "active_allocated"]
-    live = live.assign(backward=live["backward"].astype(bool))
     sums = live.groupby(phases_of_blocks(trace, live, known))["requested_size"].agg(["sum", "size"])
     return [[phase, int(sums["sum"][phase]), int(sums["size"][phase])] for phase in PHASES if phase in sums.index]
 
 
-def _fragmentation(found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
+def _fragmentation(trace: RecordedTrace, found: Fragmentation, stacks: PageStacks) -> dict[str, Any]:
     figures = ("reserved", "active", "free", "releasable", "stranded", "largest_free")
-    lines = found.pinners_by_line.head(_PINNED_LINES)
+    pinned = found.pinned
+    lines = None if pinned is None else pinning_lines(trace.stacks, pinned.found, pinned.blocks).head(_PINNED_LINES)
     return {
         **{name: int(getattr(found, name)) for name in figures},
         "external": round(float(found.external_fragmentation), 6),
         "pinners": [
             [stacks.site(int(row["stack_id"])), int(row["stranded"]), int(row["blocks"]), int(row["bytes"])]
-            for row in rows(lines)
+            for row in ([] if lines is None else rows(lines))
         ],
         "pieces": [[row["from_size"], row["pieces"], row["bytes"]] for row in records(found.free_pieces)],
         "pools": [
@@ -134,8 +154,9 @@ def _block_rows(
     state = inside["state"].map(_STATES).to_numpy(np.int64)
     begin_ns, duration = trace.begin_ns, max(trace.end_ns - trace.begin_ns, 1)
     births = (inside["birth_ns"] - begin_ns).to_numpy(np.float64, na_value=MISSING)
-    if found is not None and len(found.pinners):
-        state = state + np.where(inside["address"].isin(found.pinners["address"]) & (state < 2), PINNER, 0)
+    if found is not None and found.pinned is not None:
+        pinning = found.pinned.blocks["address"].to_numpy(np.uint64)[found.pinned.found.holds["row"].to_numpy()]
+        state = state + np.where(np.isin(inside["address"].to_numpy(np.uint64), pinning) & (state < 2), PINNER, 0)
     return pd.DataFrame(
         {
             "moment": moment,
@@ -182,7 +203,7 @@ def packed_maps(made: Maps, holdings: Holdings, stacks: PageStacks, columns: Col
         "moments": made.moments,
         "left_out": made.left_out,
         "fragmentation": made.fragmentation,
-        "phases": made.phases,
+        "groups": made.groups,
         "pools": pools,
         "segments": {
             "address": columns.add(segments["address"]),

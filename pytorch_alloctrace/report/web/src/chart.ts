@@ -103,8 +103,10 @@ export class Chart {
     over.addEventListener("mousedown", (event) => (pressed = event.clientX));
     over.addEventListener("click", (event) => {
       if (pressed !== null && Math.abs(event.clientX - pressed) > 3) return;
-      const moment = this.model.nearestMoment(chart.posToVal(event.offsetX, "x"));
-      this.store.set(event.shiftKey ? { other: moment } : { cursor: moment });
+      const seconds = Math.max(0, Math.min(this.model.seconds, chart.posToVal(event.offsetX, "x")));
+      const which = event.shiftKey ? "other" : "cursor";
+      if (this.store.live) void this.store.live.go({ seconds }, which);
+      else this.store.set({ [which]: this.model.nearestMoment(seconds) });
     });
     over.addEventListener("dblclick", () => this.store.set({ zoom: [0, this.model.seconds] }));
     over.addEventListener("wheel", (event) => {
@@ -134,7 +136,7 @@ export class Chart {
   private overlay(u: uPlot, options: ChartOptions): void {
     options.overlay?.(u);
     const { cursor, other } = this.store.state;
-    const at = (moment: number) => this.model.moments[moment]?.time ?? 0;
+    const at = (moment: number) => this.model.moment(moment)?.time ?? 0;
     if (other !== null) verticalLine(u, at(other), themed("other"), [5, 3], "B");
     verticalLine(u, at(cursor), themed("accent"), [], other !== null ? "A" : "");
   }

@@ -11,15 +11,20 @@ export function cursorBar(model: Model, store: Store): HTMLElement {
     ...model.devices.map((device) => h("button", { type: "button", "data-device": device.name, title: device.data.name || device.name, onclick: () => store.set({ device: device.index }) }, device.name)));
   const slider = h("input", { type: "range", id: "moment", min: 0, max: Math.max(moments.length - 1, 0), step: 1, "aria-label": "Moment", oninput: () => store.set({ cursor: Number(slider.value) }) });
   const said = h("div", { class: "moment", role: "status" });
+  const last = Math.max(model.manifest.header.end_seq - 1, 0);
+  const event = h("input", { type: "number", id: "event", min: 0, max: last, step: 1, "aria-label": "Go to event", placeholder: "event", title: "Any event: its number, then Enter",
+    onchange: () => event.value !== "" && store.live?.go({ seq: Math.max(0, Math.min(last, Math.floor(Number(event.value)))) }, "cursor") });
+  const asked = h("span", { class: "asked", role: "status" });
+  store.live?.follow(() => (asked.textContent = store.live?.said ?? ""));
   const compare = h("button", { type: "button", id: "compare", onclick: () => store.set({ other: store.state.other === null ? store.state.cursor : null }) });
   const step = (by: number) => () => move(model, store, by);
   store.follow(["device"], (state) => {
     for (const button of devices.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.device === model.devices[state.device].name));
   });
   store.follow(["device", "cursor", "other"], (state) => {
-    const moment = moments[state.cursor];
+    const moment = model.moment(state.cursor);
     const device = model.devices[state.device];
-    slider.value = String(state.cursor);
+    slider.value = String(model.onPage(state.cursor));
     const bytes = device.bytesAt(state.cursor);
     const step = moment.step === null ? "" : `, step ${moment.step}`;
     const why = moment.reasons.filter((reason) => !reason.includes(" on ") || reason.endsWith(` on ${device.name}`) || reason.includes(`on ${device.name}:`));
@@ -33,11 +38,19 @@ export function cursorBar(model: Model, store: Store): HTMLElement {
     devices,
     h("div", { class: "mover" }, h("button", { type: "button", "aria-label": "Previous moment", title: "Previous moment (left arrow)", onclick: step(-1) }, "◀"), slider,
       h("button", { type: "button", "aria-label": "Next moment", title: "Next moment (right arrow)", onclick: step(1) }, "▶")),
-    said, compare);
+    said, store.live ? h("label", { class: "any-event" }, "Go to ", event, asked) : null, compare);
 }
 
 export function move(model: Model, store: Store, by: number): void {
-  store.set({ cursor: Math.max(0, Math.min(model.moments.length - 1, store.state.cursor + by)) });
+  const { cursor } = store.state;
+  let to = model.onPage(cursor) + by;
+  if (cursor >= model.moments.length) {
+    // From between two moments of the page to one of them.
+    const { seq } = model.moment(cursor);
+    to = by > 0 ? model.moments.findIndex((moment) => moment.seq > seq) : model.moments.filter((moment) => moment.seq < seq).length - 1;
+    if (to < 0) return;
+  }
+  store.set({ cursor: Math.max(0, Math.min(model.moments.length - 1, to)) });
 }
 
 /** Arrows move the cursor, with Shift to the next moment that has a name; Home, End; b compares; / searches. */
@@ -52,7 +65,7 @@ export function keys(model: Model, store: Store): void {
     }
     if (isField || event.ctrlKey || event.metaKey || event.altKey || !model.moments.length) return;
     const named = (by: number) => {
-      let at = store.state.cursor + by;
+      let at = model.onPage(store.state.cursor) + by;
       while (model.moments[at] && !model.moments[at].reasons.length) at += by;
       if (model.moments[at]) store.set({ cursor: at });
     };

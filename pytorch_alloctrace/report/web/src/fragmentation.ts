@@ -64,7 +64,7 @@ function atCursor(model: Model, device: Device, store: Store, colors: Colors): H
   const moment = device.maps.nearest(store.state.cursor);
   const found = moment === null ? null : device.maps.fragmentation(moment);
   if (!found || moment === null) return moment === null ? [] : [h("p", { class: "empty" }, "Nothing is reserved at this moment.")];
-  const note = moment === store.state.cursor ? "" : ` (event ${number(model.moments[moment].seq)}, the nearest moment with this detail)`;
+  const note = moment === store.state.cursor ? "" : ` (event ${number(model.moment(moment).seq)}, the nearest moment with this detail)`;
   return [
     h("div", { class: "panel" }, h("h3", {}, `At the cursor${note}`), figures(found)),
     h("div", { class: "panel" }, h("h3", {}, "Free pieces by size"), pieces(found)),

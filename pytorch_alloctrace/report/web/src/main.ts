@@ -10,6 +10,7 @@ import { diagnosis, leaks, refusals, type Go } from "./findings";
 import { fragmentation } from "./fragmentation";
 import { header, overview } from "./header";
 import { VERSION, type Manifest } from "./manifest";
+import { Live } from "./live";
 import { memory } from "./memory";
 import { Model } from "./model";
 import { segments } from "./segments";
@@ -43,6 +44,7 @@ function show(root: HTMLElement, model: Model): void {
     device: 0, cursor: peak?.index ?? model.moments.length - 1, other: null, zoom: model.devices[0].curves.usedPart(model.steps.time.length ? model.steps.time[0] / 1e9 : null), site: null, query: "",
     groupBy: "line", allFrames: false, colorBy: "site", stacked: false, outside: false,
   });
+  if (manifest.live) store.live = new Live(model, store);
   const colors = new Colors(model);
   const go: Go = (view, { seq, device, site, colorBy }) => {
     const index = model.devices.findIndex((one) => one.name === device);
@@ -79,13 +81,16 @@ function section(id: string, title: string, about: string, ...body: Child[]): HT
 }
 
 function foot(model: Model): HTMLElement {
-  const { positions } = model.manifest;
+  const { manifest } = model;
+  const { positions } = manifest;
   const maps = model.devices.map((device) => `${device.maps.moments.length} of them with a map of ${device.name}`).join(", ");
   const left = positions.marks_left_out ? ` ${positions.marks_left_out.toLocaleString("en-US")} marks and regions are not drawn.` : "";
   return h("footer", {},
-    h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
+    manifest.live
+      ? h("p", {}, `The cursor goes to any event: click into the timeline, or give its number. ${model.moments.length} moments are prepared: arrows go from one to the next.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
+      : h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
     h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next moment with a name, Home, End, b compares, / searches, Esc lets go of a highlighted line."),
-    h("p", {}, "Made by pytorch_alloctrace. This page loads nothing and sends nothing. Charts: uPlot 1.6.32 (MIT)."));
+    h("p", {}, `Made by pytorch_alloctrace. ${manifest.live ? "This page asks alloctrace serve on this machine, and nobody else" : "This page loads nothing and sends nothing"}. Charts: uPlot 1.6.32 (MIT).`));
 }
 
 void main();

@@ -2,11 +2,13 @@
 
 import type { ColumnRef } from "./columns";
 
-export const VERSION = 1;
+export const VERSION = 2;
 
 export interface Manifest {
   version: number;
   redacted: boolean;
+  /** Whether `alloctrace serve` shows the page: it can be asked for moments. */
+  live: boolean;
   header: Header;
   findings: Finding[];
   seconds: number;
@@ -22,6 +24,18 @@ export interface Manifest {
   texts: string[];
 }
 
+/** One more moment of a page that is live: what the page has of its own moments, of this one alone. Stacks and texts have
+ * numbers of their own. */
+export interface MomentManifest {
+  version: number;
+  seq: number;
+  time: number;
+  step: number | null;
+  devices: Pick<DeviceData, "device" | "holdings" | "maps">[];
+  stacks: Manifest["stacks"];
+  texts: string[];
+}
+
 export type FrameColumn = "parent" | "function" | "file" | "line" | "source" | "user" | "site";
 /** Label, file, line, function, source (numbers of texts), whether it is the user's code. */
 export type SiteRow = [label: number, file: number, line: number, func: number, source: number, user: number];
@@ -32,6 +46,8 @@ export interface Header {
   facts: [string, string][];
   begin: number;
   events: number;
+  /** The number after that of the last event. */
+  end_seq: number;
   file_bytes: number;
   steps: number;
   whole: boolean;
@@ -95,11 +111,15 @@ export interface DeviceData {
   stacks_put_together: number;
 }
 
+/** The part of the step, the module of the model that allocated, what the memory is for. A trace may lack any of them. */
+export type Grouping = "phase" | "module" | "role";
+
 export interface MapData {
   moments: number[];
   left_out: Record<string, number>;
   fragmentation: Record<string, FragmentationData>;
-  phases: Record<string, [phase: string, bytes: number, blocks: number][]>;
+  /** The live memory at a moment by what else it can be told apart. */
+  groups: Partial<Record<Grouping, Record<string, [name: string, bytes: number, blocks: number][]>>>;
   pools: string[];
   segments: Record<"address" | "size" | "stream" | "pool" | "large" | "expandable" | "first" | "length", ColumnRef>;
   blocks: Record<BlockColumn, ColumnRef>;

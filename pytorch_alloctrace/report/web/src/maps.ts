@@ -1,7 +1,7 @@
 // The segments and blocks of a device, at the moments that have a map.
 
 import { MISSING, type Columns } from "./columns";
-import type { BlockColumn, FragmentationData, MapData } from "./manifest";
+import type { BlockColumn, FragmentationData, Grouping, MapData } from "./manifest";
 
 export interface Segment {
   address: number;
@@ -38,37 +38,53 @@ const PINNER = 4;
 export class DeviceMaps {
   readonly moments: number[];
   private readonly columns = new Map<string, Float64Array>();
+  private readonly extra = new Map<number, DeviceMaps>();
   private cache: { moment: number; segments: Segment[] } | null = null;
 
-  constructor(private readonly reader: Columns, private readonly data: MapData) {
+  constructor(private readonly reader: Columns, private readonly data: MapData, private readonly frames: number[] | null = null) {
     this.moments = data.moments;
+  }
+
+  /** Keeps the map of a moment that the page did not have; `frames`: the numbers that its frames have here. */
+  add(moment: number, reader: Columns, data: MapData, frames: number[]): void {
+    this.extra.set(moment, new DeviceMaps(reader, data, frames));
   }
 
   /** The moment with a map that is nearest to a moment. */
   nearest(moment: number): number | null {
+    if (this.extra.has(moment)) return moment;
     let best: number | null = null;
     for (const one of this.moments) if (best === null || Math.abs(one - moment) < Math.abs(best - moment)) best = one;
     return best;
   }
 
   has(moment: number): boolean {
-    return this.moments.includes(moment);
+    return this.extra.has(moment) || this.moments.includes(moment);
   }
 
   leftOut(moment: number): number {
-    return this.data.left_out[moment] ?? 0;
+    return this.extra.get(moment)?.leftOut(0) ?? this.data.left_out[moment] ?? 0;
   }
 
   fragmentation(moment: number): FragmentationData | null {
-    return this.data.fragmentation[moment] ?? null;
+    const own = this.extra.get(moment);
+    return own ? own.fragmentation(0) : this.data.fragmentation[moment] ?? null;
   }
 
-  phases(moment: number): [string, number, number][] | null {
-    return this.data.phases[moment] ?? null;
+  /** The ways in which memory is told apart besides lines. */
+  get groupings(): Grouping[] {
+    return Object.keys(this.data.groups) as Grouping[];
+  }
+
+  groups(by: Grouping, moment: number): [string, number, number][] {
+    const own = this.extra.get(moment);
+    return own ? own.groups(by, 0) : this.data.groups[by]?.[moment] ?? [];
   }
 
   /** The segments at a moment that has a map, by address, each with its blocks. */
   segments(moment: number): Segment[] {
+    const own = this.extra.get(moment);
+    if (own) return own.segments(0);
     if (this.cache?.moment === moment) return this.cache.segments;
     const number = this.moments.indexOf(moment);
     const refs = this.data.segments;
@@ -100,7 +116,7 @@ export class DeviceMaps {
       if (first[i] + length[i] < number) continue;
       yield {
         segment: segment[i], address: address[i], size: size[i], requested: size[i] + requested[i],
-        state: STATES[state[i] % PINNER], pins: state[i] >= PINNER, frame: frame[i],
+        state: STATES[state[i] % PINNER], pins: state[i] >= PINNER, frame: this.frames && frame[i] >= 0 ? this.frames[frame[i]] : frame[i],
         birth: birth[i] === MISSING ? null : birth[i], born: born[i] === MISSING ? null : born[i] / TIMES,
       };
     }

@@ -3,6 +3,7 @@
 import { themed, type Colors } from "./colors";
 import { h, replace, swatch } from "./dom";
 import { Flame } from "./flame";
+import type { Grouping } from "./manifest";
 import type { Device, Holding, Model } from "./model";
 import type { GroupBy, State, Store } from "./store";
 import { Table, type Column } from "./table";
@@ -19,7 +20,8 @@ interface Row {
   before: number;
 }
 
-const GROUPS: [GroupBy, string][] = [["line", "Line"], ["function", "Function"], ["file", "File"], ["phase", "Phase"]];
+const GROUPS: [GroupBy, string][] = [["line", "Line"], ["function", "Function"], ["file", "File"], ["module", "Module"], ["role", "Role"], ["phase", "Phase"]];
+const OF_LINES: GroupBy[] = ["line", "function", "file"];
 
 export function memory(model: Model, store: Store, colors: Colors): HTMLElement {
   const flame = new Flame(model, colors, (site) => store.set({ site: store.state.site === site ? null : site }));
@@ -27,7 +29,7 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
   const title = h("p", { class: "lead" });
   const found = h("span", { class: "hint", role: "status" });
   const groups = h("div", { class: "segmented", role: "group", "aria-label": "What the rows of the table are" },
-    ...GROUPS.map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
+    ...GROUPS.filter(([by]) => OF_LINES.includes(by) || model.devices.some((device) => device.maps.groupings.includes(by as Grouping))).map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ groupBy: by }) }, text)));
   const search = h("input", { type: "search", id: "search", placeholder: "Search lines, functions, files  ( / )", "aria-label": "Search", oninput: () => store.set({ query: search.value }) });
   const all = h("input", { type: "checkbox", id: "all-frames", onchange: () => store.set({ allFrames: all.checked }) });
   const note = h("p", { class: "hint" });
@@ -54,7 +56,7 @@ export function memory(model: Model, store: Store, colors: Colors): HTMLElement 
       choose: (row) => row.site !== null && store.set({ site: state.site === row.site ? null : row.site }),
       empty: state.query ? `Nothing that is live here matches “${state.query}”.` : "Nothing is live at this moment.",
     });
-    const together = device.data.stacks_put_together;
+    const together = state.cursor < model.moments.length ? device.data.stacks_put_together : 0;
     replace(note, together ? `To keep the page small, ${number(together)} stacks that hold less are drawn under the one of the same line that holds most: lines are exact, callers of these are not.` : "");
     note.hidden = !together;
   });
@@ -74,7 +76,7 @@ function lead(model: Model, device: Device, state: State): (Node | string)[] {
   if (state.other !== null) {
     const before = device.bytesAt(state.other);
     const grown = h("b", { title: exact(bytes - before), "data-bytes": bytes - before, id: "changed-bytes", class: bytes > before ? "grew" : bytes < before ? "shrank" : "" }, change(bytes - before));
-    made.push(" at A, ", grown, ` since B (event ${number(model.moments[state.other].seq)}, ${size(before)})`);
+    made.push(" at A, ", grown, ` since B (event ${number(model.moment(state.other).seq)}, ${size(before)})`);
   }
   return [...made, "."];
 }
@@ -85,7 +87,7 @@ function isFound(row: Row, query: string): boolean {
 }
 
 function rowsBy(model: Model, device: Device, state: State, now: Holding[], before: Holding[]): Row[] {
-  if (state.groupBy === "phase") return phaseRows(device, state);
+  if (!OF_LINES.includes(state.groupBy)) return groupRows(device, state, state.groupBy as Grouping);
   const rows = new Map<string, Row>();
   const rowOf = (holding: Holding): Row => {
     const site = model.site(model.siteOfFrame(holding.frame));
@@ -106,13 +108,13 @@ function rowsBy(model: Model, device: Device, state: State, now: Holding[], befo
   return [...rows.values()];
 }
 
-function phaseRows(device: Device, state: State): Row[] {
+function groupRows(device: Device, state: State, by: Grouping): Row[] {
   const rows = new Map<string, Row>();
   const fill = (moment: number | null, isBefore: boolean) => {
     const near = moment === null ? null : device.maps.nearest(moment);
-    for (const [phase, bytes, blocks] of (near === null ? null : device.maps.phases(near)) ?? []) {
-      let row = rows.get(phase);
-      if (!row) rows.set(phase, (row = { label: phase, source: "", site: null, bytes: 0, blocks: 0, backward: 0, before: 0 }));
+    for (const [label, bytes, blocks] of near === null ? [] : device.maps.groups(by, near)) {
+      let row = rows.get(label);
+      if (!row) rows.set(label, (row = { label, source: "", site: null, bytes: 0, blocks: 0, backward: 0, before: 0 }));
       if (isBefore) row.before = bytes;
       else [row.bytes, row.blocks] = [bytes, blocks];
     }

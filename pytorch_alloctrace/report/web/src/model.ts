@@ -3,7 +3,8 @@
 import { Columns, type ColumnRef } from "./columns";
 import { Curves } from "./curves";
 import { DeviceMaps } from "./maps";
-import type { DeviceData, FrameColumn, Manifest } from "./manifest";
+import type { DeviceData, FrameColumn, Manifest, MomentManifest, SiteRow } from "./manifest";
+import { Names } from "./names";
 
 export interface Site {
   id: number;
@@ -40,18 +41,19 @@ export const OTHER_SITE = -1;
 export class Model {
   readonly seconds: number;
   readonly sites: Site[];
-  readonly frames: Record<FrameColumn, Float64Array>;
+  frames: Record<FrameColumn, Float64Array>;
+  /** Those of the page, in their order. */
   readonly moments: Moment[];
+  /** Those that were asked for since: their numbers follow. */
+  private readonly extra: Moment[] = [];
+  private names: Names | null = null;
   readonly steps: { number: Float64Array; seq: Float64Array; time: Float64Array };
   readonly devices: Device[];
 
   constructor(readonly manifest: Manifest, readonly columns: Columns) {
     const read = (ref: ColumnRef) => columns.read(ref);
-    const text = (number: number) => manifest.texts[number] ?? "";
     this.seconds = manifest.duration / 1e9;
-    this.sites = manifest.stacks.sites.map(([label, file, line, func, source, user], id) => ({
-      id, label: text(label), file: text(file), line, func: text(func), source: text(source), user: user === 1,
-    }));
+    this.sites = manifest.stacks.sites.map((row, id) => siteOf(row, manifest.texts, id));
     const frames = manifest.stacks.frames;
     this.frames = Object.fromEntries(Object.entries(frames).map(([name, ref]) => [name, read(ref)])) as Record<FrameColumn, Float64Array>;
     const { seq, time, step, reasons } = manifest.moments;
@@ -62,6 +64,36 @@ export class Model {
     const positions = manifest.positions.steps;
     this.steps = { number: read(positions.number), seq: read(positions.seq), time: read(positions.time) };
     this.devices = manifest.devices.map((data, index) => new Device(this, data, index));
+  }
+
+  moment(index: number): Moment {
+    return this.moments[index] ?? this.extra[index - this.moments.length];
+  }
+
+  /** The moment of an event that was asked for; null if none was. */
+  extraMoment(seq: number): number | null {
+    return this.extra.find((moment) => moment.seq === seq)?.index ?? null;
+  }
+
+  /** Takes in a moment that was asked for; returns its number. */
+  addMoment(data: MomentManifest, columns: Columns): number {
+    const known = this.extraMoment(data.seq);
+    if (known !== null) return known;
+    this.names ??= new Names(this);
+    const frames = this.names.take(data, columns);
+    const index = this.moments.length + this.extra.length;
+    const reasons = this.moments.find((moment) => moment.seq === data.seq)?.reasons ?? [];
+    this.extra.push({ index, seq: data.seq, time: data.time / 1e9, step: data.step, reasons });
+    for (const device of this.devices) {
+      const own = data.devices.find((one) => one.device === device.name);
+      if (own) device.add(index, own, columns, frames);
+    }
+    return index;
+  }
+
+  /** The moment of the page nearest to one, which may be another. */
+  onPage(index: number): number {
+    return index < this.moments.length ? index : this.momentOfEvent(this.moment(index).seq);
   }
 
   text(number: number): string {
@@ -107,6 +139,11 @@ export class Model {
   }
 }
 
+export function siteOf([label, file, line, func, source, user]: SiteRow, texts: string[], id: number): Site {
+  const text = (number: number) => texts[number] ?? "";
+  return { id, label: text(label), file: text(file), line, func: text(func), source: text(source), user: user === 1 };
+}
+
 export class Device {
   readonly name: string;
   readonly curves: Curves;
@@ -114,6 +151,8 @@ export class Device {
   private readonly runs: Record<"frame" | "bytes" | "blocks" | "backward" | "first" | "length", Float64Array>;
   private readonly totals: { bytes: Float64Array; blocks: Float64Array };
   private sums: Map<number, Float64Array> | null = null;
+  /** Of moments that the page did not have. */
+  private readonly extra = new Map<number, Holding[]>();
 
   constructor(readonly model: Model, readonly data: DeviceData, readonly index: number) {
     this.name = data.device;
@@ -132,8 +171,17 @@ export class Device {
     sumUp(this.totals.blocks);
   }
 
+  add(moment: number, data: MomentManifest["devices"][number], columns: Columns, frames: number[]): void {
+    const refs = data.holdings;
+    const [frame, bytes, blocks, backward] = (["frame", "bytes", "blocks", "backward"] as const).map((name) => columns.read(refs[name]));
+    this.extra.set(moment, [...frame].map((one, i) => ({ frame: one < 0 ? -1 : frames[one], bytes: bytes[i], blocks: blocks[i], backward: backward[i] })));
+    this.maps.add(moment, columns, data.maps, frames);
+  }
+
   /** What each stack holds at a moment. */
   holdings(moment: number): Holding[] {
+    const own = this.extra.get(moment);
+    if (own) return own;
     const { frame, bytes, blocks, backward, first, length } = this.runs;
     const found: Holding[] = [];
     for (let run = 0; run < frame.length; run++) {
@@ -147,11 +195,11 @@ export class Device {
 
   /** Requested bytes that are live at a moment. */
   bytesAt(moment: number): number {
-    return this.totals.bytes[moment] ?? 0;
+    return this.totals.bytes[moment] ?? sum(this.holdings(moment).map((one) => one.bytes));
   }
 
   blocksAt(moment: number): number {
-    return this.totals.blocks[moment] ?? 0;
+    return this.totals.blocks[moment] ?? sum(this.holdings(moment).map((one) => one.blocks));
   }
 
   /** The bytes of each site, by moment. */
@@ -169,6 +217,10 @@ export class Device {
     for (const own of sums.values()) sumUp(own);
     return (this.sums = sums);
   }
+}
+
+function sum(values: number[]): number {
+  return values.reduce((a, b) => a + b, 0);
 }
 
 /** Notes where an amount begins and ends; `sumUp` makes of all notes what there is at each moment. */

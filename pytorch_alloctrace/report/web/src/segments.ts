@@ -11,6 +11,8 @@ import { counted, duration, exact, hexadecimal, number, size } from "./units";
 const ROW = 26;
 const GAP = 8;
 const ROWS_WANTED = 14;
+/** More are drawn only when asked for: tens of thousands of segments would make the page as long as a book. */
+const ROWS_MOST = 60;
 const LEAST = 7;
 const BETWEEN = 4;
 
@@ -33,7 +35,7 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
   const note = h("p", { class: "hint" });
   const modes = h("div", { class: "segmented", role: "group", "aria-label": "What the colours are" },
     ...COLOR_BY.map(([by, text]) => h("button", { type: "button", "data-by": by, onclick: () => store.set({ colorBy: by }) }, text)));
-  const body = h("div", {}, h("div", { class: "toolbar" }, h("span", { class: "hint" }, "Colours are"), modes, legend), map.canvas, note);
+  const body = h("div", {}, h("div", { class: "toolbar" }, h("span", { class: "hint" }, "Colours are"), modes, legend), map.canvas, map.rest, note);
 
   store.follow(["device", "cursor", "colorBy", "site"], (state) => {
     const device = model.devices[state.device];
@@ -48,7 +50,7 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
     const reserved = found.reduce((sum, segment) => sum + segment.size, 0);
     replace(lead, h("b", { title: exact(reserved), "data-bytes": reserved, id: "reserved-bytes" }, size(reserved)), ` reserved in ${counted(found.length, "segment")}.`);
     const notes = [];
-    if (moment !== state.cursor) notes.push(`The map is that of the nearest moment that has one, event ${number(model.moments[moment].seq)}.`);
+    if (moment !== state.cursor) notes.push(`The map is that of the nearest moment that has one, event ${number(model.moment(moment).seq)}.`);
     if (device.maps.leftOut(moment)) notes.push(`${number(device.maps.leftOut(moment))} of the smallest blocks are left out.`);
     notes.push("Empty gaps are free memory. A framed block pins: it keeps a mostly free segment from being returned to the driver.");
     note.textContent = notes.join(" ");
@@ -61,6 +63,9 @@ export function segments(model: Model, store: Store, colors: Colors): HTMLElemen
 
 class SegmentMap {
   readonly canvas = h("canvas", { class: "segments", role: "img", "aria-label": "Map of the segments and blocks" });
+  /** What is not drawn, with a button. */
+  readonly rest = h("p", { class: "hint" });
+  private all = false;
   private strips: Strip[] = [];
   private found: Segment[] = [];
   private device: Device | null = null;
@@ -95,10 +100,22 @@ class SegmentMap {
       requestAnimationFrame(() => this.canvas.isConnected && this.canvas.parentElement?.clientWidth && this.draw());
       return;
     }
-    this.strips = layout(this.found, width);
+    const strips = layout(this.found, width);
+    this.strips = this.all ? strips : strips.filter((strip) => strip.y < ROWS_MOST * (ROW + GAP));
+    this.tell(strips.slice(this.strips.length));
     const height = Math.max(...this.strips.map((strip) => strip.y)) + ROW;
     const context = fit(this.canvas, width, height);
     for (const strip of this.strips) this.paint(context, strip);
+  }
+
+  /** Segments come the largest first, so that these are the last strips of them, or of them and a part of one more. */
+  private tell(left: Strip[]): void {
+    const segments = new Set(left.map((strip) => strip.segment));
+    const bytes = left.reduce((sum, strip) => sum + strip.to - strip.from, 0);
+    const drawAll = () => { this.all = true; this.draw(); };
+    this.rest.hidden = !left.length;
+    replace(this.rest, `The last ${counted(segments.size, "segment")}, ${size(bytes)}, are not drawn. `,
+      h("button", { type: "button", id: "all-segments", onclick: drawAll }, "Draw all"));
   }
 
   private paint(context: CanvasRenderingContext2D, strip: Strip): void {
@@ -146,7 +163,7 @@ class SegmentMap {
   }
 
   private now(): number {
-    return this.model.moments[this.moment].time / this.model.seconds;
+    return this.model.moment(this.moment).time / this.model.seconds;
   }
 
   private streams(): number[] {

@@ -1,6 +1,9 @@
 // What the reader looks at: all views follow it.
 
-export type GroupBy = "line" | "function" | "file" | "phase";
+import type { Live } from "./live";
+import type { Grouping } from "./manifest";
+
+export type GroupBy = "line" | "function" | "file" | Grouping;
 export type ColorBy = "site" | "state" | "age" | "stream";
 
 export interface State {
@@ -26,6 +29,9 @@ type Listener = (state: State, changed: Set<keyof State>) => void;
 
 export class Store {
   private readonly listeners: Listener[] = [];
+
+  /** Who can be asked for moments that the page does not have. */
+  live: Live | null = null;
 
   constructor(public state: State) {}
 

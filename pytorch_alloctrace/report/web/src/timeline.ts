@@ -325,7 +325,7 @@ class Overview {
     context.strokeStyle = themed("accent");
     context.strokeRect(x(begin) + 0.5, 0.5, Math.max(x(end) - x(begin) - 1, 2), height - 1);
     context.fillStyle = themed("accent");
-    context.fillRect(x(this.model.moments[this.store.state.cursor]?.time ?? 0) - 0.75, 0, 1.5, height);
+    context.fillRect(x(this.model.moment(this.store.state.cursor)?.time ?? 0) - 0.75, 0, 1.5, height);
   }
 
   private x(seconds: number, width: number): number {

@@ -20,8 +20,9 @@ void TraceFile::refuse_existing(const std::string& path) {
   }
 }
 
-TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16])
-    : BlockFile(ClockAnchor::now()), path_(path), written_path_(path) {
+TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
+                     const ClockAnchor& begin)
+    : BlockFile(begin), path_(path), written_path_(path) {
   // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
   // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
   struct stat status{};
@@ -34,7 +35,8 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
     written_path_ += ".unfinished";
     unlink(written_path_.c_str());  // of a process that was killed while it started
   }
-  file_ = open(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  file_ =
+      open(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it names files and quotes source
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   // Whoever finds it locked knows that the recording still runs: the lock ends with the process, however that dies.
   // Where the file system has no locks, nobody knows.

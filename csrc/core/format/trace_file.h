@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../format/block_file.h"
+#include "block_file.h"
 
 namespace alloctrace {
 
@@ -18,7 +18,9 @@ class TraceFile : public BlockFile {
  public:
   // Creates the file and writes its header. With `overwrite` an existing file stays as it is until publish().
   // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
-  TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16]);
+  // begin: when the first block begins.
+  TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
+            const ClockAnchor& begin = ClockAnchor::now());
   // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
   // recording that cannot begin. Throws TraceFileError.
   void publish();

@@ -1,0 +1,252 @@
+// The state of a device as a whole: listed, packed into a checkpoint, compared with the one that the trace lists, and
+// taken over from there.
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <iterator>
+
+#include "device_memory.h"
+
+namespace alloctrace {
+namespace {
+
+template <typename... Values>
+std::string sentence(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+const char* name_of(std::uint64_t state) {
+  switch (state) {
+    case kBlockInactive:
+      return "inactive";
+    case kBlockAllocated:
+      return "allocated";
+    case kBlockPendingFree:
+      return "pending free";
+    default:
+      return "unknown";
+  }
+}
+
+BlockState block_state(PieceState state) {
+  switch (state) {
+    case PieceState::kAllocated:
+      return kBlockAllocated;
+    case PieceState::kPendingFree:
+      return kBlockPendingFree;
+    default:
+      return kBlockInactive;
+  }
+}
+
+}  // namespace
+
+void DeviceMemory::list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const {
+  const auto is_mapped = [](const Piece& piece) {
+    return piece.state != PieceState::kUnused && piece.state != PieceState::kUnmapped;
+  };
+  blocks.reserve(pieces_.size() - unused_pieces_.size());
+  std::vector<const Piece*> first;
+  for (const Piece& piece : pieces_) {
+    if (!is_mapped(piece)) continue;
+    if (piece.previous == kNoPiece || !is_mapped(pieces_[piece.previous])) first.push_back(&piece);
+  }
+  std::sort(first.begin(), first.end(), [](const Piece* a, const Piece* b) { return a->address < b->address; });
+  for (const Piece* piece : first) {
+    const Segment& of = segments_[piece->segment];
+    SegmentView view;
+    view.address = piece->address;
+    view.location = of.location;
+    view.is_large = of.is_large;
+    view.is_expandable = of.is_expandable;
+    view.first_block = blocks.size();
+    for (;; piece = &pieces_[piece->next]) {
+      blocks.push_back(*piece);
+      view.total_size += piece->size;
+      if (piece->state == PieceState::kAllocated) view.allocated_size += piece->size;
+      if (piece->state != PieceState::kFree) {
+        view.active_size += piece->size;
+        view.requested_size += piece->requested;
+      }
+      if (piece->next == kNoPiece || !is_mapped(pieces_[piece->next])) break;
+    }
+    view.block_count = blocks.size() - view.first_block;
+    if (blocks[view.first_block].segment != 0) segments.push_back(view);
+  }
+}
+
+PackedMemory DeviceMemory::packed() const {
+  PackedMemory packed{device_type_,     device_index_, rules_, PackedPieces(pieces_), segments_, unused_segments_,
+                      totals_.reserved, history_,      {}};
+  for (std::uint32_t stack = 0; stack < stacks_.size(); ++stack) {
+    if (stacks_[stack].allocations != 0) packed.stacks.emplace_back(stack, stacks_[stack]);
+  }
+  return packed;
+}
+
+void DeviceMemory::unpack(const PackedMemory& packed) {
+  device_type_ = packed.device_type;
+  device_index_ = packed.device_index;
+  rules_ = packed.rules;
+  packed.pieces.unpack(pieces_);
+  segments_ = packed.segments;
+  unused_segments_ = packed.unused_segments;
+  totals_ = {};
+  totals_.reserved = packed.reserved;
+  unused_pieces_.clear();
+  piece_at_.clear();
+  piece_at_.reserve(pieces_.size());
+  for (PieceIndex index = 0; index < pieces_.size(); ++index) {
+    if (pieces_[index].state == PieceState::kUnused) {
+      unused_pieces_.push_back(index);
+    } else {
+      *piece_at_.insert(pieces_[index].address).first = index;
+    }
+  }
+  expandable_free_.clear();
+  free_sizes_ = {};
+  count_all();
+  history_ = packed.history;
+  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
+  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
+}
+
+// Once all pieces know their neighbours.
+void DeviceMemory::count_all() {
+  for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
+}
+
+bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins) {
+  const std::uint64_t state_sequence = sequence;
+  DeviceMemory made(device_type_, device_index_, *definitions_);
+  made.rules_ = rules_;
+  made.rules_.reports_segments = true;
+  std::vector<PieceIndex> last_of_expandable;
+  std::uint64_t address = 0, end = 0;
+  PieceIndex last = kNoPiece;
+  for (const Event& event : state) {
+    if (event.kind == EventKind::kStateSegment) {
+      if (address != end || !is_possible(event)) return false;
+      address = event.address;
+      end = address + event.size;
+      const std::uint64_t flags = StateSegmentFields(event).flags;
+      const std::uint32_t index =
+          made.add_segment_record(address, event.size, event.location, (flags & kExpandableSegment) != 0);
+      made.set_large(index, kNoPiece, (flags & kLargeSegment) != 0);
+      made.totals_.reserved += event.size;
+      last = kNoPiece;
+      continue;
+    }
+    if (event.address != address || event.size == 0 || event.size > end - address || made.piece_at_.find(address)) {
+      return false;
+    }
+    Piece piece;
+    piece.address = event.address;
+    piece.size = event.size;
+    const StateBlockFields reported(event);
+    piece.requested = std::min(reported.requested, kMaxBlockBytes);
+    piece.segment = static_cast<std::uint32_t>(made.segments_.size() - 1);
+    piece.birth = ++sequence;  // its own, or near it where events of other devices stand between: no two have the same
+    piece.birth_ns = time_ns;
+    piece.state = reported.state == kBlockAllocated     ? PieceState::kAllocated
+                  : reported.state == kBlockPendingFree ? PieceState::kPendingFree
+                                                        : PieceState::kFree;
+    const PieceIndex* known = piece_at_.find(event.address);
+    if (known && piece.state != PieceState::kFree && pieces_[*known].state == piece.state) {
+      piece.birth = pieces_[*known].birth;
+      piece.birth_ns = pieces_[*known].birth_ns;
+      piece.stack = pieces_[*known].stack;
+      piece.is_of_backward = pieces_[*known].is_of_backward;
+      piece.node_type = pieces_[*known].node_type;
+      piece.thread = pieces_[*known].thread;
+      piece.is_older = pieces_[*known].is_older;
+    } else if (piece.state != PieceState::kFree) {
+      const std::uint32_t library = definitions_->library_stack(state_sequence, event.address);
+      piece.is_older = begins;
+      piece.stack = begins ? definitions_->stack_before_recording() : 0;
+      if (event.stack != 0 && event.stack < definitions_->stack_before_recording()) piece.stack = event.stack;
+      if (library != 0) piece.stack = library;
+    }
+    const PieceIndex index = made.new_piece(piece);
+    made.link(last, index);
+    last = index;
+    address += event.size;
+    if (address == end && made.segments_.back().is_expandable) last_of_expandable.push_back(index);
+  }
+  if (address != end) return false;
+  for (const PieceIndex index : last_of_expandable) {
+    const Piece& piece = made.pieces_[index];
+    Piece rest;
+    rest.address = piece.address + piece.size;
+    rest.size = UINT64_MAX - rest.address;
+    rest.segment = piece.segment;
+    rest.state = PieceState::kUnmapped;
+    if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
+  }
+  made.count_all();
+  made.stacks_ = std::move(stacks_);
+  history_.is_touched |= made.history_.is_touched;
+  made.history_ = std::move(history_);
+  *this = std::move(made);
+  return true;
+}
+
+std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {
+  std::vector<SegmentView> segments;
+  std::vector<Piece> blocks;
+  list(segments, blocks);
+  std::size_t in_segments = 0;
+  for (const SegmentView& view : segments) in_segments += view.block_count;
+  if (in_segments != blocks.size()) return "a block that lies in no segment";
+  std::size_t segment = 0, block = 0, block_end = 0;
+  for (const Event& event : state) {
+    if (event.kind == EventKind::kStateSegment) {
+      if (block != block_end)
+        return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
+      if (segment == segments.size() || segments[segment].address > event.address) {
+        return sentence("no segment at 0x%" PRIx64, event.address);
+      }
+      const SegmentView& view = segments[segment++];
+      if (view.address < event.address) {
+        return sentence("a segment at 0x%" PRIx64 " that is not in the state", view.address);
+      }
+      if (view.total_size != event.size) {
+        return sentence("the segment at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, view.address,
+                        view.total_size, event.size);
+      }
+      const std::uint64_t flags = (view.is_large ? kLargeSegment : 0) | (view.is_expandable ? kExpandableSegment : 0);
+      if (view.location != event.location || flags != StateSegmentFields(event).flags) {
+        return sentence("the segment at 0x%" PRIx64 " is of another stream, pool or kind", view.address);
+      }
+      block = view.first_block;
+      block_end = block + view.block_count;
+      continue;
+    }
+    if (block == block_end || blocks[block].address != event.address) {
+      return sentence("no block at 0x%" PRIx64, event.address);
+    }
+    const Piece& piece = blocks[block++];
+    if (piece.size != event.size) {
+      return sentence("the block at 0x%" PRIx64 " has %" PRIu64 " bytes, in the state %" PRIu64, piece.address,
+                      piece.size, event.size);
+    }
+    const StateBlockFields reported(event);
+    if (block_state(piece.state) != reported.state) {
+      return sentence("the block at 0x%" PRIx64 " is %s, in the state %s", piece.address,
+                      name_of(block_state(piece.state)), name_of(reported.state));
+    }
+    if (piece.state != PieceState::kFree && piece.requested != reported.requested) {
+      return sentence("the block at 0x%" PRIx64 " was requested with %" PRIu64 " bytes, in the state %" PRIu64,
+                      piece.address, piece.requested, reported.requested);
+    }
+  }
+  if (block != block_end) return sentence("a block at 0x%" PRIx64 " that is not in the state", blocks[block].address);
+  if (segment != segments.size()) {
+    return sentence("a segment at 0x%" PRIx64 " that is not in the state", segments[segment].address);
+  }
+  return {};
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,27 @@
+#include "same_stacks.h"
+
+#include <map>
+#include <unordered_map>
+
+namespace alloctrace {
+
+SameStacks::SameStacks(const Definitions& definitions) {
+  if (definitions.module_count() == 0) return;
+  const auto count = static_cast<std::uint32_t>(definitions.frame_count());
+  // By caller, code and instruction.
+  std::unordered_map<std::uint64_t, std::map<std::uint32_t, std::uint32_t>> known;
+  first_.resize(count);
+  for (std::uint32_t stack = 1; stack < count; ++stack) {
+    const FrameRecord& frame = definitions.frame(stack);
+    // Callers have lower ids; one that damage took is nobody's.
+    const std::uint32_t parent = frame.parent < stack ? first_[frame.parent] : 0;
+    if (frame.code == 0) {
+      first_[stack] = stack;
+      continue;
+    }
+    auto& of_call = known[std::uint64_t{parent} << 32 | frame.code];
+    first_[stack] = of_call.try_emplace(frame.instruction, stack).first->second;
+  }
+}
+
+}  // namespace alloctrace

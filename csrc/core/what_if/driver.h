@@ -1,0 +1,62 @@
+// The driver of the model: whether it has the memory that the allocator asks for, and at which address. A made-up one
+// has a capacity and an order of addresses; a recorded one answers as the driver of the recording did.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <span>
+
+#include "requests.h"
+
+namespace alloctrace::what_if {
+
+// torch takes the free block with the lowest address among those of one size, so that the driver's addresses decide a
+// little of what is reserved; they are not known before the program runs.
+enum class AddressOrder : std::uint8_t { kLowest, kHighest, kRandom, kRecorded };
+
+constexpr std::uint64_t kNoLimit = UINT64_MAX;
+
+class Driver {
+ public:
+  // capacity: bytes that torch can have; kNoLimit.
+  Driver(std::uint64_t capacity, AddressOrder order, std::uint64_t seed);
+
+  // A recorded driver: the segment events that the next request caused.
+  void expect(std::span<const SegmentEvent> events) { expected_ = events; }
+  // One of them happened.
+  void happened(const SegmentEvent& event);
+  // Whether a recorded driver also gives what it did not.
+  void give_anything(bool anything) { gives_anything_ = anything; }
+
+  // A segment of `size` bytes: its address, 0 if there is no memory.
+  std::uint64_t allocate(std::uint64_t size);
+  void free(std::uint64_t address, std::uint64_t size);
+  // A segment that is there already.
+  void inherit(std::uint64_t address, std::uint64_t size);
+  // An expandable range: addresses without memory; its first mapping is to be `size` bytes long.
+  std::uint64_t reserve_range(std::uint64_t size);
+  bool map(std::uint64_t size);
+  void unmap(std::uint64_t size) { used_ -= size; }
+
+  std::uint64_t used() const { return used_; }
+  std::uint64_t peak_used() const { return peak_used_; }
+
+ private:
+  bool take(EventKind kind, std::uint64_t size);
+  bool expects(EventKind kind) const { return !expected_.empty() && expected_.front().kind == kind; }
+  std::uint64_t lowest(std::uint64_t size);
+  std::uint64_t highest(std::uint64_t size);
+
+  std::uint64_t capacity_, used_ = 0, peak_used_ = 0;
+  AddressOrder order_;
+  std::mt19937_64 random_;
+  std::span<const SegmentEvent> expected_;
+  bool gives_anything_ = false;
+  std::map<std::uint64_t, std::uint64_t> free_;   // address and size
+  std::map<std::uint64_t, std::uint64_t> taken_;  // likewise; of random addresses
+  std::uint64_t next_range_;
+};
+
+}  // namespace alloctrace::what_if

@@ -1,0 +1,71 @@
+"""How much was allocated for what, and how much of it is live: sums by role, of the run up to a position or of ranges.
+
+csrc/core/replay/roles.h has the rules of roles. One pass over each range finds what was allocated in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ...reading.positions import Position, Range
+from ...reading.recorded import RecordedTrace
+from ...reading.roles import ROLES_SHOWN
+from .ranges import ranges_between
+
+ROLE_TOTALS = ("role", "allocations", "bytes", "exact_bytes", "live_bytes", "live_blocks", "largest")
+_SUMS = ("allocations", "bytes", "exact_bytes")
+
+
+def role_totals(
+    trace: RecordedTrace, *, device: str | None = None, since: Position | None = None, until: Position = "end"
+) -> pd.DataFrame:
+    """See `Trace.role_totals`."""
+    if since is None:
+        return whole_role_totals(trace, until, device=device)
+    return range_role_totals(trace, ranges_between(trace, [(since, until)], device=device), device=device)
+
+
+def whole_role_totals(trace: RecordedTrace, until: Position = "end", *, device: str | None = None) -> pd.DataFrame:
+    """ROLE_TOTALS of the run up to a position. Blocks that are older than the recording are live, but not among its
+    allocations."""
+    device = trace.named_device(device)
+    whole = Range(0, trace.first_event_after(until, device))
+    return _ordered(_totals(trace, [whole], device))
+
+
+def range_role_totals(trace: RecordedTrace, ranges: Sequence[Range], *, device: str | None = None) -> pd.DataFrame:
+    """ROLE_TOTALS of some ranges together, which are in order and do not overlap: allocations are sums over them, what
+    is live is so at the end of the last one. live_change, one more column, is how much more of a role is live at the
+    end of a range than at its beginning, summed over the ranges."""
+    device = trace.named_device(device)
+    table = _totals(trace, ranges, device)
+    change = pd.Series(0, index=table.index)
+    for within in ranges:
+        change += _live(trace, within.end, device)["live_bytes"] - _live(trace, within.first, device)["live_bytes"]
+    return _ordered(table.assign(live_change=change))
+
+
+def _totals(trace: RecordedTrace, ranges: Sequence[Range], device: str | None) -> pd.DataFrame:
+    found = [trace.replay.role_allocations(within.first, within.end, device) for within in ranges]
+    made = pd.concat(found).groupby("role")
+    table = _live(trace, ranges[-1].end, device)
+    for name in _SUMS:
+        table[name] = made[name].sum().reindex(table.index, fill_value=0).astype(np.int64)
+    return table.assign(largest=made["largest"].max().reindex(table.index, fill_value=0).astype(np.int64))
+
+
+def _live(trace: RecordedTrace, until: int, device: str | None) -> pd.DataFrame:
+    """live_bytes and live_blocks of each role before an event."""
+    sizes = trace.replay.live(until, device).groupby("role", observed=False)["nbytes"]
+    table = pd.DataFrame({"live_bytes": sizes.sum(), "live_blocks": sizes.size()})
+    table.index = table.index.astype(object)
+    return table.reindex([*ROLES_SHOWN], fill_value=0).astype(np.int64)
+
+
+def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Without roles that nothing has."""
+    table = table[(table != 0).any(axis=1)].rename_axis("role").reset_index()
+    return table[[*ROLE_TOTALS, *(name for name in table.columns if name not in ROLE_TOTALS)]]

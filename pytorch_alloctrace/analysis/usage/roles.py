@@ -1,0 +1,60 @@
+"""How much of the memory is for what at a position: parameters, activations, ...
+
+csrc/core/replay/roles.h has the rules, docs/roles.md explains them. A role is that of a block in its whole life, so it
+does not depend on the position at which one asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...reading.positions import Position
+from ...reading.recorded import RecordedTrace
+from ...reading.roles import UNKNOWN
+from .composition import composition_of
+
+
+@dataclass(frozen=True)
+class RoleBytes:
+    """What is live for one purpose. Bytes are requested bytes."""
+
+    role: str
+    """One of `reading.roles.ROLES`."""
+    bytes: int
+    exact_bytes: int
+    """Of these: where it was recorded. It was inferred for the others."""
+    blocks: int
+
+
+@dataclass(frozen=True)
+class RoleShares:
+    """What is live on a device, by role."""
+
+    roles: tuple[RoleBytes, ...]
+    """In the order of `reading.roles.ROLES_SHOWN`, without those that no block has."""
+    are_named: bool
+    """Whether the program said of any block of the device what it is."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anything is known but that it is unknown."""
+        return any(part.role != UNKNOWN for part in self.roles)
+
+
+def roles_of(trace: RecordedTrace, device: str, at: Position) -> RoleShares:
+    """What is live on a device at a position, by role."""
+    until = trace.first_event_after(at, device)
+    # Not `trace.live`: the lines of the blocks, which nobody asks for here, are most of its time.
+    table = composition_of(trace, trace.replay.live(until, trace.named_device(device)), "role", until)
+    columns = (table[name] for name in ("role", "bytes", "exact_bytes", "blocks"))
+    parts = tuple(
+        RoleBytes(str(role), int(size), int(exact), int(blocks))
+        for role, size, exact, blocks in zip(*columns, strict=True)
+    )
+    return RoleShares(parts, are_named(trace, device))
+
+
+def are_named(trace: RecordedTrace, device: str | None = None) -> bool:
+    """Whether the program said of any block (of a device) what it is."""
+    devices = trace.named_blocks()["device"]
+    return bool(len(devices) if device is None else (devices == device).any())

@@ -1,0 +1,207 @@
+"""The smallest memory that a run fits on: `Trace.fit`.
+
+Whether a run fits is not monotone in the memory: a retry at one size changes the layout, and so what fits later. So
+sizes are scanned, first over the whole span, from what was active at once to what torch reserves without a limit, then
+between the largest that fails and the one above. What counts as the smallest is the size from which on all that were
+tried fit, in every order of addresses.
+
+A request that ended the recorded run in out of memory has to be served, too; those that the program survived, and that
+it may make for no other reason than to find out how much there is, are left out, as are those that no card serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from ..._replay import LaneResult
+from ...reading.recorded import RecordedTrace
+from ..free_memory.refused_requests import ENDED, find_refused_requests
+from .model import Card, Check, Model
+from .prediction import Outcome, card_of, outcome
+from .settings import AS_RECORDED, Setting, parse_setting
+
+MARGIN = 0.05
+"""What a program should have more than it fits on: it moves by some percent with the addresses that the driver gives,
+which the next run will have others of."""
+GIB = 1 << 30
+CARDS = (
+    ("24 GB (RTX 4090, L4, A10)", int(21.9 * GIB)),
+    ("40 GB (A100)", int(39.4 * GIB)),
+    ("48 GB (L40S, A6000)", int(44.3 * GIB)),
+    ("80 GB (A100, H100)", int(79.1 * GIB)),
+    ("96 GB (H100 NVL, GH200)", int(93.0 * GIB)),
+    ("141 GB (H200)", int(139.7 * GIB)),
+)
+"""Common cards, and the memory that torch sees on the one of them that has the least (with error correction on)."""
+TRIED = (AS_RECORDED, "expandable_segments:True")
+"""Where no setting is asked for."""
+_UNIT = 2 << 20
+_SIZES = 24
+"""That are tried in a scan."""
+_MOST_WORK = 400_000_000
+"""Requests that a scan runs, all lanes together; for traces of many, fewer sizes and orders are tried."""
+COLUMNS = ("setting", "smallest", "recommended", "without_retries", "peak_active", "resolution", "exceptions")
+
+
+@dataclass(frozen=True)
+class OnCard:
+    """A run on a common card."""
+
+    name: str
+    """The card."""
+    outcome: Outcome
+    """What it comes to there."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a run needs under one setting. In bytes of a device, with what lies outside torch."""
+
+    setting: Setting
+    """What was tried."""
+    smallest: int
+    """From here on it fits, at every size that was tried."""
+    resolution: int
+    """How far apart the sizes were there: it may fit on so much less."""
+    without_retries: int
+    """What torch takes where it need not give anything back: the peak of reserved, in the worst order of addresses."""
+    peak_active: int
+    """Fewer cannot be enough: the most that was in use at once."""
+    exceptions: tuple[int, ...]
+    """Smaller sizes that happen to fit, though others between them and `smallest` do not."""
+    cards: tuple[OnCard, ...] = field(repr=False)
+    """What it comes to on common cards, the smallest first."""
+
+    @property
+    def recommended(self) -> int:
+        """With `MARGIN`."""
+        return int(self.smallest * (1 + MARGIN))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """See `Trace.fit`. Sizes in bytes."""
+
+    device: str
+    """Whose requests; torch's spelling."""
+    outside: int
+    """What is used outside torch."""
+    outside_is_known: bool
+    """Whether the trace, or who asked, says so; else it is assumed."""
+    check: Check
+    """How much of the recording the model reproduces."""
+    total: int | None
+    """The recorded device's memory; None if unknown."""
+    fittings: tuple[Fitting, ...] = field(repr=False)
+    """One a setting."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a setting; sizes in bytes, exceptions a tuple of them."""
+        rows = [
+            (
+                *(one.setting.text, one.smallest, one.recommended, one.without_retries),
+                *(one.peak_active, one.resolution, one.exceptions),
+            )
+            for one in self.fittings
+        ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def find_fit(
+    trace: RecordedTrace,
+    settings: Sequence[str] = (),
+    *,
+    outside: int | None = None,
+    device: str | None = None,
+) -> Fit:
+    """See `Trace.fit`."""
+    tried = [parse_setting(text) for text in settings or TRIED]
+    model = Model(trace, device)
+    card = card_of(model, None, outside)
+    search = _Search(model)
+    fittings = tuple(_fitting(search, setting, card.outside) for setting in tried)
+    known = outside is not None or model.outside is not None
+    return Fit(model.device, card.outside, known, model.check, model.total, fittings)
+
+
+def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> tuple[Outcome, Check]:
+    """What the run comes to on a card of so many bytes, under its own settings."""
+    model = Model(trace, device)
+    card = card_of(model, memory, None)
+    [found] = _Search(model).on_cards(parse_setting(AS_RECORDED), [card])
+    return found, model.check
+
+
+class _Search:
+    """The runs of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.orders = model.orders()
+        requests = find_refused_requests(model.trace, device=model.device)
+        self._must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested <= CARDS[-1][1]]
+
+    def run(self, setting: Setting, cards: Sequence[Card]) -> list[list[LaneResult]]:
+        """For each card, a lane an order; one pass."""
+        lanes = self.model.run(
+            [
+                self.model.lane(setting, card, order, must_serve=self._must_serve)
+                for card in cards
+                for order in self.orders
+            ]
+        )
+        count = len(self.orders)
+        return [lanes[at : at + count] for at in range(0, len(lanes), count)]
+
+    def on_cards(self, setting: Setting, cards: Sequence[Card]) -> list[Outcome]:
+        """What the run comes to on each."""
+        found = self.run(setting, cards)
+        return [outcome(self.model, setting, card, lanes) for card, lanes in zip(cards, found, strict=True)]
+
+
+def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
+    model = search.model
+    [unlimited] = search.run(setting, [Card(None, outside)])
+    wider = 1 + model.check.deviation
+    active = max(lane.peak_active for lane in unlimited)
+    most = int(max(lane.peak_used for lane in unlimited) * wider)
+    tried: dict[int, bool] = {_up(most): True}
+    below, above = _down(active) - _UNIT, _up(most)
+    sizes = max(min(_SIZES, _MOST_WORK // max(model.requests * len(search.orders), 1)), 2)
+    for _ in range(2):
+        if above - below <= _UNIT:
+            break
+        wanted = sorted({_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - tried.keys())
+        found = search.run(setting, [Card(size + outside, outside) for size in wanted])
+        tried |= {size: not any(lane.refusal for lane in lanes) for size, lanes in zip(wanted, found, strict=True)}
+        below, above = _edge(tried, below)
+    smallest = int(above * wider)
+    outcomes = search.on_cards(setting, [Card(total, outside) for _, total in CARDS])
+    return Fitting(
+        setting,
+        smallest + outside,
+        above - below,
+        most + outside,
+        active + outside,
+        tuple(size + outside for size, fits in sorted(tried.items()) if fits and size < above),
+        tuple(OnCard(name, found) for (name, _), found in zip(CARDS, outcomes, strict=True)),
+    )
+
+
+def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:
+    """The largest size that fails (or `least`), and the one that was tried next above it."""
+    failing = max((size for size, fits in tried.items() if not fits), default=least)
+    return failing, min(size for size in tried if size > failing)
+
+
+def _up(size: int) -> int:
+    return -(-size // _UNIT) * _UNIT
+
+
+def _down(size: int) -> int:
+    return size // _UNIT * _UNIT

@@ -1,0 +1,221 @@
+"""Runs the model over a trace: what can be modelled, how well it reproduces the recording, and many lanes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..._replay import LaneOptions, LaneResult
+from ...errors import NotPredictableError
+from ...reading.recorded import RecordedTrace
+from .settings import Setting
+
+USUAL_OUTSIDE = 700 << 20
+"""Bytes of a device that torch does not get, where the trace does not say: CUDA's context and libraries."""
+LEAST_REPRODUCED = 0.9
+"""A model that makes fewer of the recorded segment events says nothing about others."""
+_FEW = 200_000
+"""Requests of a trace that are run under more orders of addresses."""
+UNLIMITED = 1 << 40
+"""Bytes of a device without end, by which ranges of addresses are made."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How much of the recording itself the model reproduces, given the recorded settings, and the driver's recorded
+    answers and addresses."""
+
+    recorded: int
+    """Segment events of the recording."""
+    reproduced: int
+    """Those that the model makes too: the same kind, address and size, at the same request."""
+    blocks: int
+    """Allocations."""
+    same_blocks: int
+    """Those that get the recorded address."""
+    first_difference: int | None
+    """The first event whose request the model serves otherwise; None if there is none."""
+    deviation: float
+    """By how much ranges are widened: the share of events that differ, or that by which the peak does; 0 if none."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is all of them."""
+        return self.first_difference is None
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        said = f"Reproduces {self.reproduced:,} of {self.recorded:,} segment events of this recording"
+        if self.blocks > self.same_blocks:
+            said += f", and the addresses of {self.same_blocks:,} of {self.blocks:,} blocks"
+        if self.is_exact:
+            return f"{said}."
+        return (
+            f"{said}, the first other one at event {self.first_difference:,}: ranges are wider by {self.deviation:.1%}."
+        )
+
+
+@dataclass(frozen=True)
+class Card:
+    """A device to run on. In bytes."""
+
+    memory: int | None
+    """All of it; None: without end."""
+    outside: int
+    """What torch does not get of it."""
+
+    @property
+    def capacity(self) -> int | None:
+        """What torch can have."""
+        return None if self.memory is None else max(self.memory - self.outside, 0)
+
+
+class Model:
+    """The model of one device of a trace. Raises NotPredictableError where it does not hold."""
+
+    def __init__(self, trace: RecordedTrace, device: str | None = None) -> None:
+        """device: default the CUDA device with the most reserved."""
+        self.trace = trace
+        self.device = _device(trace, trace.named_device(device))
+        _refuse(trace, self.device)
+        self._check: Check | None = None
+        self.requests = self.inherited = 0
+
+    @property
+    def check(self) -> Check:
+        """How well it reproduces the recording."""
+        if self._check is None:
+            self.run([])
+        assert self._check is not None
+        return self._check
+
+    @property
+    def total(self) -> int | None:
+        """Bytes of the recorded device; None if unknown."""
+        hardware = self.trace.hardware.set_index("device")["bytes"]
+        samples = self.trace.driver_memory(device=self.device)["total"].dropna()
+        found = hardware.get(self.device, samples.max() if len(samples) else None)
+        return None if found is None else int(found)
+
+    @property
+    def outside(self) -> int | None:
+        """The most bytes that torch did not get of the recorded device; None if no sample of the driver says."""
+        samples = self.trace.driver_memory(device=self.device)["outside"].dropna()
+        return max(int(samples.max()), 0) if len(samples) else None
+
+    def orders(self) -> list[tuple[str, int]]:
+        """The orders of addresses that are tried, with their seeds: the driver's are not known before a run."""
+        self.check  # noqa: B018  (it counts the requests)
+        seeds = 6 if self.requests < _FEW else 1
+        return [("lowest", 0), ("highest", 0), *(("random", seed) for seed in range(seeds))]
+
+    def lane(
+        self,
+        setting: Setting,
+        card: Card,
+        order: tuple[str, int] = ("lowest", 0),
+        *,
+        must_serve: Sequence[int] | None = None,
+        limit: int | None = None,
+        keeps_events: bool = False,
+    ) -> LaneOptions:
+        """A run under a setting, on a card. must_serve: of the requests that the recorded run was refused, those that
+        it has to get, by event; None: all are tried, and none has to be served. limit: bytes that the process may
+        reserve (None: as the setting says)."""
+        total = card.memory if card.memory is not None else self.total or UNLIMITED
+        if setting.fraction is not None:
+            limit = int(setting.fraction * total)
+        is_tried = must_serve is None and card.memory is not None
+        return LaneOptions(
+            setting.json, card.capacity, limit, total, *order, sorted(must_serve or ()), is_tried, keeps_events
+        )
+
+    def run(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
+        """What each lane comes to, in one pass; the first one also checks the model."""
+        if self._check is not None:
+            return self.trace.predicted(lanes, device=self.device).lanes
+        itself = LaneOptions(order="recorded", total=self.total or UNLIMITED)
+        found = self.trace.predicted([itself, *lanes], device=self.device)
+        if found.inherits_expandable:
+            raise NotPredictableError(
+                "beginning",
+                "The recording began when torch had expandable segments, whose ranges are not known: record the program"
+                " from its start.",
+            )
+        self.requests, self.inherited = found.requests, found.inherited
+        self._check = self._checked(found.lanes[0])
+        return found.lanes[1:]
+
+    def _checked(self, lane: LaneResult) -> Check:
+        peak = self.trace.replay.peak("reserved", self.device)
+        recorded_peak = peak.bytes if peak is not None else 0
+        if lane.refusal is not None:
+            raise _not_reproduced(lane.reproduced, lane.recorded_events)
+        if lane.first_difference is None:
+            return Check(lane.recorded_events, lane.reproduced, lane.blocks, lane.same_blocks, None, 0.0)
+        share = 1 - lane.reproduced / max(lane.recorded_events, 1)
+        off = abs(lane.peak_reserved - recorded_peak) / max(recorded_peak, 1)
+        if share > 1 - LEAST_REPRODUCED or off > 1 - LEAST_REPRODUCED:
+            raise _not_reproduced(lane.reproduced, lane.recorded_events)
+        return Check(
+            *(lane.recorded_events, lane.reproduced, lane.blocks, lane.same_blocks),
+            *(lane.first_difference, max(share, off)),
+        )
+
+
+def _not_reproduced(reproduced: int, recorded: int) -> NotPredictableError:
+    return NotPredictableError(
+        "check",
+        f"The model reproduces only {reproduced:,} of {recorded:,} segment events of this recording, so that what it"
+        " says of other settings cannot be trusted: try a setting by running the program under it.",
+    )
+
+
+def _device(trace: RecordedTrace, device: str | None) -> str:
+    if device is not None:
+        if not device.startswith("cuda"):
+            raise NotPredictableError(
+                "device",
+                f"{device} is not served by torch's CUDA allocator, which is what is modelled: name a CUDA device.",
+            )
+        return device
+    known = [name for name in trace.replay.used_devices if name.startswith("cuda")]
+    if not known:
+        raise NotPredictableError("device", "The trace has no memory of a CUDA device: record a program that uses one.")
+
+    def reserved(name: str) -> int:
+        peak = trace.replay.peak("reserved", name)
+        return peak.bytes if peak is not None else 0
+
+    return max(known, key=reserved)
+
+
+def _refuse(trace: RecordedTrace, device: str) -> None:
+    """Raises NotPredictableError for what is not modelled, as far as the trace says so without a look at each event."""
+    timeline = trace.replay.devices.get(device)
+    if timeline is None or not timeline.reports_segments:
+        raise NotPredictableError(
+            "allocator",
+            f"{device} was not served by torch's caching allocator (the backend cudaMallocAsync, an allocator of the"
+            " program's own, or caching switched off): record it with torch's default allocator.",
+        )
+    missing = trace.integrity.lost + trace.integrity.missing_events
+    if missing:
+        raise NotPredictableError(
+            "incomplete",
+            f"{missing:,} events of the trace are missing, and each of them may have been a request: record it again.",
+        )
+    counts = trace.kind_counts
+    if counts.get("pool_allocator"):
+        raise NotPredictableError(
+            "pools",
+            "The program has memory pools with an allocator of their own, which the model does not know: try a setting"
+            " by running the program under it.",
+        )
+    if counts.get("pool_restore"):
+        raise NotPredictableError(
+            "pools",
+            "CUDA graphs put memory pools back to earlier states, which the model does not follow: try a setting by"
+            " running the program under it.",
+        )

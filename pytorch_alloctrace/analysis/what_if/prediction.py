@@ -1,0 +1,202 @@
+"""The same run under other settings or on another card: `Trace.what_if`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from ..._replay import LaneRefusal, LaneResult
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Site
+from .model import USUAL_OUTSIDE, Card, Check, Model
+from .settings import RECORDED, SENSIBLE, Setting, parse_setting
+
+COLUMNS = (
+    *("setting", "fits", "peak_reserved_low", "peak_reserved_high", "on_device", "retries_low", "retries_high"),
+    *("driver_calls", "refusals_served", "refused_seq", "refused_bytes"),
+)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request that would not have been served. What the program would have done then is not known."""
+
+    seq: int
+    """Its event in the trace, in which it was served."""
+    requested: int
+    """Bytes."""
+    needed: int
+    """Bytes that torch would have asked the driver for."""
+    reserved: int
+    """Bytes that torch would have had by then."""
+    allocated: int
+    """Bytes of that in live blocks."""
+    site: Site
+    """The line that makes it."""
+    stack_id: int
+    """As in `Trace.frames`."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run comes to. Ranges (least, most) are over orders of the driver's addresses."""
+
+    setting: Setting
+    """What was tried."""
+    card: Card
+    """On what."""
+    peak_reserved: tuple[int, int]
+    """Bytes; up to the request that is refused, if one is."""
+    on_device: int
+    """The most bytes of the device that are used, with what is outside torch."""
+    retries: tuple[int, int]
+    """Times that torch had to give all cached memory back, and wait for the device, to serve a request."""
+    driver_calls: tuple[int, int]
+    """Segments made or mapped."""
+    orders: int
+    """Orders of addresses that were tried."""
+    refused_orders: int
+    """Those in which a request was refused that the recorded run got."""
+    refused: Refused | None
+    """The earliest of them."""
+    served: tuple[int, ...]
+    """Events of requests that the recorded run was refused, and that would have been served in each order."""
+    refused_again: tuple[int, ...]
+    """Those that would not have been, in one order at least."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether no request would have been refused, in any order, but those that were refused in the recording."""
+        return self.refused_orders == 0
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether those would have been served too."""
+        return self.fits and not self.refused_again
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """See `Trace.what_if`. Sizes in bytes."""
+
+    device: str
+    """Whose requests; torch's spelling."""
+    card: Card
+    """What it would have run on."""
+    check: Check
+    """How much of the recording the model reproduces."""
+    outside_is_known: bool
+    """Whether the trace, or who asked, says what is used outside torch; else it is assumed."""
+    inherited: bool
+    """The recording began with memory in use, which keeps the layout that it had then."""
+    outcomes: tuple[Outcome, ...] = field(repr=False)
+    """The first as recorded, then one a setting: as they were asked for or, if none was, the best first."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row an outcome. Sizes in bytes; refused_seq and refused_bytes <NA> where nothing is refused."""
+        rows = [
+            (
+                *(one.setting.text, one.fits, *one.peak_reserved, one.on_device, *one.retries),
+                *(one.driver_calls[1], len(one.served)),
+                *((one.refused.seq, one.refused.requested) if one.refused else (None, None)),
+            )
+            for one in self.outcomes
+        ]
+        table = pd.DataFrame(rows, columns=list(COLUMNS))
+        return table.astype({"refused_seq": "Int64", "refused_bytes": "Int64"})
+
+
+def predict(
+    trace: RecordedTrace,
+    settings: Sequence[str] = (),
+    *,
+    memory: int | None = None,
+    outside: int | None = None,
+    device: str | None = None,
+) -> WhatIf:
+    """See `Trace.what_if`."""
+    asked = [parse_setting(text) for text in settings]
+    model = Model(trace, device)
+    card = card_of(model, memory, outside)
+    tried = asked or [parse_setting(text) for text in SENSIBLE]
+    first, *others = outcomes(model, [RECORDED, *tried], card)
+    if not asked:
+        others.sort(key=rank)
+    return WhatIf(
+        model.device,
+        card,
+        model.check,
+        outside is not None or model.outside is not None,
+        model.inherited > 0,
+        (first, *others),
+    )
+
+
+def card_of(model: Model, memory: int | None, outside: int | None) -> Card:
+    """A card of so much memory (None: the recorded one), of which so much is used outside torch (None: as the trace
+    says, else what is usual)."""
+    if outside is None:
+        outside = model.outside
+    return Card(memory if memory is not None else model.total, USUAL_OUTSIDE if outside is None else outside)
+
+
+def rank(outcome: Outcome) -> tuple[bool, int, int, int]:
+    """By which of two is better: the one that serves all, then with less memory, fewer retries and calls."""
+    return not outcome.serves_all, outcome.peak_reserved[1], outcome.retries[1], outcome.driver_calls[1]
+
+
+def outcomes(model: Model, settings: Sequence[Setting], card: Card) -> list[Outcome]:
+    """What each setting comes to on the card; one pass over the trace."""
+    orders = model.orders()
+    results = model.run([model.lane(setting, card, order) for setting in settings for order in orders])
+    return [
+        outcome(model, setting, card, results[number * len(orders) : (number + 1) * len(orders)])
+        for number, setting in enumerate(settings)
+    ]
+
+
+def outcome(model: Model, setting: Setting, card: Card, lanes: Sequence[LaneResult]) -> Outcome:
+    """Of the lanes of one setting, an order of addresses each."""
+    wider = model.check.deviation
+    peaks = [lane.peak_reserved for lane in lanes]
+    refused = [lane.refusal for lane in lanes if lane.refusal is not None]
+    first = min(refused, key=lambda refusal: refusal.seq, default=None)
+    served = set.intersection(*(set(lane.served) for lane in lanes))
+    again = {seq for lane in lanes for seq in lane.refused_again}
+    most = int(max(peaks) * (1 + wider))
+    return Outcome(
+        setting=setting,
+        card=card,
+        peak_reserved=(int(min(peaks) * (1 - wider)), most),
+        on_device=max(most, max(lane.peak_used for lane in lanes)) + card.outside,
+        retries=_range(lane.retries for lane in lanes),
+        driver_calls=_range(lane.taken for lane in lanes),
+        orders=len(lanes),
+        refused_orders=len(refused),
+        refused=None if first is None else _refused(model.trace, first),
+        served=tuple(sorted(served)),
+        refused_again=tuple(sorted(again)),
+    )
+
+
+def _range(numbers: Iterable[int]) -> tuple[int, int]:
+    found = list(numbers)
+    return min(found), max(found)
+
+
+def _refused(trace: RecordedTrace, refusal: LaneRefusal) -> Refused:
+    columns = ("stack_id", "forward_stack_id")
+    row = trace.events(since=refusal.seq - 1, until=refusal.seq, columns=columns).iloc[0]
+    stack = int(row["forward_stack_id"] or row["stack_id"])
+    return Refused(
+        refusal.seq,
+        refusal.requested,
+        refusal.needed,
+        refusal.reserved,
+        refusal.allocated,
+        Site.of_stack(trace.stacks, stack),
+        stack,
+    )

@@ -1,0 +1,82 @@
+"""The verb `convert`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..converting.convert import Converted, convert
+from ..report import units
+from .arguments import VerbParser
+from .verb import Exit, Query, Verb
+
+
+class Convert(Verb):
+    name = "convert"
+    summary = "make a trace of torch's memory snapshot"
+    description = (
+        "Makes a trace of a pickle that torch.cuda.memory._dump_snapshot wrote, with or without a history, so that all "
+        "other verbs read it. The pickle is read as plain data: no code in it can run."
+    )
+    examples = (
+        ("convert snapshot.pickle", "write snapshot.alloctrace next to it"),
+        ("convert snapshot.pickle -o run.alloctrace", "write another file; one that is there is replaced"),
+    )
+    traces = "SNAPSHOT"
+    reads_events = False
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="TRACE",
+            help="the trace to write (default: the snapshot's name with the ending .alloctrace, if there is none yet)",
+        )
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        if len(options.traces) > 1:
+            return f"convert takes one snapshot, not {options.traces[1]!r} too"
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        options = query.options
+        done = convert(options.traces[0], options.output, overwrite=options.output is not None)
+        if options.json:
+            query.print_json(_data(done))
+        else:
+            for sentence in _sentences(done):
+                query.screen.text(sentence)
+        return Exit.OK
+
+
+def _sentences(done: Converted) -> list[str]:
+    devices = ", ".join(done.devices) or "no device"
+    said = [f"{done.trace}: {units.counted(done.events, 'event')} of {devices}"]
+    if not done.events:
+        said.append("The snapshot has no history: the trace has its segments and blocks, and nothing happens in it.")
+    if done.mid_run:
+        said.append(
+            f"On {', '.join(done.mid_run)} the history begins in mid-run, for torch keeps the last entries alone: what "
+            "was there before is known, but not when it was allocated."
+        )
+    if not done.frames:
+        said.append("It has no stacks: torch records them with _record_memory_history(stacks='python') or 'all'.")
+    if done.faults:
+        said.append(
+            f"The history does not fit the state at its end in {units.counted(done.faults, 'event')}: it was paused or "
+            "cleared. `verify` tells what is wrong in the trace."
+        )
+    for what, count in done.skipped.items():
+        said.append(f"Left out: {units.counted(count, 'event')} of {what}.")
+    return said
+
+
+def _data(done: Converted) -> dict[str, object]:
+    return {
+        "trace": str(done.trace),
+        "events": done.events,
+        "devices": list(done.devices),
+        "mid_run": list(done.mid_run),
+        "frames": done.frames,
+        "faults": done.faults,
+        "skipped": done.skipped,
+    }

@@ -1,0 +1,53 @@
+"""The verb `serve`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+
+from ..report.page.server import ReportServer
+from .arguments import VerbParser, count
+from .verb import Exit, Query, Verb
+
+_HIGHEST_PORT = 65535
+
+
+class Serve(Verb):
+    name = "serve"
+    summary = "the report, with full detail at any event"
+    description = (
+        "Shows the page of `report` to a browser on this machine until Ctrl-C; its cursor goes to any event of a trace "
+        "of any size, and the page asks for what was in memory there. Only this machine can reach it, by an address "
+        "that cannot be guessed."
+    )
+    examples = (
+        ("serve run.alloctrace --open", "show it in the browser"),
+        ("serve run.alloctrace --port 8123", "on a port that an ssh tunnel leads to: ssh -L 8123:localhost:8123 HOST"),
+    )
+    if_cut = "What came after the break is not in it."
+
+    def add_arguments(self, parser: VerbParser) -> None:
+        parser.add_argument("--port", type=count, default=0, metavar="PORT", help="listen on this one (default: any)")
+        parser.add_argument("--open", action="store_true", help="show the page in the browser, too")
+        parser.add_user_path()
+
+    def mistake(self, options: argparse.Namespace) -> str | None:
+        if options.port > _HIGHEST_PORT:
+            return f"a port is a number up to {_HIGHEST_PORT}, not {options.port}"
+        return super().mistake(options)
+
+    def run(self, query: Query) -> Exit:
+        server = ReportServer(query.trace, query.options.port)
+        try:
+            server.page  # noqa: B018  (made now: what goes wrong is said here, and the browser need not wait)
+            # At once, and not with what other verbs print at their end.
+            print(f"Serving {query.trace.path} until Ctrl-C: {server.address}", file=sys.stderr, flush=True)
+            if query.options.open:
+                webbrowser.open(server.address)
+            server.serve()
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+        finally:
+            server.let_go()
+        return Exit.OK

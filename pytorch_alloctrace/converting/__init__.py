@@ -1,0 +1,1 @@
+"""Traces made of what others have recorded: torch's own memory snapshots."""

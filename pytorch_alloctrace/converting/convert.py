@@ -1,0 +1,242 @@
+"""A snapshot of torch becomes a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _replay
+from ..errors import TraceError
+from ..reading.kinds import KINDS, REGION_BEGIN, REGION_END, STEP, device_name
+from .program import describe
+from .rewind import Rewind, Run
+from .settings import settings_json
+from .snapshot import Annotation, Entry, Pool, Snapshot, read_snapshot, snapshot_of
+from .stacks import Stacks
+
+_ACTIONS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    *("snapshot", "oom"),
+)
+_KINDS = {name: KINDS.index(name) for name in _ACTIONS}
+_CONFIG, _NO_SPLIT, _ALLOCATOR_STATE, _STATE_SEGMENT, _STATE_BLOCK = (
+    KINDS.index(name) for name in ("config", "no_split", "allocator_state", "state_segment", "state_block")
+)
+_LARGE, _EXPANDABLE = 1, 2
+_CUDA = 1
+_AT_ONCE = 65_536
+_PROFILER_STEP = "ProfilerStep#"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What `convert` did."""
+
+    trace: Path
+    """The trace that it wrote."""
+    events: int
+    """Entries of the history that are in it."""
+    devices: tuple[str, ...]
+    """Those that the snapshot has."""
+    mid_run: tuple[str, ...]
+    """Those of them whose history begins when memory was in use already: torch keeps the last entries alone."""
+    frames: bool
+    """Whether the snapshot has stacks."""
+    faults: int
+    """Entries that do not fit what came after them: the history was paused, cleared, or is of another run."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """How many entries are not in the trace, by what they are: pinned host memory, and actions that are unknown."""
+
+
+def convert(
+    snapshot: str | os.PathLike[str] | Mapping[str, Any],
+    trace: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Converted:
+    """Makes a trace of a memory snapshot of torch 2.9 or later, with or without a history, so that all that reads
+    traces reads it.
+
+    snapshot: the file that `torch.cuda.memory._dump_snapshot` wrote, or what `torch.cuda.memory._snapshot` returned.
+    trace: the file to write; default the snapshot's name with the ending ".alloctrace". overwrite: replace a file that
+    is there.
+
+    The file is not unpickled but read by a reader that knows plain values alone: no code in it can run, and it takes no
+    more memory than 24 times its size and 64 MiB. Raises TraceError for a file that is no snapshot, and where the trace
+    exists already or cannot be written.
+    """
+    if isinstance(snapshot, (str, os.PathLike)):
+        source = os.fspath(snapshot)
+        found = read_snapshot(source)
+        target = Path(trace) if trace is not None else Path(source).with_suffix(".alloctrace")
+        if target.exists() and target.samefile(source):
+            raise TraceError(f"{str(target)!r} is the snapshot itself: name another file for the trace")
+        if target.exists() and not overwrite:
+            raise TraceError(f"{str(target)!r} exists already: name the file with -o, or give overwrite=True")
+        taken_ns = os.stat(source).st_mtime_ns
+    else:
+        if trace is None:
+            raise TraceError("name the trace to write: a snapshot that is no file has no name to make one of")
+        source, found, target, taken_ns = "", snapshot_of(snapshot), Path(trace), time.time_ns()
+    return _Conversion(found, source, target, taken_ns, overwrite).write()
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What is known of one device."""
+
+    index: int
+    begin: Rewind
+    """At the state before the history."""
+    pools: list[Pool]
+    """Of each entry."""
+
+
+class _Conversion:
+    def __init__(self, snapshot: Snapshot, source: str, target: Path, taken_ns: int, overwrite: bool) -> None:
+        self._snapshot = snapshot
+        self._settings = settings_json(snapshot.settings, _has_expandable(snapshot))
+        times = [entry.time_us for entries in snapshot.history.values() for entry in (entries[0], entries[-1])]
+        self._begin_ns = min(times) * 1000 if times else taken_ns
+        self._end_ns = max(times) * 1000 if times else taken_ns
+        self._stacks = Stacks(snapshot)
+        header = describe(self._stacks.known, source, os.path.abspath(target), snapshot.settings, self._begin_ns)
+        self._target = target
+        self._writer = _replay.TraceWriter(os.fsencode(target), overwrite, self._begin_ns, json.dumps(header))
+        self._rows: list[tuple[int, ...]] = []
+
+    def write(self) -> Converted:
+        devices = {index: self._rewound(index) for index in self._snapshot.devices}
+        waiting = dict(devices)
+        skipped: dict[str, int] = {}
+        events = 0
+        for index, number in self._in_order():
+            if index is None:
+                self._annotate(self._snapshot.annotations[number])
+                continue
+            if index in waiting:
+                self._begin(waiting.pop(index))
+            entry = self._snapshot.history[index][number]
+            if entry.action not in _KINDS:
+                skipped[entry.action] = skipped.get(entry.action, 0) + 1
+                continue
+            pool = devices[index].pools[number]
+            self._add(
+                _KINDS[entry.action],
+                entry.time_us * 1000,
+                entry.address,
+                entry.size,
+                self._location(index, entry.stream, pool),
+                self._stacks.id(entry.frames, self._writer),
+                self._stacks.thread(entry.frames, self._writer),
+            )
+            events += 1
+        for device in waiting.values():
+            self._begin(device)
+        for index in devices:
+            if index in self._snapshot.history:
+                self._state(index, Rewind(self._snapshot.segments.get(index, []), self._rules).runs)
+        self._flush()
+        self._writer.finish(json.dumps({"reason": "converted"}))
+        if self._snapshot.host_entries:
+            skipped["pinned host memory"] = self._snapshot.host_entries
+        mid_run = [index for index, one in devices.items() if one.begin.runs and index in self._snapshot.history]
+        return Converted(
+            self._target,
+            events,
+            tuple(device_name(_CUDA, index) for index in devices),
+            tuple(device_name(_CUDA, index) for index in mid_run),
+            bool(self._stacks.known),
+            sum(device.begin.faults for device in devices.values()),
+            skipped,
+        )
+
+    @property
+    def _rules(self) -> _replay.AllocatorSettings:
+        return _replay.AllocatorSettings(self._settings)
+
+    def _rewound(self, index: int) -> _Device:
+        rewind = Rewind(self._snapshot.segments.get(index, []), self._rules)
+        pools = [rewind.take_back(entry) for entry in reversed(self._snapshot.history.get(index, []))]
+        return _Device(index, rewind, pools[::-1])
+
+    def _in_order(self) -> list[tuple[int | None, int]]:
+        """All entries by time, those of a device in their order: the device (None: an annotation), and the number."""
+        streams: list[tuple[int | None, list[Entry] | list[Annotation]]] = [
+            *self._snapshot.history.items(),
+            (None, self._snapshot.annotations),
+        ]
+        owners = [owner for owner, entries in streams for _ in entries]
+        numbers = [number for _, entries in streams for number in range(len(entries))]
+        times = np.array([entry.time_us for _, entries in streams for entry in entries], dtype=np.uint64)
+        return [(owners[place], numbers[place]) for place in np.argsort(times, kind="stable").tolist()]
+
+    def _begin(self, device: _Device) -> None:
+        """What held when the history of a device began."""
+        history = self._snapshot.history.get(device.index)
+        at = history[0].time_us * 1000 if history else self._end_ns
+        location = self._location(device.index, 0, (0, 0))
+        self._add(_CONFIG, at, 0, self._writer.string(self._settings), location)
+        for pool, stream in device.begin.unsplit_pools.items():
+            self._add(_NO_SPLIT, at, 0, 0, self._location(device.index, stream, pool))
+        if device.begin.runs:
+            self._state(device.index, device.begin.runs, at)
+
+    def _state(self, index: int, runs: list[tuple[int, Run]], at: int | None = None) -> None:
+        at = self._end_ns if at is None else at
+        entries = sum(1 + len(run.pieces) for _, run in runs)
+        self._add(_ALLOCATOR_STATE, at, 0, entries, self._location(index, 0, (0, 0)))
+        for begin, run in runs:
+            location = self._location(index, run.stream, run.pool)
+            flags = (_LARGE if run.is_large else 0) | (_EXPANDABLE if run.is_expandable else 0)
+            self._add(_STATE_SEGMENT, at, begin, run.end - begin, location, node=flags)
+            for address in run.addresses:
+                piece = run.pieces[address]
+                stack = self._stacks.id(piece.frames, self._writer)
+                self._add(_STATE_BLOCK, at, address, piece.size, location, stack, 0, piece.requested, piece.state)
+
+    def _annotate(self, annotation: Annotation) -> None:
+        at = max(min(annotation.time_us * 1000, self._end_ns), self._begin_ns)
+        kind = REGION_BEGIN if annotation.begins else REGION_END
+        self._add(kind, at, 0, self._writer.string(annotation.name), 0)
+        number = annotation.name.removeprefix(_PROFILER_STEP)
+        if not annotation.begins and number != annotation.name and number.isdecimal() and len(number) < 18:
+            self._add(STEP, at, 1, int(number), 0)  # said by the program's profiler.step()
+
+    def _location(self, index: int, stream: int, pool: Pool) -> int:
+        return self._writer.location(_CUDA, index, stream, pool)
+
+    def _add(
+        self,
+        kind: int,
+        at: int,
+        address: int,
+        size: int,
+        location: int,
+        stack: int = 0,
+        thread: int = 0,
+        sequence: int = 0,
+        node: int = 0,
+    ) -> None:
+        self._rows.append((kind, at, address, size, stack, thread, location, sequence, node))
+        if len(self._rows) >= _AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = zip(*self._rows, strict=True)
+            self._writer.push(*(np.array(column, dtype=np.uint64) for column in columns))
+            self._rows.clear()
+
+
+def _has_expandable(snapshot: Snapshot) -> bool:
+    return any(segment.is_expandable for segments in snapshot.segments.values() for segment in segments) or any(
+        entry.action == "segment_map" for entries in snapshot.history.values() for entry in entries
+    )

@@ -1,0 +1,1 @@
+"""Which Python objects hold which tensors, in the process itself."""

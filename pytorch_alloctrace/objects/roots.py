@@ -1,0 +1,164 @@
+"""Where references begin: the global variables of modules, and the local ones of functions that run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import access
+from .frames import OPTIMIZED, variables
+
+WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.thread", "asyncio.tasks", "asyncio.events")
+"""Modules of the standard library in which what programs leave there waits: looked at with those of the program."""
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(frozen=True)
+class ModuleRoot:
+    """The global variables of a module."""
+
+    name: str
+    filename: str
+    variables: dict[str, object]
+    is_library: bool
+    """Not the user's own code: installed, or of the standard library."""
+
+
+@dataclass(frozen=True)
+class FrameRoot:
+    """The local variables of a call that runs."""
+
+    function: str
+    filename: str
+    line: int
+    thread: str
+    """Name of its thread; "" in the main thread."""
+    variables: tuple[tuple[str, object], ...]
+    depth: int
+    """Calls outside of it."""
+    key: tuple[str, str, int]
+    """File, function, and the identity of its frame."""
+    is_library: bool
+    """As in `ModuleRoot`."""
+
+
+def modules() -> tuple[list[ModuleRoot], list[ModuleRoot]]:
+    """Those of the program, and those of libraries; without this package's."""
+    libraries = _library_folders()
+    own: list[ModuleRoot] = []
+    others: list[ModuleRoot] = []
+    for name, module in list(sys.modules.items()):
+        if type(name) is not str or not access.is_a(module, types.ModuleType):
+            continue
+        namespace = access.module_dict(module)
+        filename = namespace.get("__file__")
+        if type(filename) is not str:
+            filename = ""
+        if filename.startswith(PACKAGE):
+            continue
+        is_library = name != "__main__" and (not filename or filename.startswith(libraries))
+        is_library = is_library and name not in WAITING
+        root = ModuleRoot(name, filename, namespace, is_library)
+        (others if is_library else own).append(root)
+    own.sort(key=lambda root: (root.name in WAITING, root.name != "__main__"))
+    return own, others
+
+
+def frames() -> list[FrameRoot | ModuleRoot]:
+    """The calls that run, of all threads, outermost first, without this package's; those through which the last error
+    went that nothing caught. Code that runs in a dict of its own (`runpy`, `exec`) counts as a module."""
+    found: list[FrameRoot | ModuleRoot] = []
+    main = threading.main_thread().ident
+    for thread, innermost in sorted(_innermost().items(), key=lambda one: one[0] != main):
+        name = "" if thread == main else _thread_name(thread)
+        found += _of_thread(innermost, name)
+    return [*found, *_of_error()]
+
+
+def _innermost() -> dict[int, types.FrameType]:
+    """The innermost call of each thread; of this one, that of who asked who asked: a frame that is in a variable of its
+    own is a cycle, which would keep all the others alive."""
+    found = sys._current_frames()
+    found[threading.get_ident()] = sys._getframe(2)
+    return found
+
+
+def _of_error() -> Iterator[FrameRoot]:
+    """What is still there of a program that ends with a traceback."""
+    error = getattr(sys, "last_value", None)
+    if not access.is_a(error, BaseException):
+        return
+    entry = BaseException.__dict__["__traceback__"].__get__(error)
+    depth = 0
+    while entry is not None:
+        frame = entry.tb_frame
+        if frame.f_code.co_flags & OPTIMIZED and not frame.f_code.co_filename.startswith(PACKAGE):
+            yield _frame_root(frame, entry.tb_lineno, "", depth)
+        entry, depth = entry.tb_next, depth + 1
+
+
+def _of_thread(innermost: types.FrameType, thread: str) -> Iterator[FrameRoot | ModuleRoot]:
+    stack: list[types.FrameType] = []
+    frame: types.FrameType | None = innermost
+    while frame is not None:
+        stack.append(frame)
+        frame = frame.f_back
+    stack.reverse()
+    for depth, frame in enumerate(stack):
+        code = frame.f_code
+        # What the walk itself has in its variables is no holder.
+        if code.co_filename.startswith(PACKAGE):
+            continue
+        if code.co_flags & OPTIMIZED:
+            yield _frame_root(frame, frame.f_lineno or 0, thread, depth)
+        elif type(frame.f_locals) is dict:
+            yield ModuleRoot(code.co_name, code.co_filename, frame.f_locals, False)
+
+
+def _frame_root(frame: types.FrameType, line: int, thread: str, depth: int) -> FrameRoot:
+    code, libraries = frame.f_code, _library_folders()
+    name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
+    key = (code.co_filename, code.co_name, id(frame))
+    return FrameRoot(
+        name,
+        code.co_filename,
+        line,
+        thread,
+        tuple(variables(frame)),
+        depth,
+        key,
+        code.co_filename.startswith(libraries),
+    )
+
+
+def runs_backward() -> bool:
+    """Whether another thread is inside autograd's engine: graphs change then."""
+    own = threading.get_ident()
+    for thread, innermost in _innermost().items():
+        frame: types.FrameType | None = innermost if thread != own else None
+        while frame is not None:
+            if frame.f_code.co_name in ("_engine_run_backward", "backward", "grad"):
+                return True
+            frame = frame.f_back
+    return False
+
+
+def _thread_name(ident: int) -> str:
+    thread = threading._active.get(ident)  # type: ignore[attr-defined]
+    name = access.attribute(thread, "_name")
+    return name if type(name) is str else f"thread {ident}"
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
+    folders += [*getattr(site, "getsitepackages", list)(), site.USER_SITE or ""]
+    return tuple({os.path.join(folder, "") for folder in folders if folder} | {"<frozen"})

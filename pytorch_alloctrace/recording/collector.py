@@ -1,0 +1,50 @@
+"""Work inside the program that does not decide when its garbage is collected."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Counted:
+    """An object that the collector counts when it is made and when it is freed: none of these comes from a list of
+    free ones."""
+
+    __slots__ = ("unused",)
+
+
+class Collector:
+    """Python's garbage collector, as the program has it before and after `paused`."""
+
+    RESERVE = 10_000
+
+    def __init__(self) -> None:
+        self._reserve = [_Counted() for _ in range(self.RESERVE)]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No collection while this lasts, and the next one about when it would have been.
+
+        Python collects when so many more objects were made than freed. Objects that go into its lists of free ones were
+        counted when they were made, and are not when they are freed: a look brought the next collection forward by
+        thousands of objects. (What is in those lists afterwards the program takes from there, uncounted: its next
+        collection may be as many objects later.)
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        before = gc.get_count()[0]
+        try:
+            yield
+        finally:
+            self._set_count(before)
+            if collects:
+                gc.enable()
+
+    def _set_count(self, wanted: int) -> None:
+        for _ in range(2):  # the first time, the list itself may be made anew
+            added = gc.get_count()[0] - wanted
+            if added > 0:
+                del self._reserve[-added:]
+            else:
+                self._reserve.extend([_Counted() for _ in range(-added)])

@@ -1,0 +1,196 @@
+"""When a recording looks at what holds the program's tensors, and how that gets into the trace.
+
+A look costs time and says what is held at that moment. What leaks is often freed when main() returns, and a killed
+program has no end at all; so there are looks in mid-run, ever rarer: each when there have been twice as many events as
+at the last one, at the end of a step, or, in a program without steps, on the main thread between two of its
+instructions, where a thread that sleeps in between asks for it. All of them together take `FREE` seconds and `SHARE` of
+the time of a processor, at most. The last is taken when the recording ends.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .collector import Collector
+
+FIRST = 2_000
+"""Events after which the first look is due."""
+LATER = 2.0
+"""The next is due after so many times as many."""
+PATIENCE = 1.25
+"""From the thread, so much later: where there are steps, they come first."""
+POLL, POLL_SHARE = 0.02, 1 / 16
+"""How long the thread sleeps, in seconds: so long, or this share of the time that has passed."""
+FREE = 0.1
+"""Seconds that looks may take in any run,"""
+SHARE = 0.005
+"""and of the time that has passed."""
+LONGEST = 0.1
+"""Seconds of one look in mid-run, at most,"""
+LEAST = 0.003
+"""and at least: with less there is none."""
+AT_END = 0.5
+"""Seconds of the look at the end, at most; less unless there are many tensors to which the program does not lead."""
+
+ASKED = 5.0
+"""Seconds of a look that was asked for, at most."""
+
+
+_waiting: list[Callable[[], None]] = []
+
+
+def _run_waiting(_: int | None) -> int:
+    try:
+        while _waiting:
+            _waiting.pop()()
+    except Exception:  # must not come up in the middle of the program
+        _waiting.clear()
+    return 0
+
+
+_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_waiting)
+
+
+def _call_on_main_thread(function: Callable[[], None]) -> None:
+    """Calls a function in the main thread, as signal handlers are, as soon as it is between two instructions."""
+    if not _waiting:
+        _waiting.append(function)
+        if ctypes.pythonapi.Py_AddPendingCall(_pending_call, None):  # too many are waiting
+            _waiting.clear()
+
+
+class Looks:
+    """The looks of one recording. No error of theirs reaches the program."""
+
+    def __init__(self, recorder: ModuleType) -> None:
+        self._recorder = recorder
+        self._begin = time.monotonic()
+        self._due: float = FIRST
+        self._spent = 0.0
+        self._busy = _thread.allocate_lock()
+        self._ended = _thread.allocate_lock()
+        self._on = False
+
+    def start(self) -> None:
+        """From now on; not where Python runs without a GIL."""
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            return
+        # Here, where it costs nobody a step; and so that our thread never imports.
+        from ..objects import look  # noqa: F401
+
+        self._collector = Collector()
+        self._on = True
+        self._ended.acquire()
+        # No signal of the program is to be handled on a thread of ours.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            _thread.start_new_thread(self._wait, ())
+        except RuntimeError:  # no thread to be had: then only at steps and at the end
+            self._ended.release()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def at_step(self) -> None:
+        """Looks, if it is time to."""
+        if self._on and self._recorder.next_event() >= self._due:
+            self._look_if_allowed()
+
+    def now(self) -> None:
+        """Looks at once, for as long as a person waits."""
+        if self._on and self._busy.acquire(timeout=LONGEST):
+            try:
+                self._look(ASKED, more=True)
+            finally:
+                self._busy.release()
+
+    def end(self, look: bool) -> None:
+        """The last look, and the end of the thread."""
+        if not self._on:
+            return
+        self._on = False
+        if self._ended.locked():
+            self._ended.release()
+        if look and self._busy.acquire(timeout=LONGEST):
+            try:
+                self._look(AT_END, more=True)
+            finally:
+                self._busy.release()
+
+    def stop(self) -> None:
+        """Ends it without a look."""
+        self.end(look=False)
+
+    def forget_in_child(self) -> None:
+        """The thread is not in a forked child."""
+        self._on = False
+
+    def _wait(self) -> None:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as name:
+            name.write("alloctrace")  # as our other threads are called
+        with contextlib.suppress(MemoryError):  # from then on only at steps and at the end
+            self._wait_for_looks()
+
+    def _wait_for_looks(self) -> None:
+        while True:
+            elapsed = time.monotonic() - self._begin
+            if self._ended.acquire(timeout=max(POLL, POLL_SHARE * elapsed)) or not self._on:
+                return
+            if self._recorder.next_event() >= PATIENCE * self._due:
+                # Only on the main thread, between two of its instructions: there the program does nothing meanwhile.
+                # From here, what the walk has in its hands would live longer than the program lets it.
+                _call_on_main_thread(self._on_main_thread)
+
+    def _on_main_thread(self) -> None:
+        if self._on and self._recorder.next_event() >= self._due:
+            self._look_if_allowed()
+
+    def _look_if_allowed(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            now, events = time.monotonic(), self._recorder.next_event()
+            if events < self._due or not self._on:
+                return
+            allowed = min(FREE + SHARE * (now - self._begin) - self._spent, LONGEST)
+            if allowed < LEAST:  # in a while
+                return
+            self._due = LATER * events
+            begin = time.thread_time()
+            self._look(allowed, more=False)
+            self._spent += time.thread_time() - begin
+        finally:
+            self._busy.release()
+
+    def _look(self, seconds: float, more: bool) -> None:
+        try:
+            if "torch" not in sys.modules or sys.is_finalizing():
+                return
+            from ..objects.look import look
+
+            event = self._recorder.next_event()
+            with self._collector.paused():
+                for group in look(seconds, more=more).groups:
+                    self._write(event, group)
+        except Exception:  # whatever it is: the program is not to see it
+            return
+
+    def _write(self, event: int, group: Any) -> None:
+        chain = group.chain
+        self._recorder.add_holder(
+            event=event,
+            holder=str(group),
+            path=chain.path,
+            filename=chain.filename,
+            line=chain.line,
+            count=group.count,
+            bytes=group.bytes,
+            addresses=sorted(group.addresses),
+        )

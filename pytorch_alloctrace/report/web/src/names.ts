@@ -1,0 +1,79 @@
+// Stacks and lines of moments that were asked for have numbers of their own: here they get those of the page.
+
+import type { Columns } from "./columns";
+import type { FrameColumn, MomentManifest } from "./manifest";
+import { siteOf, type Model, type Site } from "./model";
+
+const COLUMNS: FrameColumn[] = ["parent", "function", "file", "line", "source", "user", "site"];
+const PARENT = 0;
+const TEXTS = [1, 2, 4];
+const SITE = 6;
+
+export class Names {
+  private readonly sites = new Map<string, number>();
+  private readonly frames = new Map<string, number>();
+  private readonly texts = new Map<string, number>();
+
+  constructor(private readonly model: Model) {
+    for (const site of model.sites) this.sites.set(keyOfSite(site), site.id);
+    model.manifest.texts.forEach((text, number) => this.texts.set(text, number));
+    const { parent } = model.frames;
+    for (let i = 0; i < parent.length; i++) this.frames.set(keyOf(COLUMNS.map((name) => model.frames[name][i])), i);
+  }
+
+  /** The numbers here of the frames of a moment; what is new is added to the model. */
+  take(data: MomentManifest, columns: Columns): number[] {
+    const texts = data.texts.map((text) => this.text(text));
+    const sites = data.stacks.sites.map((row) => this.site(siteOf(row, data.texts, -1)));
+    const read = COLUMNS.map((name) => columns.read(data.stacks.frames[name]));
+    const { frames } = this.model;
+    const first = frames.parent.length;
+    const added: number[][] = [];
+    const numbers: number[] = [];
+    for (let i = 0; i < read[PARENT].length; i++) {
+      const row = read.map((column) => column[i]);
+      row[PARENT] = row[PARENT] < 0 ? -1 : numbers[row[PARENT]]; // callers come first
+      for (const column of TEXTS) row[column] = texts[row[column]];
+      row[SITE] = sites[row[SITE]];
+      let known = this.frames.get(keyOf(row));
+      if (known === undefined) {
+        this.frames.set(keyOf(row), (known = first + added.length));
+        added.push(row);
+      }
+      numbers.push(known);
+    }
+    if (added.length) {
+      this.model.frames = Object.fromEntries(COLUMNS.map((name, column) => {
+        const grown = new Float64Array(first + added.length);
+        grown.set(frames[name]);
+        added.forEach((row, i) => (grown[first + i] = row[column]));
+        return [name, grown];
+      })) as Record<FrameColumn, Float64Array>;
+    }
+    return numbers;
+  }
+
+  private text(text: string): number {
+    let known = this.texts.get(text);
+    if (known === undefined) this.texts.set(text, (known = this.model.manifest.texts.push(text) - 1));
+    return known;
+  }
+
+  private site(site: Site): number {
+    const key = keyOfSite(site);
+    let known = this.sites.get(key);
+    if (known === undefined) {
+      this.sites.set(key, (known = this.model.sites.length));
+      this.model.sites.push({ ...site, id: known });
+    }
+    return known;
+  }
+}
+
+function keyOf(row: number[]): string {
+  return row.join(" ");
+}
+
+function keyOfSite(site: Site): string {
+  return JSON.stringify([site.label, site.file, site.line, site.func]);
+}

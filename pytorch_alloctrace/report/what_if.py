@@ -1,0 +1,197 @@
+"""What would have been under other settings and on other cards, in words and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.text import Text
+
+from ..analysis.what_if.fitting import MARGIN, Fit, Fitting, fits_on
+from ..analysis.what_if.model import Card, Check
+from ..analysis.what_if.prediction import Outcome, WhatIf
+from ..errors import NotPredictableError
+from ..reading.recorded import RecordedTrace
+from . import units
+from .screen import Screen
+from .site_names import SiteNames
+
+_UNKNOWN = (
+    "Not known before a run: what a program does after a refused request, or with what it sees of free memory, and"
+    " what libraries such as cuDNN choose there."
+)
+
+
+def write_what_if(found: WhatIf, screen: Screen, names: SiteNames) -> None:
+    """The outcomes of one device, under its check."""
+    _write_head(found.device, found.check, screen)
+    screen.text(f"On {_card(found.card, known=found.outside_is_known)}.", style="dim")
+    if found.inherited:
+        screen.text("The recording began with memory in use, which keeps the layout that it had.", style="dim")
+    screen.blank()
+    for one in found.outcomes:
+        _write_outcome(one, screen, names)
+    screen.blank()
+    screen.text(_UNKNOWN, style="dim")
+
+
+def _write_head(device: str, check: Check, screen: Screen) -> None:
+    screen.text(Text.assemble((device, "bold"), f": {check.sentence}"))
+
+
+def _card(card: Card, *, known: bool) -> str:
+    outside = f"{units.size(card.outside)} of it outside torch{'' if known else ' (assumed)'}"
+    return "a device without end" if card.memory is None else f"a device of {units.size(card.memory)}, {outside}"
+
+
+def _write_outcome(one: Outcome, screen: Screen, names: SiteNames) -> None:
+    style = "bold green" if one.serves_all else "bold red"
+    screen.text(Text.assemble(("fits   " if one.fits else "FAILS  ", style), (one.setting.text, "bold")), hanging=9)
+    screen.text(f"{figures(one)}.", 7)
+    if one.refused is not None:
+        where = (
+            "" if one.refused_orders == one.orders else f" in {one.refused_orders} of {one.orders} orders of addresses"
+        )
+        screen.text(
+            f"Refused{where}: {units.size(one.refused.requested)} at {names.site(one.refused.site)}"
+            f" (event {one.refused.seq:,}), with {units.size(one.refused.reserved)} reserved,"
+            f" {units.size(one.refused.allocated)} of it allocated.",
+            7,
+        )
+    if one.served:
+        count = units.counted(len(one.served), "request")
+        screen.text(f"{count} that the recorded run was refused would have been served.", 7)
+    if one.refused_again:
+        screen.text(f"{units.counted(len(one.refused_again), 'request')} would have been refused again.", 7)
+
+
+def figures(one: Outcome) -> str:
+    """What a run comes to: "peak reserved 9.88 to 9.92 GiB, 10.6 GiB of the device, no retries"."""
+    retries = (
+        "no retries" if one.retries[1] == 0 else units.counted(one.retries[1], "retry").replace("retrys", "retries")
+    )
+    if one.retries[0] != one.retries[1]:
+        retries = f"{one.retries[0]:,} to {one.retries[1]:,} retries"
+    return f"peak reserved {sizes(*one.peak_reserved)}, {units.size(one.on_device)} of the device, {retries}"
+
+
+def sizes(least: int, most: int) -> str:
+    """A range of sizes; one where both look the same."""
+    first, last = units.size(least), units.size(most)
+    return last if first == last else f"{first} to {last}"
+
+
+def what_if_data(found: WhatIf) -> dict[str, Any]:
+    """As plain values; sizes in bytes."""
+    return {
+        "device": found.device,
+        "memory": found.card.memory,
+        "outside": found.card.outside,
+        "outside_is_known": found.outside_is_known,
+        "inherited": found.inherited,
+        "check": dataclasses.asdict(found.check),
+        "outcomes": [_outcome_data(one) for one in found.outcomes],
+    }
+
+
+def _outcome_data(one: Outcome) -> dict[str, Any]:
+    return {
+        "setting": one.setting.text,
+        "fits": one.fits,
+        "serves_all": one.serves_all,
+        "peak_reserved": list(one.peak_reserved),
+        "on_device": one.on_device,
+        "retries": list(one.retries),
+        "driver_calls": list(one.driver_calls),
+        "orders": one.orders,
+        "refused_orders": one.refused_orders,
+        "refused": None if one.refused is None else dataclasses.asdict(one.refused),
+        "served": list(one.served),
+        "refused_again": list(one.refused_again),
+    }
+
+
+def write_fit(found: Fit, screen: Screen) -> None:
+    """What a run needs, under each setting, and on common cards."""
+    _write_head(found.device, found.check, screen)
+    assumed = "" if found.outside_is_known else " (assumed)"
+    recorded = "" if found.total is None else f" The run had {units.size(found.total)}."
+    screen.text(
+        f"Memory of the whole device, with {units.size(found.outside)} outside torch{assumed}.{recorded}", style="dim"
+    )
+    for one in found.fittings:
+        screen.blank()
+        _write_fitting(one, screen)
+    screen.blank()
+    screen.text(_UNKNOWN, style="dim")
+
+
+def _write_fitting(one: Fitting, screen: Screen) -> None:
+    screen.text(one.setting.text, style="bold")
+    screen.text(
+        f"Fits on {units.size(one.smallest)}; with {MARGIN:.0%} more for the driver's addresses,"
+        f" {units.size(one.recommended)}. Without giving anything back it takes {units.size(one.without_retries)};"
+        f" {units.size(one.peak_active)} is the least that can be enough.",
+        2,
+    )
+    if one.exceptions:
+        listed = ", ".join(units.size(size) for size in one.exceptions[:4])
+        screen.text(f"It also happens to fit on {listed}, but not on all sizes above.", 2)
+    for card in one.cards:
+        outcome = card.outcome
+        if outcome.fits:
+            words = "fits, " + figures(outcome).rsplit(", ", 1)[1]
+        elif outcome.refused_orders < outcome.orders:
+            words = "depends on the driver's addresses"
+        else:
+            words = "does not fit"
+        screen.text(f"{card.name:<27}{words}", 2, hanging=4)
+
+
+def fit_data(found: Fit) -> dict[str, Any]:
+    """As plain values; sizes in bytes."""
+    return {
+        "device": found.device,
+        "outside": found.outside,
+        "outside_is_known": found.outside_is_known,
+        "recorded_memory": found.total,
+        "check": dataclasses.asdict(found.check),
+        "settings": [
+            {
+                "setting": one.setting.text,
+                "smallest": one.smallest,
+                "recommended": one.recommended,
+                "without_retries": one.without_retries,
+                "peak_active": one.peak_active,
+                "resolution": one.resolution,
+                "exceptions": list(one.exceptions),
+                "cards": [
+                    {"name": card.name, "memory": card.outcome.card.memory, **_outcome_data(card.outcome)}
+                    for card in one.cards
+                ],
+            }
+            for one in found.fittings
+        ],
+    }
+
+
+def fits_sentence(memory: int, one: Outcome, check: Check) -> str:
+    """Whether a run fits on so much memory, in a line."""
+    where = f"On {units.size(memory)} ({units.size(one.card.outside)} of it outside torch)"
+    exact = "" if check.is_exact else f" {check.sentence}"
+    if one.fits:
+        return f"{where} the run fits: {figures(one)}.{exact}"
+    if one.refused_orders < one.orders:
+        return f"{where} it depends on the driver's addresses whether the run fits: {figures(one)}.{exact}"
+    return (
+        f"{where} the run does not fit: a request is refused at event {one.refused.seq if one.refused else 0:,}.{exact}"
+    )
+
+
+def write_fits(trace: RecordedTrace, memory: int, device: str, screen: Screen) -> None:
+    """The same of a trace; where it cannot be told, why."""
+    try:
+        screen.text(fits_sentence(memory, *fits_on(trace, memory, device=device)))
+    except NotPredictableError as error:
+        screen.text(f"Whether it fits on {units.size(memory)} cannot be told. {error}")
+    screen.blank()

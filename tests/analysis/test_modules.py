@@ -1,0 +1,164 @@
+"""Memory by module: what the tables and the command show, and that all else is as without modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from format_reader import TraceFile
+from marked_programs import run_analyze
+from running import run_python
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import Trace, TraceError
+
+PROGRAM = """
+import threading, torch
+from torch import nn
+import pytorch_alloctrace as alloctrace
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+        self.kept = []
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            self.kept.append(x.exp())
+            x = nn.Softmax(dim=-1)(x)
+        return x
+
+def use(path, **options):
+    torch.manual_seed(0)
+    with alloctrace.enable(path, devices="cpu", **options):
+        model = Model()
+        kept = [model(torch.ones(16, 64)) for _ in range(30)]
+        alloctrace.mark("half")
+        for _ in range(30):
+            kept.append(model(torch.ones(16, 64)))
+            alloctrace.step()
+        in_thread = nn.Sequential(nn.ReLU(), nn.Linear(64, 64))
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: kept.append([in_thread(kept[0]) for _ in range(200)]))
+            thread.start()
+            thread.join()
+
+options = {"modules": {}, "none": {"modules": False}, "no_stacks": {"stacks": "none"}}
+for name in options:
+    use(f"{name}.alloctrace", **options[name])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("modules")
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, [sys.executable, "program.py"], True, 300, {})
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> Trace:
+    return alloctrace.load(folder / "modules.alloctrace")
+
+
+@pytest.fixture(scope="module")
+def without(folder: Path) -> Trace:
+    return alloctrace.load(folder / "none.alloctrace")
+
+
+def bytes_of(table: pd.DataFrame, column: str = "bytes") -> dict[str, int]:
+    return table.set_index("site")[column].to_dict()
+
+
+def test_each_module_holds_what_it_made(trace: Trace) -> None:
+    block = 16 * 64 * 4
+    held = bytes_of(trace.composition(by="module"))
+    # The exponentials, and what modules without a name gave, of all layers.
+    assert held["Model"] == held["Model.(Softmax)"] == 3 * 60 * block
+    assert "Model.layers.0" not in held
+    made = trace.sites(by="module").set_index("site")
+    for name in ("Model.layers.0", "Model.layers.1", "Model.layers.2"):
+        assert made.loc[name, ["allocations", "bytes", "live_bytes"]].tolist() == [60, 60 * block, 0]
+
+
+def test_a_model_that_only_other_threads_call_gets_its_name(trace: Trace) -> None:
+    """Its first events may have come before anybody could look; these are known by their class."""
+    made = trace.sites(by="module").set_index("site")["allocations"]
+    found = {name: int(count) for name, count in made.items() if name.startswith(("Sequential", "(Sequential)"))}
+    assert sum(found.values()) == 3 * 200 * 2
+    assert set(found) <= {"Sequential.0", "Sequential.1", "(Sequential).(ReLU)", "(Sequential).(Linear)"}
+    assert found["Sequential.0"] + found["Sequential.1"] > 1000
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_depth_sums_up_what_is_inside(trace: Trace, depth: int) -> None:
+    whole = trace.sites(by="module")
+    short = trace.sites(by=f"module:{depth}")
+    names = whole["site"].map(lambda name: name if name.startswith("(out") else ".".join(name.split(".")[:depth]))
+    expected = whole.groupby(names)[["allocations", "bytes", "live_bytes", "live_blocks"]].sum()
+    assert (short.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
+    if depth == 2:
+        assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(short["site"])
+
+
+def test_an_independent_reader_finds_the_same_names(folder: Path, trace: Trace) -> None:
+    names = TraceFile(folder / "modules.alloctrace").names
+    stacks = [int(stack) for stack in trace.events(columns=["stack_id"])["stack_id"].unique() if stack]
+    assert len(stacks) > 20
+    for stack in stacks:
+        assert trace.stacks.modules.name(stack) == (names.module(stack) or "(outside of modules)")
+
+
+def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:
+    """Lines, stacks, the tree of calls and loops do not tell instances apart."""
+    for by in ("line", "function", "file", "stack"):
+        tables = [one.sites(by=by).drop(columns="stack_id") for one in (trace, without)]
+        own = [
+            table[table["filename"].str.endswith("program.py")].sort_values([*table.columns[:6]], ignore_index=True)
+            for table in tables
+        ]
+        pd.testing.assert_frame_equal(own[0], own[1], check_like=True)
+    trees = [one.tree("mark:half").head(1000).table.drop(columns="stack_id") for one in (trace, without)]
+    pd.testing.assert_frame_equal(trees[0], trees[1])
+    loops = [
+        [(loop.depth, loop.rounds, one.frames(loop.function)[0]) for loop in one.replay.loops]
+        for one in (trace, without)
+    ]
+    assert loops[0] == loops[1] and loops[0]
+    columns = ["filename", "line", "kind", "confidence"]
+    assert trace.leaks()[columns].equals(without.leaks()[columns])
+
+
+def test_a_trace_without_modules_says_so(folder: Path, without: Trace) -> None:
+    no_stacks = alloctrace.load(folder / "no_stacks.alloctrace")
+    for one in (without, no_stacks):
+        with pytest.raises(TraceError, match="the trace has no modules: record the program again"):
+            one.composition(by="module")
+    assert "the trace has no modules" in run_analyze(folder, "peak", "none.alloctrace", "--by", "module", status=2)
+
+
+def test_command(folder: Path) -> None:
+    text = run_analyze(folder, "peak", "modules.alloctrace", "--by", "module", "--depth", "2")
+    assert "Model.(Softmax) (" in text and "Model.layers.0" not in text
+    assert "Model.layers.2 (" in run_analyze(folder, "sites", "modules.alloctrace", "--by", "module", "--top", "0")
+    text = run_analyze(folder, "diff", "modules.alloctrace", "--since", "mark:half", "--by", "module", "--depth", "1")
+    assert "Model (" in text and "Model." not in text
+    text = run_analyze(folder, "diff", "modules.alloctrace", "modules.alloctrace", "--by", "module")
+    assert text.startswith("SAME")
+    words = ("diff", "modules.alloctrace", "--since", "mark:half", "--by", "module", "--depth", "1", "--markdown")
+    text = run_analyze(folder, *words)
+    assert "| change | before | after | module |" in text and "module:1" not in text
+    text = run_analyze(folder, *words, "--until", "mark:half")
+    assert "No module changed." in text
+    text = run_analyze(folder, "peak", "modules.alloctrace", "--depth", "2", status=2)
+    assert "--depth counts the parts of a module's name" in text
+
+
+@pytest.mark.parametrize("by", ["module:0", "module:x", "module:", "modules"])
+def test_an_unknown_depth_is_refused(trace: Trace, by: str) -> None:
+    with pytest.raises(ValueError, match="is not known"):
+        trace.sites(by=by)

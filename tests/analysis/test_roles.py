@@ -1,0 +1,276 @@
+"""What blocks are for, held to what the program itself knows of its tensors (tests/support/role_account.py)."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from format_reader import TraceFile
+from marked_programs import run_analyze
+from role_account import PROGRAMS
+from running import ROOT, run_python, torch_has_cuda, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.roles import roles_of
+from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.reading.roles import ROLES
+from pytorch_alloctrace.report.units import size
+
+DEVICES = (["cuda"] if torch_has_cuda() else []) + ["cpu"]
+BY_ADDRESS = ("parameter", "buffer", "optimizer state")
+ACCOUNT = ROOT / "tests/support/role_account.py"
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(f"roles_{request.param}")
+    command = [sys.executable, str(ACCOUNT), request.param, *PROGRAMS]
+    run_python(folder, with_cuda(command) if request.param == "cuda" else command, True, 300, {"OMP_NUM_THREADS": "1"})
+    return request.param, folder
+
+
+def held(trace: alloctrace.Trace, at: str, device: str, column: str = "bytes") -> dict[str, int]:
+    table = trace.composition(at, device=device, by="role")
+    return dict(zip(table["role"], table[column].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_roles_are_what_the_program_knows(recorded: tuple[str, Path], program: str) -> None:
+    device, folder = recorded
+    trace = alloctrace.load(folder / f"{program}.alloctrace")
+    account = json.loads((folder / f"{program}.json").read_text())
+    if program == "sparse":  # the indices of its gradient are its input: one block, which has one role
+        account = {at: known for at, known in account.items() if at.startswith("mark:stepped")}
+    assert len(account) >= 5
+    seen = set()
+    for at, known in account.items():
+        found = held(trace, at, device)
+        assert {role: found.get(role, 0) for role in known} == known, at
+        seen.update(role for role, size in known.items() if size)
+    if program == "inference":
+        assert seen == {"parameter", "buffer"}
+    elif program != "sparse":
+        assert seen == {"parameter", "gradient", "optimizer state", "activation", "input"}
+
+
+def test_what_is_exact(recorded: tuple[str, Path]) -> None:
+    device, folder = recorded
+    for program in ("plain", "tied", "flat", "inference"):
+        trace = alloctrace.load(folder / f"{program}.alloctrace")
+        for at in ("peak", "mark:inferred#3" if program == "inference" else "mark:stepped#3"):
+            found, exact = held(trace, at, device), held(trace, at, device, "exact_bytes")
+            for role in BY_ADDRESS:
+                assert exact.get(role, 0) == found.get(role, 0)
+            assert {exact[role] for role in found if role in ("activation", "input", "temporary", "other")} <= {0}
+    # Gradients are looked up at the 1st, 2nd and 4th step; those of the others are like them.
+    trace = alloctrace.load(folder / "plain.alloctrace")
+    for number in range(1, 6):
+        found, exact = (held(trace, f"mark:stepped#{number}", device, name) for name in ("bytes", "exact_bytes"))
+        assert exact["gradient"] == (found["gradient"] if number in (1, 2, 4) else 0)
+
+
+def test_names(recorded: tuple[str, Path]) -> None:
+    device, folder = recorded
+    named = alloctrace.load(folder / "inference.alloctrace").named_blocks()
+    named = named[named["device"].str.startswith(device)].drop_duplicates("name").set_index("name")
+    assert {"first.weight", "first.bias", "norm.weight", "last.weight"} <= {*named.index}
+    assert named.loc["first.weight", "nbytes"] == 16 * 3 * 9 * 4
+    assert named.loc["norm.running_mean", "role"] == "buffer"
+    assert named.loc["last.bias", "role"] == "parameter"
+
+
+def test_roles_over_time(recorded: tuple[str, Path]) -> None:
+    device, folder = recorded
+    trace = alloctrace.load(folder / "plain.alloctrace")
+    for points in (1, 37, 2000):
+        table = trace.role_timeline(points, device=device)
+        assert [*table.columns[:2]] == ["device", "time_ns"] and {*table.columns[2:]} == {*ROLES}
+        requested = trace.timeline(points, device=device)
+        assert (table[[*ROLES]].sum(axis=1) == requested["requested"]).all()
+        assert (table["time_ns"] == requested["time_ns"]).all()
+    at_end = {role: size for role, size in held(trace, "end", device).items() if size}
+    last = table.iloc[-1][[*ROLES]]
+    assert {role: int(size) for role, size in last.items() if size} == at_end
+    with pytest.raises(ValueError, match="points=0"):
+        trace.role_timeline(0)
+
+
+def test_allocations_by_role(recorded: tuple[str, Path]) -> None:
+    """Against the role of each block, right after it was made."""
+    device, folder = recorded
+    for program in ("plain", "inference"):
+        trace = alloctrace.load(folder / f"{program}.alloctrace")
+        device = next(name for name in trace.devices if name.startswith(device))
+        since, until = ("mark:inferred", "end") if program == "inference" else ("mark:stepped", "mark:backward#2")
+        allocs = trace.events(since=since, until=until, kinds=("alloc",))
+        allocs = allocs[allocs["device"] == device]
+        made: dict[str, list[int]] = {}
+        for seq in allocs["seq"].tolist():
+            [block] = trace.live(seq, device=device).query("birth_seq == @seq").to_dict("records")
+            sums = made.setdefault(str(block["role"]), [0, 0, 0, 0])
+            exact = block["nbytes"] if block["role_is_exact"] else 0
+            sums[:] = sums[0] + 1, sums[1] + block["nbytes"], sums[2] + exact, max(sums[3], block["nbytes"])
+        assert len(made) > (0 if program == "inference" else 4)
+        columns = ["allocations", "bytes", "exact_bytes", "largest"]
+        table = trace.role_totals(since=since, until=until, device=device).set_index("role")
+        assert table.loc[table["allocations"] > 0, columns].T.to_dict("list") == made
+        before, after = held(trace, since, device), held(trace, until, device)
+        assert {role: size for role, size in table["live_bytes"].items() if size} == after
+        change = {role: after.get(role, 0) - before.get(role, 0) for role in table.index}
+        assert table["live_change"].to_dict() == change
+        whole, of_sites = trace.role_totals(until=until, device=device), trace.sites(until, device=device)
+        for name in ("allocations", "bytes", "live_bytes", "live_blocks"):
+            assert whole[name].sum() == of_sites[name].sum()
+
+
+def test_the_commands_by_role(recorded: tuple[str, Path]) -> None:
+    device, folder = recorded
+    trace = alloctrace.load(folder / "plain.alloctrace")
+    run = ("plain.alloctrace", "--by", "role", "--device", device)
+    found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json")))
+    pd.testing.assert_frame_equal(found, trace.role_totals(since="mark:stepped", device=device), check_dtype=False)
+    text = run_analyze(folder, "sites", *run, "--at", "peak")
+    assert "LIVE  at peak" in text and "ALLOCATED  up to peak" in text
+    [activations] = re.findall(r"activation +([\d,]+) allocations, inferred$", text, re.M)
+    totals = trace.role_totals(until="peak", device=device).set_index("role")
+    assert int(activations.replace(",", "")) == totals.loc["activation", "allocations"]
+    assert re.search(r"^ *0 B .*activation|activation.* 0 blocks", text, re.M) is None
+    text = run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--until", "mark:forward#2")
+    assert "ALLOCATED  from mark:stepped to mark:forward#2" in text
+    assert re.search(r"^ *-.*gradient +to 0 B in 0 blocks$", text, re.M) and re.search(r"\+.*activation +to ", text)
+    table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *run, "--points", "20", "--csv")))
+    pd.testing.assert_frame_equal(table, trace.role_timeline(20, device=device), check_dtype=False)
+    later = run_analyze(folder, "timeline", *run, "--points", "20", "--csv", "--since", "mark:stepped#3")
+    assert 2 <= later.count("\n") < 21
+    text = run_analyze(folder, "timeline", *run)
+    levels = trace.role_timeline(device=device)["parameter"]
+    most, last = (re.escape(size(int(level))) for level in (levels.max(), levels.iloc[-1]))
+    assert re.search(rf"^  parameter .* {most} +{last}$", text, re.M), text
+    assert "requested" not in text and "buffer" not in text
+    for verb, by in (("sites", "age"), ("timeline", "line")):
+        assert "invalid choice" in run_analyze(folder, verb, "plain.alloctrace", "--by", by, status=2)
+
+
+NODES_BEFORE = """
+import torch, pytorch_alloctrace as alloctrace
+weight = torch.ones(100, 100, requires_grad=True)
+(weight @ weight).sum().backward()
+with alloctrace.enable("t.alloctrace", devices="cpu"):
+    for _ in range(2):
+        batch = torch.ones(50, 100)
+        loss = (batch @ weight).exp().sum()
+        alloctrace.mark("forward")
+        loss.backward()
+"""
+
+
+def test_what_autograd_made_before_the_recording_is_no_forward(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(NODES_BEFORE)
+    run_python(tmp_path, [sys.executable, "program.py"], True, 300, {})
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    for number in (1, 2):
+        found = held(trace, f"mark:forward#{number}", "cpu")
+        assert found["input"] == 50 * 100 * 4 and found["activation"] == 50 * 100 * 4, number
+    for broken in (None, "x", [1], [1, -2], [1.5, 2], [1, 1 << 70], {"a": 1}):
+        trace = alloctrace.load(tmp_path / "t.alloctrace")
+        trace.header["autograd_nodes"] = broken
+        assert sum(held(trace, "mark:forward", "cpu").values()) == trace.live("mark:forward")["nbytes"].sum()
+
+
+def test_live_and_blocks_have_the_same_roles(recorded: tuple[str, Path]) -> None:
+    device, folder = recorded
+    trace = alloctrace.load(folder / "mixed.alloctrace")
+    for at in ("peak", "mark:forward#3", "end"):
+        live, blocks = trace.live(at, device=device), trace.blocks(at, device=device)
+        used = blocks[blocks["state"] == "active_allocated"]
+        by_address = used.set_index("address")["role"].astype(str).to_dict()
+        assert live.set_index("address")["role"].astype(str).to_dict() == by_address
+        assert (blocks.loc[blocks["state"] == "inactive", "role"] == "unknown").all()
+        shares = roles_of(trace, trace.named_device(device) or "", at)
+        assert shares.are_named and sum(part.bytes for part in shares.roles) == live["nbytes"].sum()
+
+
+def test_the_events_are_as_the_format_says(recorded: tuple[str, Path]) -> None:
+    _, folder = recorded
+    for program in ("plain", "inference"):
+        file = TraceFile(folder / f"{program}.alloctrace")
+        events = {number: one for number, one in file.events() if one.kind == KINDS.index("role")}
+        named = alloctrace.load(folder / f"{program}.alloctrace").named_blocks()
+        assert len(named) > 10 and {*named["seq"]} <= {*events}
+        for row in named.to_dict("records"):
+            event = events[row["seq"]]
+            assert (event.address, ROLES[event.node_sequence]) == (row["address"], row["role"])
+            assert file.names.strings.get(event.size, b"").decode() == row["name"]
+
+
+OUT_OF_MEMORY = """\
+import sys, torch, pytorch_alloctrace as alloctrace
+
+def main():
+    layers = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(40))).to("cuda")
+    optimizer = torch.optim.SGD(layers.parameters())
+    for size in map(int, sys.argv[1:]):
+        try:
+            x = torch.randn(size, 1024, device="cuda")
+            layers(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        except torch.OutOfMemoryError:
+            print("refused")
+
+with alloctrace.enable("t.alloctrace", devices=("cuda",)):
+    main()
+"""
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="the installed torch is built without CUDA")
+@pytest.mark.parametrize("sizes", [("65536",), ("64", "64", "65536")])
+def test_what_a_refused_request_cut_off_are_activations(tmp_path: Path, sizes: tuple[str, ...]) -> None:
+    (tmp_path / "program.py").write_text(OUT_OF_MEMORY)
+    command = with_cuda([sys.executable, "program.py", *sizes], memory="4GiB")
+    assert run_python(tmp_path, command, True, 120, {}).stdout == "refused\n"
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    [oom] = trace.events(kinds=("oom",))["seq"]
+    made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["nbytes"] == 2**28]
+    roles = [row["role"] for row in sorted(made, key=lambda row: row["birth_seq"])]
+    assert len(roles) > 5 and {*roles[1:]} == {"activation"}
+    assert "activation" not in roles[:1]  # the input
+
+
+def test_without_any_names(tmp_path: Path) -> None:
+    source = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("t.alloctrace", devices=("cpu",), stacks=STACKS):
+    kept = [torch.empty(1000) for _ in range(5)]
+"""
+    for stacks in ("python", "none"):
+        (tmp_path / "program.py").write_text(source.replace("STACKS", repr(stacks)))
+        run_python(tmp_path, [sys.executable, "program.py"], True, 60, {})
+        trace = alloctrace.load(tmp_path / "t.alloctrace")
+        assert held(trace, "end", "cpu") == {"unknown": 20_000}
+        assert not roles_of(trace, "cpu", "end").are_named and trace.named_blocks().empty
+        assert "What it is for is unknown" in str(trace.diagnose())
+        (tmp_path / "t.alloctrace").unlink()
+
+
+def test_damaged_traces_have_roles_too(recorded: tuple[str, Path], tmp_path: Path) -> None:
+    _, folder = recorded
+    whole = (folder / "checkpointed.alloctrace").read_bytes()
+    random = np.random.default_rng(5)
+    for number in range(12):
+        damaged = bytearray(whole[: int(random.integers(len(whole) // 4, len(whole)))])
+        damaged[int(random.integers(200, len(damaged)))] ^= 0x40
+        path = tmp_path / f"{number}.alloctrace"
+        path.write_bytes(damaged)
+        with pytest.warns(alloctrace.IncompleteTraceWarning):
+            trace = alloctrace.load(path)
+        for name in trace.devices:
+            live = trace.live("end", device=name)
+            assert sum(held(trace, "end", name).values()) == live["nbytes"].sum()
+            trace.role_timeline(10, device=name)

@@ -1,0 +1,105 @@
+"""What the analyses say of a converted snapshot is what they say of our own recording of the same run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+from running import ROOT, needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+pytestmark = needs_cuda_build
+PROGRAM = ROOT / "tests/support/snapshot_pairs.py"
+
+
+class Pair(NamedTuple):
+    recorded: alloctrace.Trace
+    converted: alloctrace.Trace
+
+
+@pytest.fixture(scope="module", params=["leak", "healthy", "out_of_memory"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    run_python(folder, with_cuda([sys.executable, str(PROGRAM), request.param], memory="2GiB"), True, 300, {})
+    done = alloctrace.convert(folder / "snapshot.pickle")
+    assert done.frames and not done.faults and not done.mid_run and not done.skipped
+    assert done.devices == ("cuda:0",)
+    return Pair(alloctrace.load(folder / "run.alloctrace"), alloctrace.load(done.trace))
+
+
+def line(pair: Pair, comment: str) -> int:
+    return next(at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith(comment))
+
+
+def test_it_agrees_with_itself(pair: Pair) -> None:
+    verified = pair.converted.verify()
+    assert verified.ok
+    assert (verified.states, verified.agreeing) == (1, 1)
+    assert pair.converted.ending == {"reason": "converted"}
+
+
+def test_the_first_finding_is_the_same(pair: Pair) -> None:
+    ours, theirs = next(iter(pair.recorded.diagnose())), next(iter(pair.converted.diagnose()))
+    assert theirs.kind == ours.kind
+    assert theirs.bytes == ours.bytes
+    assert theirs.device == ours.device
+    assert (theirs.site is None) == (ours.site is None)
+    if theirs.site is not None and ours.site is not None:
+        assert (theirs.site.filename, theirs.site.line) == (ours.site.filename, ours.site.line)
+
+
+def test_leaks_are_the_same(pair: Pair) -> None:
+    """But for the unit: torch does not say where a step ends, so that loops stand for steps; and the forecast: nor how
+    large the device is."""
+    columns = ["device", "filename", "line", "function", "kind", "confidence", "bytes", "blocks", "bytes_at_end"]
+    ours, theirs = pair.recorded.leaks(), pair.converted.leaks()
+    pd.testing.assert_frame_equal(theirs[columns], ours[columns], rtol=1e-6)
+    if len(ours) and ours["unit"][0] == "step":
+        assert theirs["unit"].tolist() == ["iteration"]
+        assert theirs["rate"].tolist() == pytest.approx(ours["rate"].tolist(), rel=0.02)
+        assert theirs["line"].tolist() == [line(pair, "# THE LEAK")]
+
+
+def test_refused_requests_are_the_same(pair: Pair) -> None:
+    ours, theirs = pair.recorded.ooms(), pair.converted.ooms()
+    assert len(theirs) == len(ours)
+    for one, other in zip(ours, theirs, strict=True):
+        for name in ("requested", "device_free", "largest_free", "is_limited", "segment_size", "reserved", "allocated"):
+            assert getattr(other, name) == getattr(one, name), name
+        assert other.site.line == one.site.line
+
+
+def test_the_memory_is_the_same(pair: Pair) -> None:
+    for measure in ("allocated", "reserved"):
+        assert pair.converted.peak(measure).bytes == pair.recorded.peak(measure).bytes
+    columns = ["address", "total_size", "allocated_size", "active_size", "requested_size", "segment_type"]
+    ours, theirs = (
+        trace.segments("peak").sort_values("address", ignore_index=True) for trace in (pair.recorded, pair.converted)
+    )
+    pd.testing.assert_frame_equal(theirs[columns], ours[columns])
+
+
+def test_what_the_user_allocated_has_the_same_lines(pair: Pair) -> None:
+    """Not what backward allocated, nor workspaces of cuBLAS: torch only says where Python was when they were made."""
+    ours, theirs = (
+        trace.sites("peak", device="cuda:0").set_index(["filename", "line"])["live_bytes"]
+        for trace in (pair.recorded, pair.converted)
+    )
+    forward = pair.recorded.sites("peak", device="cuda:0").set_index(["filename", "line"])
+    ours = (ours - forward["live_backward_bytes"])[forward["live_bytes"] > forward["live_backward_bytes"]]
+    named = [key for key in ours.index if key[0] == str(PROGRAM)]
+    assert named
+    workspace = 64 * 2**20
+    for key in named:
+        assert 0 <= theirs[key] - ours[key] <= workspace, key
+
+
+def test_the_kinds_of_files_are_told_apart(pair: Pair) -> None:
+    sites = pair.converted.sites()
+    users = sites[sites["user"] == True]  # noqa: E712  (<NA> has no truth)
+    assert set(users["filename"]) == {str(PROGRAM)}
+    assert Path(pair.converted.header["program"]) == PROGRAM

@@ -1,0 +1,180 @@
+"""That a trace may be written by anyone: whatever its checksums vouch for, each face answers, or says in one line that
+it cannot, within bounded memory, and prints nothing raw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import core_probe
+import every_face
+import hostile_traces
+import pytest
+from running import ROOT, program_environment
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import _replay
+
+TRACES = sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
+SUPPORT = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
+COSTLY = ("report", "serve")
+PAGES = ("sites52", "memory68", "replay211")
+"""Of these the pages are made, too: each takes seconds, whatever it shows."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
+
+
+def run_support(program: str, *arguments: str | Path, **environment: str) -> str:
+    """Runs a program of tests/support in a process of its own, since it forks; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/support" / program, *arguments],
+        capture_output=True, text=True, timeout=1800, env={**program_environment(), **ONE_THREAD, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.stem)
+def test_every_face_of_the_corpus(trace: Path) -> None:
+    faces = [face for face in every_face.all_faces(trace, trace.parent) if trace.stem in PAGES or face not in COSTLY]
+    shown = json.loads(run_support("every_face.py", trace, FACES=",".join(faces)))
+    assert shown["faults"] == []
+    assert set(faces) == set(shown["outcomes"])
+    assert shown["peak_bytes"] < every_face.MEMORY
+
+
+def test_a_short_run_of_the_fuzzer(tmp_path: Path) -> None:
+    """Deterministic: the same seeds are the same traces and faces."""
+    program = f"import fuzz_faces, pathlib; print(fuzz_faces.fuzz(pathlib.Path({str(tmp_path)!r}), 600, 9000, most=6))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=1800, env={**program_environment(), **ONE_THREAD},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout
+    assert hostile_traces.made_up(1) == hostile_traces.made_up(1) != hostile_traces.made_up(2)
+
+
+def test_the_faces_can_fail(tmp_path: Path) -> None:
+    """What looks for faults finds them: a traceback, memory, an escape sequence."""
+    program = """
+import pathlib, sys, every_face
+every_face.prepare()
+def boom(): raise IndexError("out of range")
+def eat(): return len(bytearray(every_face.MEMORY * 2))
+def escape(): print("\\x1b[31m"); return 0
+def wordy(): print("one\\ntwo", file=sys.stderr); return 2
+every_face.all_faces = lambda trace, folder: {"boom": boom, "eat": eat, "escape": escape, "wordy": wordy}
+for fault in every_face.show(pathlib.Path("x")).faults: print(fault)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=300, env={**program_environment(), **ONE_THREAD}, cwd=tmp_path,
+    )  # fmt: skip
+    found = [line.split(":")[:2] for line in done.stdout.splitlines()]
+    assert [name for name, *_ in found] == ["boom", "eat", "escape", "wordy"], done.stdout + done.stderr
+    assert found[0][1] == " IndexError" and found[1][1].startswith(" MemoryError")
+
+
+def trace_of(tmp_path: Path, events: list[dict[str, int]], definitions: bytes = b"", first: int = 0) -> Path:
+    """A trace of these events."""
+    plain = dict.fromkeys(
+        ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence", "node_thread",
+         "node_type"), 0)  # fmt: skip
+    rows = [{**plain, **event} for event in events]
+    path, anchor, none = tmp_path / "t.alloctrace", [10**6, 10**6, 10**18], [0] * 6
+    later = [part + 10**9 for part in anchor]
+    path.write_bytes(
+        hostile_traces.file_header()
+        + hostile_traces.block(hostile_traces.DEFINITIONS, definitions, 0, 0, anchor, anchor, none)
+        + hostile_traces.block(
+            hostile_traces.EVENTS, hostile_traces.event_payload(rows, 0), first, len(rows), anchor, later, none
+        )
+    )
+    return path
+
+
+def location(number: int, device_type: int, index: int) -> bytes:
+    body = b"\x06" + b"".join(
+        [hostile_traces.varint(number), hostile_traces.delta(device_type, 0), hostile_traces.delta(index, 0), bytes(3)]
+    )
+    return hostile_traces.varint(len(body)) + body
+
+
+def string(number: int) -> bytes:
+    body = b"\x01" + hostile_traces.varint(number) + b"\x01x"
+    return hostile_traces.varint(len(body)) + body
+
+
+def test_numbers_beyond_the_bounds_are_damage(tmp_path: Path) -> None:
+    """Those of docs/trace-format.md, each read and one beyond refused."""
+    alloc = [{"kind": 1, "address": 4096, "size": 100, "location": 1}]
+    cpu = location(1, 0, 0)
+
+    def state(definitions: bytes = cpu, first: int = 0) -> str:
+        return alloctrace.load(trace_of(tmp_path, alloc, definitions, first)).integrity.state
+
+    assert state() == "truncated"
+    assert state(first=1 << 62) == "gaps" and state(first=(1 << 62) + 1) == "corrupt"
+    devices = [location(number, 1, number) for number in range(1, 82)]
+    assert state(b"".join(devices[:80])) == "truncated" and state(b"".join(devices)) == "corrupt"
+    assert state(cpu + string(1 << 16)) == "truncated" and state(cpu + string((1 << 16) + 1000)) == "corrupt"
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        ([{"kind": 1, "address": 4096, "size": 1 << 63}], "an allocation larger than any memory"),
+        ([{"kind": 4, "address": 4096, "size": 0}], "a new segment of an impossible size"),
+        ([{"kind": 4, "address": (1 << 64) - 512, "size": 1024}], "a new segment of an impossible size"),
+        ([{"kind": 6, "address": 4096, "size": 0}], "a mapping of an impossible size"),
+        (
+            [{"kind": 6, "address": 4096, "size": 1 << 21}, {"kind": 7, "address": 4096, "size": 0}],
+            "an unmapping of an impossible size",
+        ),
+    ],
+)
+def test_impossible_sizes_are_contradictions(tmp_path: Path, events: list[dict[str, int]], sentence: str) -> None:
+    path = trace_of(tmp_path, [{**event, "location": 1} for event in events], location(1, 1, 0))
+    found = alloctrace.load(path).verify()
+    assert [item.sentence for item in found.contradiction_list] == [sentence] and not found.ok
+
+
+def test_the_reader_under_sanitizers(tmp_path: Path) -> None:
+    """The corpus, changed further, read and replayed by code that checks every access and every operation."""
+    options = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program = core_probe.build("fuzz_reader.cpp", core_probe.READING, options)
+    spool = core_probe.killed(
+        tmp_path / "t.alloctrace", core_probe.make_events([{"kind": 1, "address": 512}]), ring_events=128
+    )
+    for seed, trace in enumerate(TRACES):
+        if len(hostile_traces.blocks_of(trace.read_bytes())) < 3:
+            continue
+        done = subprocess.run(
+            [program, trace, spool, tmp_path, "20", str(seed)], capture_output=True, text=True, timeout=600,
+            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048"},
+        )  # fmt: skip
+        assert done.returncode == 0, trace.name + done.stderr[-4000:]
+
+
+def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: Path) -> None:
+    """Opening a pipe lets its writer go on: here nobody may."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path, anchor = tmp_path / "t.alloctrace", [1, 1, 1]
+    header = json.dumps({"spool": str(pipe)}).encode()
+    path.write_bytes(
+        hostile_traces.file_header()
+        + hostile_traces.block(hostile_traces.HEADER, header, 0, 0, anchor, anchor, [0] * 6)
+    )
+    writer = subprocess.Popen([sys.executable, "-c", f"open({str(pipe)!r}, 'w')"])
+    try:
+        for _ in range(20):
+            assert _replay.TraceReader(str(path)).integrity.spool_read is False
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(1)
+    finally:
+        writer.kill()
+        writer.wait()

@@ -1,0 +1,123 @@
+"""`tensors()`, `changes()` and `footprint()`: what is alive in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.net = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32))
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.outputs: list[torch.Tensor] = []
+
+    def step(self) -> None:
+        output = self.net(torch.randn(8, 64))
+        output.sum().backward()
+        self.optimizer.step()
+        self.outputs.append(output.detach())
+
+
+def test_tensors(tmp_path: Path) -> None:
+    with alloctrace.enable(tmp_path / "run.alloctrace", devices=("cpu",)):
+        trainer = Trainer()
+        for _ in range(3):
+            trainer.step()
+        view = trainer.outputs[1][2:]
+        table = alloctrace.tensors()
+    assert table.attrs["complete"]
+    rows = {row["name"]: row for row in table.to_dict("records")}
+    weight = rows["trainer.net[0].weight"]
+    assert (weight["shape"], weight["dtype"], weight["device"], weight["bytes"]) == ((32, 64), "float32", "cpu", 8192)
+    assert weight["requires_grad"] and weight["role"] == "parameter"
+    assert rows["trainer.net[0].weight.grad"]["role"] == "gradient"
+    assert rows["trainer.net[1].running_mean"]["role"] == "buffer"
+    state = table[table["name"].str.endswith('["exp_avg"]')]
+    assert len(state) == 4 and set(state["role"]) == {"optimizer state"}
+    output = rows["trainer.outputs[1]"]
+    assert output["tensors"] == 2 and output["shape"] == (8, 32) and not output["role"]
+    first = Trainer.step.__code__.co_firstlineno
+    assert output["line"].endswith(f"test_live.py:{first + 1}") and output["step"] == 1 and output["age"] > 0
+    assert len(view) == 6
+
+
+def test_tensors_without_a_recording() -> None:
+    kept = [torch.ones(7) for _ in range(3)]
+    table = alloctrace.tensors()
+    mine = table[table["name"].str.match(r"kept\[\d\]")]
+    assert sorted(mine["name"]) == ["kept[0]", "kept[1]", "kept[2]"]
+    assert set(mine["bytes"]) == {28} and "line" not in table
+    del kept
+
+
+def test_changes() -> None:
+    kept = [torch.ones(100), torch.ones(200)]
+    alloctrace.changes()
+    del kept[0]
+    made = torch.zeros(300)
+    found = alloctrace.changes()
+    assert [(row.item.name, row.item.shape) for row in found.added] == [("made", (300,))]
+    assert [(row.item.name, row.item.shape) for row in found.removed] == [("kept[0]", (100,))]
+    assert found.bytes == 800
+    lines = str(found).splitlines()
+    assert lines[0] == "+800 B in tensors: 1 came, 1 went"
+    assert lines[1].split() == ["+", "1.17", "KiB", "made", "300", "float32", "cpu"]
+    assert lines[2].split() == ["-", "400", "B", "kept[0]", "100", "float32", "cpu"]
+    assert list(found.came["name"]) == ["made"] and list(found.went["bytes"]) == [400]
+    assert str(alloctrace.changes()) == "no tensors came or went"
+    assert len(made) == 300
+
+
+def test_changes_inside() -> None:
+    kept = [torch.ones(100)]
+    with alloctrace.changes() as found:
+        kept.append(torch.ones(50))
+    assert [row.item.name for row in found.added] == ["kept[1]"] and not found.removed
+
+
+def test_changes_keep_nothing_alive() -> None:
+    import weakref
+
+    kept = [torch.ones(100)]
+    alloctrace.changes()
+    gone = weakref.ref(kept.pop())
+    assert gone() is None
+
+
+def test_footprint() -> None:
+    trainer = Trainer()
+    trainer.step()
+    found = alloctrace.footprint(trainer.net, trainer.optimizer)
+    parameters = (64 * 32 + 32 + 32 + 32) * 4
+    # Adam keeps two of each and a step count of a float.
+    assert (found.parameters, found.gradients) == (parameters, parameters)
+    assert found.state == 2 * parameters + 4 * 4
+    assert found.buffers == 2 * 32 * 4 + 8
+    assert found.requested == found.parameters + found.gradients + found.state + found.buffers == found.allocated
+    assert list(found.modules["module"]) == ["0", "1"] and list(found.modules["type"]) == ["Linear", "BatchNorm1d"]
+    assert found.modules["requested"].sum() == found.requested
+    assert str(found).splitlines()[-2].split()[0] == "total"
+
+
+def test_tied_weights_count_once() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
+    net[1].weight = net[0].weight
+    assert alloctrace.footprint(net).parameters == 8 * 8 * 4
+
+
+def test_footprint_rounds_on_cuda() -> None:
+    from pytorch_alloctrace.live.footprint import _allocated
+    from pytorch_alloctrace.objects.storages import Storage
+
+    assert _allocated(Storage(1, 1, 513, "cuda:0")) == 1024
+    assert _allocated(Storage(1, 1, 513, "cpu")) == 513
+
+
+@pytest.mark.parametrize("name", ["tensors", "changes", "footprint", "holders"])
+def test_public(name: str) -> None:
+    assert name in alloctrace.__all__ and callable(getattr(alloctrace, name))

@@ -1,0 +1,266 @@
+"""What the recorder's looks find in a program that runs, and how it comes out of the trace."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from format_reader import TraceFile
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.leak import Leak
+from pytorch_alloctrace.report.leaks import leak_data
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TRAINER = """
+import os, signal, sys, time, torch
+import pytorch_alloctrace as alloctrace
+
+class Trainer:
+    def __init__(self, device):
+        self.device = device
+        self.net = torch.nn.Linear(64, 64).to(device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.predictions = []
+
+    def step(self):
+        output = self.net(torch.randn(8, 64, device=self.device))
+        output.square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.predictions.append(output.detach())
+
+def main(device, end):
+    trainer = Trainer(device)
+    for number in range(400):
+        trainer.step()
+    if end == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "error":
+        raise RuntimeError("no more")
+    if end == "disabled":
+        alloctrace.disable()
+
+device = sys.argv[2]
+torch.zeros(1, device=device)
+alloctrace.enable("run.alloctrace", devices=(device,))
+main(device, sys.argv[1])
+"""
+
+SERVER = """
+import os, signal, sys, time, torch
+import pytorch_alloctrace as alloctrace
+
+class Server:
+    def __init__(self):
+        self.sessions = {}
+
+    def handle(self, number):
+        answer = torch.zeros(64).exp()
+        self.sessions[number] = answer
+        for _ in range(20):
+            torch.zeros(32).exp()
+
+def serve():
+    server = Server()
+    for number in range(600):
+        server.handle(number)
+        time.sleep(0.0005)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+serve()
+"""
+
+
+def first_leak(trace: alloctrace.Trace) -> Leak:
+    leak = next(one.leak for one in trace.diagnose() if one.leak is not None)
+    assert leak is not None
+    return leak
+
+
+def load(folder: Path) -> alloctrace.Trace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", alloctrace.IncompleteTraceWarning)
+        return alloctrace.load(folder / "run.alloctrace")
+
+
+@pytest.mark.parametrize("end", ["returned", "disabled", "error", "killed"])
+def test_holder_of_a_leak(run_program: RunProgram, tmp_path: Path, end: str) -> None:
+    done = run_program(TRAINER, end, "cpu", check=False)
+    assert done.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), done.stderr
+    trace = load(tmp_path)
+    holder = first_leak(trace).holder
+    assert holder is not None
+    (name,) = holder.names
+    assert name.startswith("Trainer.predictions (list of "), name
+    assert " in trainer, local of main() at program.py:" in name
+    assert Path(holder.filename).name == "program.py" and holder.line > 0
+    assert holder.path == "trainer.predictions[...]" and holder.share > 0.9
+    said = str(trace.diagnose())
+    assert "Held by Trainer.predictions (list of " in " ".join(said.split())
+
+
+def test_all_of_it_is_held_at_the_end(run_program: RunProgram, tmp_path: Path) -> None:
+    run_program(TRAINER, "disabled", "cpu")
+    leak = first_leak(load(tmp_path))
+    assert leak.holder is not None
+    assert "(list of 400)" in leak.holder.names[0] and leak.holder.step is None
+
+
+def test_server_without_steps(run_program: RunProgram, tmp_path: Path) -> None:
+    done = run_program(SERVER, check=False)
+    assert done.returncode == -signal.SIGKILL
+    holder = first_leak(load(tmp_path)).holder
+    assert holder is not None
+    assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
+
+
+def test_json(run_program: RunProgram, tmp_path: Path) -> None:
+    run_program(TRAINER, "disabled", "cpu")
+    found = json.loads(json.dumps(leak_data(first_leak(load(tmp_path)))))["holder"]
+    assert found["path"] == "trainer.predictions[...]" and found["line"] > 0 and found["step"] is None
+    assert found["names"][0].startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
+
+
+def test_explain(run_program: RunProgram, tmp_path: Path) -> None:
+    program = TRAINER.replace('    if end == "killed":', '    print(alloctrace.explain_now())\n    if end == "killed":')
+    program = program.replace("alloctrace.enable(", "session = alloctrace.enable(").replace(
+        "alloctrace.explain_now()", "session.explain()"
+    )
+    said = " ".join(run_program(program, "returned", "cpu").stdout.split())
+    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in said
+
+
+def test_addresses_are_those_of_live_blocks(run_program: RunProgram, tmp_path: Path) -> None:
+    run_program(TRAINER, "killed", "cpu", check=False)
+    trace = load(tmp_path)
+    held = [one for one in trace.held if one.path == "trainer.predictions[...]"]
+    assert held
+    for one in held:
+        live = trace.replay.live(one.event)
+        assert np.isin(one.addresses, live["address"].to_numpy(np.uint64)).mean() > 0.95
+        assert one.count == len(one.addresses) or one.count > 512
+
+
+def test_as_the_format_says(run_program: RunProgram, tmp_path: Path) -> None:
+    run_program(TRAINER, "disabled", "cpu")
+    names = TraceFile(tmp_path / "run.alloctrace").names
+    expected = {
+        (one.event, one.holder.encode(), one.path.encode()): (
+            one.filename.encode(),
+            one.line,
+            one.count,
+            one.bytes,
+            [int(address) for address in one.addresses],
+        )
+        for one in load(tmp_path).held
+    }
+    assert names.holders == expected and expected
+
+
+def test_a_look_makes_no_events(run_program: RunProgram, tmp_path: Path) -> None:
+    """The allocations and frees of a program are the same with looks and without."""
+    program = TRAINER.replace("import pytorch_alloctrace as alloctrace", "{}", 1)
+    without = (
+        "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
+    )
+    counts = []
+    for head in ("import pytorch_alloctrace as alloctrace", without):
+        run_program(program.replace("{}", head, 1), "returned", "cpu")
+        trace = load(tmp_path)
+        counts.append((dict(trace.kind_counts), len(trace.held)))
+        (tmp_path / "run.alloctrace").unlink()
+    kinds = [{kind: n for kind, n in one.items() if kind in ("alloc", "free_completed", "step")} for one, _ in counts]
+    assert kinds[0] == kinds[1] and kinds[0]["alloc"] > 400
+    assert counts[0][1] > counts[1][1]
+
+
+def test_errors_of_a_look_stay_inside(run_program: RunProgram, tmp_path: Path) -> None:
+    broken = (
+        "import pytorch_alloctrace as alloctrace\n"
+        "from pytorch_alloctrace.objects import look\n"
+        "def fail(*_): raise RuntimeError('broken')\n"
+        "look._members = fail"
+    )
+    done = run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", broken, 1), "returned", "cpu")
+    assert done.stderr == ""
+    assert first_leak(load(tmp_path)).holder is None
+
+
+def test_forked_child(run_program: RunProgram, tmp_path: Path) -> None:
+    # More threads of OpenMP hang in a forked child, without a recording too.
+    program = TRAINER.replace("import pytorch_alloctrace", "torch.set_num_threads(1)\nimport pytorch_alloctrace", 1)
+    program = program.replace(
+        '    if end == "killed":',
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        for _ in range(50): trainer.step()\n"
+        "        alloctrace.step()\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        '    if end == "killed":',
+    )
+    run_program(program, "disabled", "cpu")
+    assert first_leak(load(tmp_path)).holder is not None
+
+
+def test_garbage_is_collected_when_it_would_have_been(run_program: RunProgram) -> None:
+    """A look moved the next collection by thousands of objects: tensors in cycles died in another order."""
+    done = run_program(
+        """
+import gc, torch
+from pytorch_alloctrace.objects.look import look
+from pytorch_alloctrace.recording.collector import Collector
+held = [torch.zeros(10) for _ in range(5000)]
+collector = Collector()
+for _ in range(3):
+    gc.collect()  # empties CPython's lists of free objects
+    made = [[] for _ in range(300)]
+    before = gc.get_count()
+    with collector.paused():
+        look(5.0)
+    after = gc.get_count()
+    print(before, after)
+    assert gc.isenabled() and abs(after[0] - before[0]) <= 20 and after[1:] == before[1:]
+gc.disable()
+with collector.paused():
+    pass
+assert not gc.isenabled()
+"""
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_first_look_keeps_nothing_alive(run_program: RunProgram) -> None:
+    """A frame of ours that referred to itself kept the variables of all calls above it until the next collection."""
+    done = run_program(
+        """
+import gc, weakref, torch
+from pytorch_alloctrace.objects.look import look
+from pytorch_alloctrace.recording.collector import Collector
+collector = Collector()
+gc.collect()
+gc.disable()
+def program():
+    held = [torch.nn.Linear(10, 10)(torch.zeros(10)) for _ in range(20)]
+    with collector.paused():
+        assert look(5.0).groups
+    return [weakref.ref(one) for one in held]
+assert not any(one() is not None for one in program())
+gc.set_debug(gc.DEBUG_SAVEALL)
+gc.collect()
+gc.garbage.clear()
+with collector.paused():
+    look(5.0)
+assert not gc.collect(), gc.garbage
+"""
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

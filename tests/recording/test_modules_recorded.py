@@ -1,0 +1,80 @@
+"""That every event is under the module that was being called, by torch's own forward hooks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from running import ROOT, needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import Trace
+
+PROGRAM = ROOT / "tests/support/module_programs.py"
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda_build)]
+PROGRAMS = (
+    *("mlp", "transformer", "convolutions", "recursion", "two_models", "made_anew", "recomputed", "odd_calls"),
+    "known_first_as_a_part",
+)
+OUTSIDE = "(outside of modules)"
+
+
+def record(folder: Path, program: str, device: str) -> tuple[Trace, Trace]:
+    """Its traces: as it is, and with torch's hooks."""
+    command = [sys.executable, str(PROGRAM), program, device]
+    run_python(folder, with_cuda(command) if device == "cuda" else command, True, 300, {"OMP_NUM_THREADS": "1"})
+    return alloctrace.load(folder / "plain.alloctrace"), alloctrace.load(folder / "hooks.alloctrace")
+
+
+def said_twice(trace: Trace) -> pd.DataFrame:
+    """Events with a Python stack: the module that the trace says, and the region that they are in."""
+    regions: dict[int, list[str]] = {}
+    rows = []
+    for event in trace.events().itertuples():
+        if event.kind == "region_begin":
+            regions.setdefault(event.thread, []).append(trace.text(event.nbytes))
+        elif event.kind == "region_end":
+            regions[event.thread].pop()
+        elif event.device and event.stack_id:
+            inside = regions.get(event.thread) or [OUTSIDE]
+            rows.append((event.kind, event.nbytes, trace.stacks.modules.name(event.stack_id), inside[-1]))
+    return pd.DataFrame(rows, columns=["kind", "nbytes", "module", "region"])
+
+
+def allocated(table: pd.DataFrame, by: str) -> dict[str, int]:
+    return table[table["kind"] == "alloc"].groupby(by)["nbytes"].sum().to_dict()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_event_is_under_its_module(tmp_path: Path, program: str, device: str) -> None:
+    plain, hooked = record(tmp_path, program, device)
+    found = said_twice(hooked)
+    wrong = found[found["module"] != found["region"]]
+    assert wrong.empty, wrong.drop_duplicates().head(20).to_string()
+    assert found["module"].nunique() > 3 and len(found) > 60
+    # Without hooks, whose calls take another way through torch's code, each module allocates the same.
+    expected = allocated(found, "region")
+    assert allocated(said_twice(plain), "module") == expected
+    if device == "cpu":  # no thread of autograd allocates, so nothing is counted with the line that caused it
+        sites = plain.sites(by="module").set_index("site")["bytes"]
+        assert sites[sites > 0].to_dict() == expected
+
+
+@needs_cuda_build
+def test_backward_is_under_the_module_of_its_forward(tmp_path: Path) -> None:
+    """What autograd's thread allocates has no stack; the sizes of the layers tell whose it is."""
+    plain, _ = record(tmp_path, "mlp", "cuda")
+    columns = ["kind", "nbytes", "stack_id", "forward_stack_id"]
+    events = plain.events(kinds=["alloc"], columns=columns).query("stack_id == 0 and forward_stack_id > 0")
+    of_size = {
+        size: {plain.stacks.modules.name(stack) for stack in events.loc[events["nbytes"] == size, "forward_stack_id"]}
+        for size in (31 * 17 * 4, 53 * 31 * 4, 71 * 53 * 4, 11 * 31 * 4)
+    }
+    # The gradients of the weights, and of the first activation, which two modules have.
+    weights = [{"Sequential.0"}, {"Sequential.2"}, {"Sequential.4"}]
+    assert list(of_size.values()) == [*weights, {"Sequential.1", "Sequential.2"}]
+    peak = plain.composition("peak", device="cuda:0", by="module").set_index("site")
+    assert peak.loc["Sequential.4", "backward_bytes"] > 0

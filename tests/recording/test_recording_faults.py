@@ -1,0 +1,239 @@
+"""Faults of the machine while a program is recorded: the program goes on as it would alone, and what was lost is
+counted in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import core_probe
+import pytest
+from running import program_environment
+
+import pytorch_alloctrace as alloctrace
+
+
+def allocations(trace: alloctrace.Trace, nbytes: int) -> int:
+    """How many of one size."""
+    events = trace.events(kinds=["alloc"])
+    return int((events["nbytes"] == nbytes).sum())
+
+
+NO_ADDRESSES = """
+import resource, sys, threading, torch
+import pytorch_alloctrace as alloctrace
+
+if sys.argv[1] == "recorded":
+    alloctrace.enable("t.alloctrace")
+go, done, seen = threading.Event(), threading.Barrier(5), []
+
+def late():
+    '''A thread that meets our thread-local data when there is no memory.'''
+    go.wait()
+    try:
+        torch.empty(64 << 20, dtype=torch.uint8)
+        seen.append("got")
+    except (MemoryError, RuntimeError) as error:
+        seen.append(type(error).__name__)
+    done.wait()
+
+for _ in range(4):
+    threading.Thread(target=late, daemon=True).start()
+held = [torch.empty(7777, dtype=torch.uint8) for _ in range(50)]
+virtual = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (virtual, hard))
+chunks = []
+for size in (1 << 26, 1 << 20, 1 << 16, 1 << 12, 256, 32):
+    try:
+        while True:
+            chunks.append(bytearray(size))
+    except MemoryError:
+        pass
+try:
+    torch.empty(256 << 20, dtype=torch.uint8)
+    refused = "none"
+except (MemoryError, RuntimeError) as error:
+    refused = type(error).__name__
+go.set()
+done.wait()
+chunks.clear()
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+more = [torch.empty(8888, dtype=torch.uint8) for _ in range(50)]
+if sys.argv[1] == "recorded":
+    alloctrace.disable()
+print(refused, sorted(seen))
+"""
+
+
+def test_no_addresses_are_left(run_program, tmp_path: Path) -> None:
+    """RLIMIT_AS reached, so that not even small requests succeed: the program sees the errors that it would see alone,
+    threads included that allocate for the first time then, and the recording goes on afterwards."""
+    alone = run_program(NO_ADDRESSES, "alone", check=False)
+    recorded = run_program(NO_ADDRESSES, "recorded", check=False)
+    assert alone.returncode == 0 and recorded.returncode == 0, recorded.stdout + recorded.stderr
+    assert (recorded.stdout, recorded.stderr) == (alone.stdout, alone.stderr)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0
+    assert allocations(trace, 7777) == 50 and allocations(trace, 8888) == 50
+    assert trace.verify().lost == trace.integrity.lost
+
+
+WRITES = """
+import os, sys, time, torch
+import pytorch_alloctrace as alloctrace
+
+flag = os.environ["FAILING_WRITES"]
+session = alloctrace.enable("t.alloctrace")
+before = [torch.empty(1111, dtype=torch.uint8) for _ in range(20)]
+session.flush()
+with open(flag + ".new", "w") as file:
+    file.write(sys.argv[1])
+os.rename(flag + ".new", flag)
+for _ in range(20):
+    torch.empty(2222, dtype=torch.uint8)
+try:
+    session.flush()
+    print("flushed")
+except Exception as error:
+    print(type(error).__name__)
+os.remove(flag)
+for _ in range(50):  # the writer waits a little before it tries again
+    try:
+        session.flush()
+        break
+    except alloctrace.SessionError:
+        time.sleep(0.1)
+after = [torch.empty(3333, dtype=torch.uint8) for _ in range(20)]
+alloctrace.disable()
+"""
+
+
+@pytest.mark.parametrize("how", ["eio", "short", "eintr"])
+def test_writes_that_fail(run_program, tmp_path: Path, how: str) -> None:
+    """Nothing that the spool has room for is lost, and no torn block stays in the file."""
+    flag = tmp_path / "failing"
+    shim = {"LD_PRELOAD": str(core_probe.preloaded("failing_writes.c")), "FAILING_WRITES": str(flag)}
+    done = run_program(WRITES, how, **shim)
+    assert (tmp_path / "failing.count").stat().st_size > 0, "no write was touched"
+    assert done.stdout == ("SessionError\n" if how == "eio" else "flushed\n")
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete", str(trace.integrity)
+    assert [allocations(trace, size) for size in (1111, 2222, 3333)] == [20, 20, 20]
+
+
+@pytest.mark.parametrize("fault", ["deleted", "moved", "truncated"])
+def test_the_trace_is_taken_away(run_program, tmp_path: Path, fault: str) -> None:
+    """The program goes on; what is still to be found is read."""
+    source = """
+        import os, sys, torch
+        import pytorch_alloctrace as alloctrace
+        session = alloctrace.enable("t.alloctrace")
+        held = [torch.empty(1111, dtype=torch.uint8) for _ in range(20)]
+        session.flush()
+        if sys.argv[1] == "deleted":
+            os.remove("t.alloctrace")
+        elif sys.argv[1] == "moved":
+            os.rename("t.alloctrace", "moved.alloctrace")
+        else:
+            os.truncate("t.alloctrace", 200)
+        held += [torch.empty(2222, dtype=torch.uint8) for _ in range(20)]
+        session.flush()
+        alloctrace.disable()
+        print("went on")
+        """
+    done = run_program(source, fault)
+    assert done.stdout == "went on\n"
+    found = [*tmp_path.glob("*.alloctrace")]
+    if fault == "deleted":
+        assert found == []
+        return
+    trace = alloctrace.load(found[0])
+    assert allocations(trace, 2222) == 20 and trace.integrity.ended
+    if fault == "moved":
+        assert trace.integrity.state == "complete" and allocations(trace, 1111) == 20
+    else:
+        assert trace.integrity.state == "corrupt" and not trace.verify().ok
+
+
+TOGGLED = """
+import threading, torch
+import pytorch_alloctrace as alloctrace
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        torch.empty(512, dtype=torch.uint8)
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+sizes = []
+for number in range(300):
+    alloctrace.enable("t.alloctrace", overwrite=True)
+    alloctrace.disable()
+    if number in (60, 299):
+        sizes.append(resident())
+stop.set()
+for thread in threads:
+    thread.join()
+print(sizes[1] - sizes[0])
+"""
+
+
+def test_a_session_that_is_toggled_under_allocating_threads(run_program, tmp_path: Path) -> None:
+    """300 times under eight threads: no growth of host memory after the first."""
+    grown = int(run_program(TOGGLED, timeout=900).stdout)
+    assert grown < 16 << 20
+    assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state in ("complete", "gaps")
+
+
+def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:
+    """disable() waits for a disk that does not answer: the second Ctrl-C at the latest gets through to the program."""
+    flag = tmp_path / "hangs"
+    source = """
+        import torch, sys
+        import pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(777, dtype=torch.uint8) for _ in range(100)]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            alloctrace.disable()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    shim = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    started = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        cwd=tmp_path, env=program_environment(**shim), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        # A shell in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert started.stdin is not None and started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    flag.touch()
+    started.stdin.write("\n")
+    started.stdin.flush()
+    time.sleep(1)
+    for _ in range(2):
+        if started.poll() is None:
+            started.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+    try:
+        assert started.communicate(timeout=50)[0] == "interrupted\n"
+    finally:
+        started.kill()
+        started.wait()
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert len(trace.live()) == 100 and os.path.exists(tmp_path / "t.alloctrace")

@@ -1,0 +1,208 @@
+"""What the recorder says of blocks; above all that looking them up disturbs nothing."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[alloctrace.Session]:
+    with alloctrace.enable(tmp_path / "t.alloctrace", devices=("cpu",)) as session:
+        yield session
+
+
+def said(session: alloctrace.Session) -> list[tuple[str, str]]:
+    """Name and role of each block, in order."""
+    if session.is_recording:
+        alloctrace.disable()
+    named = session.load().named_blocks()
+    return [*zip(named["name"], named["role"].astype(str), strict=True)]
+
+
+def trained(parameter: torch.Tensor, **options: Any) -> torch.optim.Optimizer:
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.SGD([parameter], lr=0.1, **options)
+    optimizer.step()
+    return optimizer
+
+
+def test_an_optimizer_is_looked_up_seldom(session: alloctrace.Session) -> None:
+    weight = torch.ones(100, requires_grad=True)
+    optimizer = trained(weight)
+    for _ in range(19):
+        optimizer.step()
+    # At the 1st, 2nd, 4th, 8th and 16th step.
+    assert said(session) == [("", "parameter"), ("", "gradient")] * 5
+
+
+def test_whenever_there_are_more_parameters(session: alloctrace.Session) -> None:
+    optimizer = trained(torch.ones(100, requires_grad=True))
+    for _ in range(2, 7):
+        optimizer.step()
+    optimizer.add_param_group({"params": [torch.ones(50, requires_grad=True)]})
+    optimizer.step()
+    assert [role for _, role in said(session)].count("parameter") == 3 + 2
+
+
+def test_steps_that_the_program_says_change_nothing(session: alloctrace.Session) -> None:
+    alloctrace.step()
+    trained(torch.ones(100, requires_grad=True))
+    assert said(session) == [("", "parameter"), ("", "gradient")]
+
+
+def test_names_of_an_optimizer_and_of_a_model(session: alloctrace.Session) -> None:
+    model = torch.nn.Linear(30, 20)
+    model.register_buffer("scale", torch.ones(20))
+    optimizer = torch.optim.Adam(model.parameters())
+    alloctrace.observe(model, optimizer)
+    model(torch.ones(3, 30)).sum().backward()
+    optimizer.step()
+    assert {
+        ("weight", "parameter"),
+        ("bias", "parameter"),
+        ("scale", "buffer"),
+        ("weight.grad", "gradient"),
+        ("bias.exp_avg", "optimizer state"),
+        ("weight.exp_avg_sq", "optimizer state"),
+    } <= {*said(session)}
+
+
+def test_what_was_observed_before_the_recording(tmp_path: Path) -> None:
+    made = []
+
+    class Model(torch.nn.Module):
+        def to_memory_of_the_recording(self) -> None:
+            self.weight = torch.nn.Parameter(torch.ones(100))
+            made.append(self)
+
+    model = Model()
+    alloctrace.observe(model)
+    with alloctrace.enable(tmp_path / "t.alloctrace", devices=("cpu",)) as session:
+        model.to_memory_of_the_recording()
+    assert said(session) == [("weight", "parameter")]  # when the recording ended
+
+
+def test_nothing_is_kept_alive(session: alloctrace.Session) -> None:
+    model = torch.nn.Linear(30, 20)
+    optimizer = torch.optim.Adam(model.parameters())
+    alloctrace.observe(model, optimizer)
+    model(torch.ones(3, 30)).sum().backward()
+    optimizer.step()
+    alive = [weakref.ref(one) for one in (model, optimizer, model.weight, model.weight.grad)]
+    del model, optimizer
+    gc.collect()
+    assert [one() for one in alive] == [None] * 4
+
+
+def test_looking_up_allocates_nothing(session: alloctrace.Session) -> None:
+    model = torch.nn.Linear(30, 20)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3, 30)).sum().backward()
+    optimizer.step()
+    before = torch._lazy_clone(model.weight) if hasattr(torch, "_lazy_clone") else None
+    alloctrace.mark("begin")
+    session._roles.look(optimizer)
+    alloctrace.mark("end")
+    alloctrace.disable()
+    trace = session.load()
+    kinds = trace.events(since="mark:begin", until="mark:end")["kind"].astype(str)
+    assert {*kinds} == {"role", "mark"}
+    del before
+
+
+class Strange(torch.Tensor):
+    """Whose attributes are the program's own code."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Strange.calls += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor", "ignore:The PyTorch API of nested")
+def test_what_is_no_common_tensor(session: alloctrace.Session) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    strange = torch.ones(10).as_subclass(Strange).requires_grad_()
+    strange.grad = torch.ones(10).as_subclass(Strange)
+    with FakeTensorMode():
+        fake = torch.ones(10)
+    state = {
+        "fake": fake,
+        "meta": torch.empty(10, device="meta"),
+        "empty": torch.empty(0),
+        "sparse": torch.eye(3).to_sparse(),
+        "compressed": torch.eye(3).to_sparse_csr(),
+        "list": [torch.ones(3), {"deep": torch.ones(4)}],
+        "quantized": torch.quantize_per_tensor(torch.ones(5), 0.1, 0, torch.quint8),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "number": 3,
+        "object": object(),
+    }
+    optimizer = trained(strange)
+    optimizer.state["of no parameter"] = state
+    calls = Strange.calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session._roles.look(optimizer)
+    assert Strange.calls == calls
+    roles = [role for _, role in said(session)]
+    assert roles.count("parameter") == 2 and roles.count("optimizer state") >= 2 + 3 + 2
+
+
+def test_views_share_their_block(session: alloctrace.Session) -> None:
+    flat = torch.ones(100)
+    parts = [flat[10:40].detach().requires_grad_(), flat[40:].detach().requires_grad_()]
+    for part in parts:
+        part.grad = torch.ones_like(part)
+    torch.optim.SGD(parts, lr=0.1).step()
+    alloctrace.disable()
+    named = session.load().named_blocks()
+    parameters = named[named["role"] == "parameter"]
+    assert [*parameters["nbytes"]] == [400] and [*parameters["address"]] == [flat.data_ptr()]
+
+
+class Raising(torch.optim.Optimizer):
+    """Whose state cannot be read."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    @property
+    def state(self) -> Any:
+        raise RuntimeError("not here")
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        pass
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+def test_an_optimizer_that_raises_steps_on(session: alloctrace.Session) -> None:
+    optimizer = Raising([torch.ones(100, requires_grad=True)])
+    for _ in range(3):
+        optimizer.step()
+    alloctrace.disable()
+    trace = session.load()
+    assert len(trace.steps()) == 3 and trace.named_blocks().empty
+
+
+def test_observe_takes_models() -> None:
+    with pytest.raises(TypeError, match=r"pass a torch\.nn\.Module"):
+        alloctrace.observe(torch.ones(3))
+    with pytest.raises(TypeError, match="pass a torch optimizer"):
+        alloctrace.observe(torch.nn.Linear(2, 2), "adam")

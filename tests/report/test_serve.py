@@ -1,0 +1,225 @@
+"""The served report: who is answered, with what; and what the command prints."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from running import program_environment, run_python
+from served import served
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.page.columns import unpacked
+from pytorch_alloctrace.report.page.data import VERSION
+from pytorch_alloctrace.report.page.server import ReportServer
+
+PROGRAM = """
+import torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("cpu.alloctrace", devices=["cpu"])
+kept = []
+for step in range(40):
+    kept.append(torch.empty(1000 + step))
+    torch.empty(1 << 16)
+    alloctrace.step()
+alloctrace.disable()
+"""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "program.py").write_text(PROGRAM)
+    run_python(folder, [sys.executable, "program.py"], True, 120, {})
+    return alloctrace.load(folder / "cpu.alloctrace")
+
+
+@pytest.fixture(scope="module")
+def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
+    started = ReportServer(trace)
+    thread = threading.Thread(target=started.serve)
+    thread.start()
+    yield started
+    started.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def ask(
+    server: ReportServer, path: str, *, method: str = "GET", host: str | None = None, **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest(method, path, skip_host=True)
+    connection.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def base(server: ReportServer) -> str:
+    return urlsplit(server.address).path
+
+
+def test_the_page_is_answered(server: ReportServer) -> None:
+    status, content, headers = ask(server, base(server))
+    assert status == 200 and b"<!DOCTYPE html>" in content and b"connect-src 'self'" in content
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8123", "LOCALHOST:80", "127.0.0.1:1"])
+def test_this_machine_may_be_called_by_its_names(server: ReportServer, host: str) -> None:
+    assert ask(server, base(server), host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example:1", "0.0.0.0", "::1"],
+)
+def test_a_name_that_leads_here_from_elsewhere_is_refused(server: ReportServer, host: str) -> None:
+    """DNS rebinding: the browser believes that it asks evil.example."""
+    status, content, _ = ask(server, base(server), host=host)
+    assert status == 403 and b"DOCTYPE" not in content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "//",
+        "/favicon.ico",
+        "/wrong/",
+        "/{token}",
+        "/{token}x/",
+        "/{short}/",
+        "/{token}/../{token}/",
+        "/{token}//",
+        "/{token}/cpu.alloctrace",
+        "/{token}/../../../../etc/passwd",
+        "/{token}/..%2f..%2f..%2fetc%2fpasswd",
+        "/{token}/%2e%2e/%2e%2e/etc/passwd",
+        "/{token}/moment/../../etc/passwd",
+        "/{token}//etc/passwd",
+        "/{token}/file:///etc/passwd",
+        "/{token}/moment",
+        "/{token}/moment?",
+        "/{token}/moment?seq=",
+        "/{token}/moment?seq=-1",
+        "/{token}/moment?seq=1.5",
+        "/{token}/moment?seq=0x10",
+        "/{token}/moment?seq=99999999999999999999999999",
+        "/{token}/moment?seq=1000000",
+        "/{token}/moment?seq=" + quote("١٢"),
+        "/{token}/moment?ns=abc",
+        "/{token}/moment?path=/etc/passwd",
+        "/{token}\x7f/",
+    ],
+)
+def test_nothing_else_can_be_asked_for(server: ReportServer, path: str) -> None:
+    token = base(server).strip("/")
+    path = path.replace("{token}", token).replace("{short}", token[:-1])
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+    answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    connection.close()
+    assert answer.split(b" ", 2)[1] == b"404", answer[:200]
+    assert b"root:" not in answer and b"DOCTYPE" not in answer and token.encode() not in answer
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "XYZ"])
+def test_only_get_is_answered(server: ReportServer, method: str) -> None:
+    status, content, headers = ask(server, base(server), method=method)
+    assert status == 501 and base(server).encode() not in content
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_strange_requests_do_not_stop_it(server: ReportServer) -> None:
+    for data in (
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\xff" * 1000 + b"\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"G" * 100_000,
+        b"",
+    ):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1000)
+    assert ask(server, base(server))[0] == 200
+
+
+def test_it_listens_to_this_machine_alone(server: ReportServer) -> None:
+    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in {*addresses, "127.0.0.2"} - {"127.0.0.1"}:
+        with pytest.raises(OSError):
+            socket.create_connection((str(address), server.port), timeout=5)
+
+
+def test_a_moment_has_what_the_trace_says(server: ReportServer, trace: alloctrace.Trace) -> None:
+    for seq in (0, 7, trace.end_seq // 2, trace.end_seq - 1):
+        status, content, _ = ask(server, f"{base(server)}moment?seq={seq}")
+        assert status == 200
+        manifest, _ = unpacked(content.decode())
+        assert (manifest["version"], manifest["seq"]) == (VERSION, seq)
+        assert manifest["time"] == max(trace.time_ns(seq) - trace.begin_ns, 0)
+        (device,) = manifest["devices"]
+        held = sum(nbytes for _, nbytes, _ in device["maps"]["groups"]["phase"].get("0", []))
+        assert held == trace.live(seq)["nbytes"].sum()
+
+
+def test_a_time_is_the_last_event_up_to_it(server: ReportServer, trace: alloctrace.Trace) -> None:
+    times = trace.events(columns=["seq", "time_ns"])
+    for row in (0, 5, 50, len(times) - 1):
+        at = int(times["time_ns"][row])
+        last = int(times[times["time_ns"] <= at]["seq"].max())
+        for ns, wanted in ((at - trace.begin_ns, last), (10**17, trace.end_seq - 1)):
+            _, content, _ = ask(server, f"{base(server)}moment?ns={max(ns, 0)}")
+            assert unpacked(content.decode())[0]["seq"] == wanted
+
+
+def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
+    one, other = ReportServer(trace), ReportServer(trace)
+    assert len(base(one)) > 30 and base(one) != base(other)
+    with pytest.raises(alloctrace.ReportError, match=f"port {one.port} cannot be used"):
+        ReportServer(trace, one.port)
+    one.let_go()
+    other.let_go()
+
+
+def test_the_command_serves_until_it_is_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    with served(tmp_path, "serve", trace.path) as address:
+        assert address.hostname == "127.0.0.1" and address.port is not None
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=180)
+        connection.request("GET", address.path)
+        assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize("arguments", [["--port", "70000"], ["--port", "x"], ["--json", "--csv"]])
+def test_wrong_arguments(trace: alloctrace.Trace, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytorch_alloctrace", "serve", trace.path, *arguments],
+        env=program_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert json.dumps(done.stdout) == '""'

@@ -1,0 +1,257 @@
+"""Shows a trace that may be hostile to every face that reads traces, each in a process of its own under limits.
+
+    python every_face.py TRACE...
+
+prints a line of JSON for each trace: the faults that were found, and the most memory and processor time that a face
+took. Imports everything once and forks for each face: what a face does stays in its own process, and what it takes is
+its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+MEMORY = 1 << 30
+"""Bytes that a face may have besides those of the imported libraries."""
+SECONDS = 60
+"""Of the processor, and no more than a guard against what never ends."""
+
+_FAULT, _TRACEBACK = 98, 99
+_RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What must not reach a terminal: a control character other than the newline and the tab."""
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "diagnose": ("diagnose",),
+    "diagnose-json": ("diagnose", "--json"),
+    "diagnose-markdown": ("diagnose", "--markdown"),
+    "leaks": ("leaks", "--all-frames"),
+    "leaks-json": ("leaks", "--json"),
+    "peak": ("peak",),
+    "peak-role": ("peak", "--by", "role"),
+    "peak-module": ("peak", "--by", "module"),
+    "annotate": ("annotate",),
+    "sites": ("sites", "--all-frames"),
+    "sites-json": ("sites", "--json"),
+    "segments": ("segments",),
+    "blocks": ("blocks", "--csv"),
+    "timeline": ("timeline",),
+    "timeline-csv": ("timeline", "--csv"),
+    "fragmentation": ("fragmentation",),
+    "fragmentation-peak": ("fragmentation", "--at", "peak:reserved"),
+    "oom": ("oom",),
+    "oom-json": ("oom", "--json"),
+    "verify": ("verify",),
+    "verify-json": ("verify", "--json"),
+    "convert": ("convert",),
+    "range": ("leaks", "--since", "0"),
+}
+EXPORTS = ("speedscope", "collapsed", "perfetto", "memory-viz", "parquet")
+
+
+@dataclass
+class Shown:
+    """What became of a trace in the hands of all faces."""
+
+    trace: str
+    faults: list[str] = field(default_factory=list)
+    """Face, and what it did that no face may do."""
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """Exit status by face."""
+    seconds: float = 0
+    """Of the processor, by the face that took most."""
+    slowest: str = ""
+    peak_bytes: int = 0
+    """Resident, of the face that took most, libraries included."""
+    largest: str = ""
+
+
+def prepare() -> None:
+    """Imports what the faces need, so that those that are forked need not."""
+    os.environ["COLUMNS"] = "100"
+    import matplotlib.pyplot  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import pytorch_alloctrace.report.page.server
+    import pytorch_alloctrace.trace  # noqa: F401
+    from pytorch_alloctrace.analyze import command_line  # noqa: F401
+
+
+def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
+    """Runs all faces, or these, on a trace."""
+    shown = Shown(str(trace))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for face, run in all_faces(trace, folder).items():
+            if faces is None or face in faces:
+                _show_one(face, run, folder, shown)
+    return shown
+
+
+def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
+    """By name, what shows the trace; the status is that of the command line. folder: for what it writes."""
+
+    def verb(*arguments: str) -> Callable[[], int]:
+        def run() -> int:
+            from pytorch_alloctrace.analyze.command_line import main
+
+            return main([*arguments, str(trace)])
+
+        return run
+
+    faces = {name: verb(*arguments) for name, arguments in VERBS.items()}
+    faces["diff"] = verb("diff", str(trace))
+    faces["report"] = verb("report", "-o", str(folder / "report.html"))
+    faces |= {f"export-{to}": verb("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
+    faces["serve"] = lambda: _serve(trace)
+    faces["finish"] = lambda: _finish(trace, folder)
+    faces["api"] = lambda: _call_api(trace)
+    return faces
+
+
+def _serve(trace: Path) -> int:
+    from pytorch_alloctrace.errors import AlloctraceError
+    from pytorch_alloctrace.report.page.server import ReportServer
+    from pytorch_alloctrace.trace import Trace
+
+    try:
+        opened = Trace(trace)
+        server = ReportServer(opened)
+        server.page  # noqa: B018
+        for seq in {0, opened.end_seq // 2, max(opened.end_seq - 1, 0)}:
+            status, _, _ = server.answer(
+                "localhost", f"{server.address.partition('//')[2].partition('/')[2]}moment?seq={seq}"
+            )
+            assert status in (200, 404)
+        server.let_go()
+    except AlloctraceError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _finish(trace: Path, folder: Path) -> int:
+    from pytorch_alloctrace.analyze.command_line import main
+
+    copy = folder / "finished.alloctrace"
+    copy.write_bytes(trace.read_bytes())
+    return main(["finish", str(copy)])
+
+
+def _call_api(trace: Path) -> int:
+    from pytorch_alloctrace.errors import AlloctraceError
+    from pytorch_alloctrace.trace import Trace
+
+    try:
+        opened = Trace(trace)
+    except AlloctraceError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for call in (
+        lambda: repr(opened),
+        lambda: opened.events(),
+        lambda: opened.live(),
+        lambda: opened.live("peak"),
+        lambda: opened.live("step:1"),
+        lambda: opened.sites(by="file"),
+        lambda: opened.sites(by="module"),
+        lambda: opened.named_blocks(),
+        lambda: opened.role_timeline(50),
+        lambda: opened.timeline(7000),
+        lambda: opened.driver_memory(),
+        lambda: opened.steps(),
+        lambda: opened.marks(),
+        lambda: opened.threads,
+        lambda: opened.held,
+        lambda: opened.hardware,
+        lambda: opened.refused_requests,
+        lambda: opened.first_event_after("0.5s"),
+    ):
+        # Each says that it cannot, or answers.
+        with contextlib.suppress(AlloctraceError):
+            call()
+    return 0
+
+
+def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> None:
+    out, error = folder / "out", folder / "error"
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _become(face, run, out, error)
+    killed = False
+    while True:
+        done, status, used = os.wait4(child, os.WNOHANG)
+        if done:
+            break
+        if time.monotonic() - begin > 5 * SECONDS and not killed:
+            killed = True
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
+    seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    if seconds > shown.seconds:
+        shown.seconds, shown.slowest = seconds, face
+    if peak > shown.peak_bytes:
+        shown.peak_bytes, shown.largest = peak, face
+    code = os.waitstatus_to_exitcode(status)
+    shown.outcomes[face] = code
+    text, said = (path.read_text(errors="backslashreplace") for path in (out, error))
+    if code < 0:
+        shown.faults.append(f"{face}: ended by {signal.Signals(-code).name}")
+    elif code not in (0, 1, 2, 3):
+        place = [line.strip() for line in said.splitlines() if line.startswith('  File "')][-1:]
+        shown.faults.append(f"{face}: {said.strip().splitlines()[-1] if said.strip() else code} at {place}")
+    elif code == 2 and len(said.strip().splitlines()) != 1:
+        shown.faults.append(f"{face}: not one line, but {said!r}")
+    if found := _RAW.search(text + said):
+        shown.faults.append(f"{face}: prints {found.group()!r} raw")
+
+
+def _become(face: str, run: Callable[[], int], out: Path, error: Path) -> NoReturn:
+    try:
+        for path, stream in ((out, 1), (error, 2)):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(file, stream)
+        sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), encoding="utf-8")
+        sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace")
+        virtual = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        code = run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except SystemExit as ended:
+        sys.stderr.flush()
+        code = ended.code if isinstance(ended.code, int) else _FAULT
+    except BaseException:
+        import traceback
+
+        code = _TRACEBACK
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+            sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    prepare()
+    faces = os.environ.get("FACES")
+    for name in sys.argv[1:]:
+        print(json.dumps(vars(show(Path(name), faces.split(",") if faces else None))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Shows hostile traces to the faces that read traces, until the time is over; keeps those that bring one down.
+
+    python fuzz_faces.py FOLDER SECONDS FIRST_SEED
+
+Each seed makes a trace (see hostile_traces.py) and chooses the faces that it is shown to: `every_face.py`, which takes
+the trace that was kept, shows it to all of them. Prints what was found, and how much was tried.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import every_face
+import hostile_traces
+
+_CHEAP = 5
+"""Faces that each trace is shown to, besides `api` and `verify`."""
+_COSTLY = ("report", "serve")
+"""Those that take seconds whatever they show: one trace in sixteen."""
+_TRACES_OF_RECORDINGS = 40_000
+"""Bytes of the largest trace that is mutated."""
+
+
+def chosen_faces(seed: int) -> list[str]:
+    """By the seed."""
+    dice = random.Random(~seed)
+    cheap = [name for name in every_face.all_faces(Path(), Path()) if name not in _COSTLY]
+    return ["api", "verify", *dice.sample(cheap, _CHEAP), *(_COSTLY if dice.random() < 0.06 else ())]
+
+
+def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> list[str]:
+    """Runs; returns the faults that were found."""
+    seeds = [
+        path.read_bytes()
+        for path in sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
+        if path.stat().st_size <= _TRACES_OF_RECORDINGS
+    ]
+    every_face.prepare()
+    begin, seed, faults = time.monotonic(), first_seed, []
+    slowest, largest = (0.0, ""), (0, "")
+    while time.monotonic() - begin < seconds and seed - first_seed < most:
+        path = folder / f"seed{seed}.alloctrace"
+        path.write_bytes(hostile_traces.hostile(seed, seeds))
+        shown = every_face.show(path, chosen_faces(seed))
+        slowest = max(slowest, (shown.seconds, f"{path.name} {shown.slowest}"))
+        largest = max(largest, (shown.peak_bytes, f"{path.name} {shown.largest}"))
+        for fault in shown.faults:
+            faults.append(f"{path.name}: {fault}")
+            print(faults[-1], flush=True)
+        if not shown.faults:
+            path.unlink()
+        seed += 1
+    print(
+        f"{seed - first_seed} traces in {time.monotonic() - begin:.0f} s, {len(faults)} faults; "
+        f"slowest {slowest[0]:.1f} s "
+        f"({slowest[1]}), largest {largest[0] >> 20} MiB ({largest[1]})",
+        flush=True,
+    )
+    return faults
+
+
+if __name__ == "__main__":
+    fuzz(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

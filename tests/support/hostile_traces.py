@@ -1,0 +1,377 @@
+"""Makes traces that no recorder writes, with checksums that fit: what a reader believes is the content.
+
+`made_up` writes absurd events and definitions in the format's own terms; `mutated` changes what is in a trace and
+repairs the checksums. The same seed makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from format_reader import BLOCK_HEADER, FILE_HEADER
+
+MASK = (1 << 64) - 1
+HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
+CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "hostile"
+_SESSION = bytes(range(16))
+_WALL = 1_700_000_000_000_000_000
+_ODD = (0, 1, 2, 127, 128, 255, 511, 512, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 57, (1 << 63) - 1, 1 << 63, MASK)
+_TEXTS = (
+    "", "x", "train.py", "/home/user/train.py", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[bold]not markup[/bold]",
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a\nb\rc\td", "\u202etxt", "\x9b31m",
+    "'\"`$(id)",
+    "../../etc/passwd", "%s%n{0}", "\udcff", "long " * 900, "torch/optim/adam.py", "/torch/autograd/graph.py",
+    "_engine_run_backward", "cuBLAS workspace", "torch::autograd::generated::MulBackward0", "\0nul",
+)  # fmt: skip
+_JSON: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", "text", "\x1b[31m", [], [None], [[1]], {}, {"a": None}, [1,
+    "a", {}],
+)  # fmt: skip
+_MEMBERS = (
+    "program", "arguments", "working_directory", "host", "process", "rank", "started", "python", "platform",
+    "torch", "cuda",
+    "devices", "options", "trace", "spool", "library_prefixes", "prefix", "environment", "steps", "modules", "looks",
+)  # fmt: skip
+
+
+def varint(value: int) -> bytes:
+    """LEB128."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def delta(value: int, previous: int) -> bytes:
+    """A difference modulo 2^64, folded."""
+    difference = (value - previous) & MASK
+    signed = difference - (1 << 64) if difference >> 63 else difference
+    return varint(((signed << 1) ^ (signed >> 63)) & MASK)
+
+
+def text(value: str) -> bytes:
+    """Byte count and bytes."""
+    data = value.encode(errors="surrogateescape")
+    return varint(len(data)) + data
+
+
+def file_header() -> bytes:
+    """Of a trace."""
+    head = struct.pack("<8sII", b"ALLOCTRC", 1, 0) + _SESSION
+    return head[:12] + struct.pack("<I", zlib.crc32(head)) + head[16:]
+
+
+def block(
+    kind: int, payload: bytes, first: int, count: int, begin: Sequence[int], end: Sequence[int], counters: Sequence[int]
+) -> bytes:
+    """A block with its checksums."""
+    numbers = (len(payload), first, count, *begin, *end, *counters)
+    rest = struct.pack("<IHH", zlib.crc32(payload), kind, 0) + struct.pack(
+        "<15Q", *(number & MASK for number in numbers)
+    )
+    return struct.pack("<II", 0x4B425441, zlib.crc32(rest)) + rest + payload
+
+
+def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes:
+    """Events in columns, each field written out: nothing is left to predictions."""
+    columns: list[bytearray] = [bytearray() for _ in range(7)]
+    tag, kind, time, address, size, stack, context = columns
+    last_time, last_address, last_stack = begin_counter, 0, 0
+    threads: dict[int, tuple[int, int]] = {}
+    for event in events:
+        tag.append(0xF | 0xF0)
+        kind.append(event["kind"])
+        time += delta(event["time"], last_time)
+        address += varint(0) + delta(event["address"], last_address)
+        size += varint(event["size"])
+        stack += delta(event["stack"], last_stack)
+        sequence, node_sequence = threads.get(event["thread"], (0, 0))
+        context.append(0xF)
+        context += varint(event["thread"]) + varint(event["location"]) + delta(event["sequence"], sequence)
+        context += (
+            delta(event["node_sequence"], node_sequence) + varint(event["node_thread"]) + varint(event["node_type"])
+        )
+        threads[event["thread"]] = (event["sequence"], event["node_sequence"])
+        last_time, last_address, last_stack = event["time"], event["address"], event["stack"]
+    return b"".join(varint(len(column)) + bytes(column) for column in columns)
+
+
+class _Maker:
+    """One trace that is made up."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.strings = dice.randrange(2, 40)
+        self.codes = dice.randrange(1, 12)
+        self.frames = dice.choice([1, 5, 30, 300, 3000])
+        self.threads = dice.randrange(1, 5)
+        self.locations = dice.choice([1, 2, 4, 12, 60])
+        self.node_types = dice.randrange(1, 5)
+        self.modules = dice.choice([0, 0, 4, 30])
+        # Where blocks lie: few places, so that events meet.
+        base = dice.choice([0, 1 << 20, 0x7F0000000000, 1 << 63, MASK - (1 << 22)])
+        unit = dice.choice([1, 512, 1 << 20, 2 << 20, 20 << 20])
+        self.addresses = [(base + unit * dice.randrange(64)) & MASK for _ in range(dice.choice([2, 8, 40]))]
+        self.sizes = [dice.choice([512, 1 << 20, 2 << 20, 20 << 20, unit * dice.randrange(1, 40)]) for _ in range(6)]
+        self.wildness = dice.choice([0.0, 0.02, 0.1, 0.4])
+
+    def wild(self) -> bool:
+        return self.dice.random() < self.wildness
+
+    def number(self, below: int) -> int:
+        """An id, most often one that there is."""
+        return self.dice.choice(_ODD) % (1 << 32) if self.wild() else self.dice.randrange(max(below, 1))
+
+    def odd(self, plain: int) -> int:
+        return self.dice.choice((*_ODD, self.dice.getrandbits(64))) if self.wild() else plain & MASK
+
+    def header(self) -> bytes:
+        dice = self.dice
+        if self.wild():
+            return json.dumps(dice.choice(_JSON)).encode()
+        made: dict[str, Any] = {
+            "program": "train.py",
+            "arguments": [],
+            "working_directory": "/home/user",
+            "options": {},
+        }
+        made |= {name: dice.choice(_JSON) for name in _MEMBERS if dice.random() < 0.4}
+        if dice.random() < 0.5:
+            made["options"] = {name: dice.choice(_JSON) for name in ("modules", "steps", "source", "stacks", "x")}
+        if dice.random() < 0.5:
+            made["devices"] = [dice.choice(_JSON) for _ in range(3)]
+        return json.dumps(made).encode()
+
+    def definitions(self) -> bytes:
+        dice, records = self.dice, []
+
+        def record(kind: int, *fields: bytes) -> None:
+            body = bytes([kind]) + b"".join(fields)
+            records.append(varint(len(body)) + body)
+
+        for number in range(1, self.strings + 1):
+            record(1, varint(self.id(number)), text(dice.choice(_TEXTS) if dice.random() < 0.5 else f"name{number}"))
+        settings = {"expandable_segments": dice.choice([True, False]), "large_segment_size": dice.choice(_ODD)}
+        settings |= {
+            "max_split_size": dice.choice(_ODD),
+            "roundup_power2_divisions": [dice.choice(_ODD) for _ in range(16)],
+        }
+        record(1, varint(self.strings + 1), text(json.dumps(settings)))
+        for number in range(1, self.codes + 1):
+            names = b"".join(varint(self.number(self.strings + 2)) for _ in range(3))
+            table = dice.randbytes(dice.choice([0, 3, 60]))
+            record(2, varint(self.id(number)), names, delta(self.odd(dice.randrange(500)), 0),
+                   varint(dice.randrange(4)),
+                   varint(len(table)), table)  # fmt: skip
+        deep = dice.random() < 0.5
+        for number in range(1, self.frames + 1):
+            parent = number - 1 if deep else dice.randrange(number)
+            fields = [parent, self.number(self.codes + 2), self.number(200)]
+            if self.modules:
+                fields.append(self.number(self.modules + 1))
+            record(3, varint(self.id(number)), *map(varint, fields))
+        for number in range(1, self.threads + 1):
+            name = dice.choice(["python", "pt_autograd_0", *_TEXTS])
+            record(4, varint(self.id(number)), varint(self.odd(number)), varint(self.odd(number)), text(name))
+            record(5, varint(number), text(dice.choice(_TEXTS)))
+        for number in range(1, self.locations + 1):
+            kind = dice.choice([0, 1, 1, 1, 1000, 12, 77])
+            index = dice.choice([0, 0, 1, number]) if not self.wild() else dice.randrange(1 << 31)
+            pool = [self.odd(dice.choice([0, 0, 1])), self.odd(dice.choice([0, 0, 1]))]
+            record(6, varint(self.id(number)), delta(kind, 0), delta(index, 0), varint(self.odd(0)), *map(varint, pool))
+            record(
+                9,
+                delta(kind, 0),
+                delta(index, 0),
+                varint(self.odd(80 << 30)),
+                *(text(dice.choice(_TEXTS)) for _ in "abc"),
+            )
+        for number in range(1, self.node_types + 1):
+            record(7, varint(self.id(number)), varint(dice.randrange(2)), text(dice.choice(_TEXTS)))
+        for _ in range(dice.randrange(10)):
+            record(8, varint(self.number(self.strings)), varint(self.number(600)), text(dice.choice(_TEXTS)))
+        for _ in range(dice.randrange(4)):
+            record(10, varint(self.number(300)), varint(dice.choice(self.addresses)), text(dice.choice(_TEXTS)))
+        for number in range(1, self.modules + 1):
+            record(
+                11,
+                varint(self.id(number)),
+                *(varint(self.number(limit)) for limit in (self.strings, self.modules + 1, 9)),
+            )
+        for _ in range(dice.randrange(4)):
+            held = [dice.choice(self.addresses) for _ in range(dice.randrange(5))]
+            numbers = [self.number(300), self.number(100), self.odd(3), self.odd(4096)]
+            texts = [text(dice.choice(_TEXTS)) for _ in range(3)]
+            record(13, *map(varint, numbers), *texts, varint(len(held)), *(delta(at, 0) for at in held))
+        if dice.random() < 0.2:
+            dice.shuffle(records)
+        return b"".join(records)
+
+    def id(self, number: int) -> int:
+        return self.dice.choice(_ODD) % (1 << 33) if self.dice.random() < self.wildness / 50 else number
+
+    def events(self, count: int, time: int) -> list[dict[str, int]]:
+        dice, made = self.dice, []
+        weights = {1: 30, 2: 12, 3: 14, 4: 4, 5: 3, 6: 4, 7: 3, 9: 2, 10: 4, 11: 1, 12: 1, 13: 1, 14: 0.3, 16: 3, 17: 3,
+                   18: 0.7, 19: 0.5, 20: 2, 21: 4, 22: 1, 23: 1, 24: 1, 25: 1.5, 26: 1, 27: 1, 28: 0.5, 15: 0.5, 8: 1,
+                   29: 0.2, 255: 0.2, 0: 0.3}  # fmt: skip
+        kinds = dice.choices([*weights], [*weights.values()], k=count)
+        live: list[tuple[int, int]] = []
+        step = sequence = 0
+        for kind in kinds:
+            time += dice.randrange(100_000)
+            address, size = dice.choice(self.addresses), dice.choice(self.sizes)
+            if kind in (2, 3) and live and not self.wild():
+                address, location = dice.choice(live)
+                size = dice.choice([0, size])
+            else:
+                location = self.number(self.locations + 1)
+            if kind == 1:
+                live.append((address, location))
+            if kind == 10:
+                step += 1
+                size, address = step, dice.randrange(2)
+            elif kind in (11, 12, 13, 16):
+                size = dice.randrange(self.strings + 1)
+            elif kind == 18:
+                size = self.strings + 1
+            elif kind == 25:
+                size = dice.randrange(8)
+            elif kind == 22:
+                address = dice.randrange(300)
+            elif kind == 14:
+                address, size = dice.randrange(4), dice.randrange(5)
+            elif kind in (26, 27):
+                address = dice.randrange(2)
+            sequence += dice.randrange(3)
+            made.append({
+                "kind": kind, "time": self.odd(time), "address": self.odd(address), "size": self.odd(size),
+                "stack": self.number(self.frames + 1), "thread": self.number(self.threads + 1),
+                "location": location % (1 << 32), "sequence": self.odd(sequence),
+                "node_sequence": self.odd(dice.choice([dice.randrange(5), sequence])),
+                "node_thread": self.number(4), "node_type": self.number(self.node_types + 1) % 65536,
+            })  # fmt: skip
+        return made
+
+    def trace(self) -> bytes:
+        dice = self.dice
+        anchor = [1_000_000, 1_000_000, _WALL]
+        blocks: list[bytes] = []
+        first = 0
+
+        def add(kind: int, payload: bytes, count: int = 0, passing: int = 0) -> None:
+            nonlocal anchor
+            begin, anchor = anchor, [part + passing for part in anchor]
+            shown = [[self.odd(part) for part in one] for one in (begin, anchor)]
+            counters = [self.odd(0) if dice.random() < 0.3 else 0 for _ in range(6)]
+            at = self.odd(first) if dice.random() < 0.1 else first
+            blocks.append(block(kind, payload, at, count, shown[0], shown[1], counters))
+
+        add(HEADER, self.header())
+        add(DEFINITIONS, self.definitions())
+        for _ in range(dice.randrange(1, 5)):
+            count = dice.choice([0, 1, 20, 150])
+            events = self.events(count, anchor[0])
+            payload = event_payload(events, anchor[0])
+            add(EVENTS, payload, self.odd(count) if dice.random() < 0.05 else count, 10_000_000)
+            first += count + (dice.randrange(50) if self.wild() else 0)
+        if dice.random() < 0.7:
+            add(END, json.dumps(dice.choice([{"reason": "disable"}, *_JSON])).encode())
+        if self.wild():
+            dice.shuffle(blocks)
+        if self.wild():
+            blocks.insert(dice.randrange(len(blocks)), dice.choice(blocks))
+        return file_header() + b"".join(blocks)
+
+
+def made_up(seed: int) -> bytes:
+    """A trace of absurd events."""
+    return _Maker(random.Random(seed)).trace()
+
+
+def blocks_of(data: bytes) -> list[tuple[int, int]]:
+    """Where each block of a whole trace begins and ends."""
+    found, at = [], FILE_HEADER
+    while at + BLOCK_HEADER <= len(data):
+        end = at + BLOCK_HEADER + int.from_bytes(data[at + 16 : at + 24], "little")
+        if end > len(data):
+            break
+        found.append((at, end))
+        at = end
+    return found
+
+
+def mutated(data: bytes, seed: int) -> bytes:
+    """The trace with some of its contents changed, and checksums that fit."""
+    dice = random.Random(seed)
+    head = data[:FILE_HEADER]
+    blocks = [bytearray(data[begin:end]) for begin, end in blocks_of(data)]
+    if not blocks:
+        return data
+    for _ in range(dice.choice([1, 1, 2, 4, 12])):
+        one = dice.choice(blocks)
+        change = dice.choice([_overwrite, _overwrite, _shift, _fields, _json])
+        change(one, dice)
+    if dice.random() < 0.15:
+        dice.shuffle(blocks)
+    if dice.random() < 0.15:
+        blocks.insert(dice.randrange(len(blocks)), dice.choice(blocks))
+    if dice.random() < 0.1:
+        del blocks[dice.randrange(len(blocks))]
+    return head + b"".join(map(_repaired, blocks))
+
+
+def _overwrite(one: bytearray, dice: random.Random) -> None:
+    if len(one) == BLOCK_HEADER:
+        return
+    at = dice.randrange(BLOCK_HEADER, len(one))
+    size = min(dice.choice([1, 1, 2, 8]), len(one) - at)
+    value = dice.choice([dice.randbytes(size), bytes(size), b"\xff" * size, bytes([one[at] ^ 1 << dice.randrange(8)])])
+    one[at : at + len(value)] = value
+
+
+def _shift(one: bytearray, dice: random.Random) -> None:
+    at = dice.randrange(BLOCK_HEADER, len(one) + 1)
+    if dice.random() < 0.5:
+        del one[at : at + dice.randrange(1, 20)]
+    else:
+        one[at:at] = dice.randbytes(dice.randrange(1, 20))
+
+
+def _fields(one: bytearray, dice: random.Random) -> None:
+    at = 24 + 8 * dice.randrange(14)
+    one[at : at + 8] = (dice.choice((*_ODD, dice.getrandbits(64)))).to_bytes(8, "little")
+
+
+def _json(one: bytearray, dice: random.Random) -> None:
+    try:
+        value = json.loads(bytes(one[BLOCK_HEADER:]))
+    except ValueError:
+        return
+    if isinstance(value, dict) and value:
+        value[dice.choice([*value])] = dice.choice(_JSON)
+        one[BLOCK_HEADER:] = json.dumps(value).encode()
+
+
+def _repaired(one: bytearray) -> bytes:
+    one[16:24] = (len(one) - BLOCK_HEADER).to_bytes(8, "little")
+    one[8:12] = zlib.crc32(one[BLOCK_HEADER:]).to_bytes(4, "little")
+    one[4:8] = zlib.crc32(one[8:BLOCK_HEADER]).to_bytes(4, "little")
+    return bytes(one)
+
+
+def hostile(seed: int, seeds: Sequence[bytes]) -> bytes:
+    """One or the other; seeds: traces to mutate."""
+    makers: list[Callable[[], bytes]] = [lambda: made_up(seed)]
+    if seeds:
+        makers.append(lambda: mutated(seeds[seed % len(seeds)], seed))
+    makers.append(lambda: mutated(made_up(seed), seed))
+    return makers[seed % len(makers)]()

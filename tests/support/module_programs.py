@@ -1,0 +1,308 @@
+"""Programs that call modules in all sorts of ways, with an account of their own of which one is being called.
+
+Run as a script, `module_programs.py PROGRAM DEVICE`, it records the program twice: into plain.alloctrace as it is, and
+into hooks.alloctrace with torch's own global forward hooks. These put a region of the module's name around each call,
+so that every event of the trace says twice under which module it happened. The account knows each root by the name
+that the program gives it, and the rest from `named_modules()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.checkpoint import checkpoint
+
+import pytorch_alloctrace as alloctrace
+
+device = "cpu"
+
+
+class Account:
+    """Names of modules, as a reader of the program would give them."""
+
+    def __init__(self) -> None:
+        self.names: dict[nn.Module, str] = {}
+        self.calls = threading.local()
+
+    def root(self, module: nn.Module, name: str) -> Any:
+        """All modules in it are named by it from now on; those that have a name keep it."""
+        for inner, part in [(part, name) for name, part in module.named_modules()]:
+            self.names.setdefault(inner, f"{name}.{part}" if part else name)
+        return module
+
+    def unnamed(self, module: nn.Module) -> Any:
+        """One that no model holds: known by its class, inside whatever calls it."""
+        self.names[module] = ""
+        return module
+
+    def enter(self, module: nn.Module, arguments: Any) -> None:
+        calls = self.calls.__dict__.setdefault("stack", [])
+        name = self.names[module]
+        if not name:
+            name = f"{calls[-1][0]}.({type(module).__name__})" if calls else f"({type(module).__name__})"
+        region = alloctrace.region(name)
+        region.__enter__()
+        calls.append((name, region))
+
+    def leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        self.calls.stack.pop()[1].__exit__(None, None, None)
+
+
+account = Account()
+
+
+def tensor(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=device)
+
+
+def train(model: nn.Module, *inputs: torch.Tensor, steps: int = 2) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        model(*inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mlp() -> None:
+    """Each layer has its own size."""
+    model = nn.Sequential(nn.Linear(17, 31), nn.ReLU(), nn.Linear(31, 53), nn.ReLU(), nn.Linear(53, 71)).to(device)
+    train(account.root(model, "Sequential"), tensor(11, 17))
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        weights = account.unnamed(nn.Softmax(dim=-1))(q @ k.transpose(-2, -1))  # made anew in each forward
+        return self.out(weights @ v)
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = Attention(width)
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm(x))
+        return x + self.mlp(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(width) for _ in range(layers)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, width)
+        self.encoder = Encoder(layers, width)
+        self.head = nn.Linear(width, 100)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.embedding(tokens)))
+
+
+def transformer() -> None:
+    model = account.root(Transformer().to(device), "Transformer")
+    loss = account.root(nn.CrossEntropyLoss(), "CrossEntropyLoss")
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 100, (3, 24), device=device)
+    for step in range(3):
+        loss(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+    # A part alone is still the part of that model.
+    with torch.no_grad():
+        model.encoder.layers[2](model.embedding(tokens))
+
+
+class Shared(nn.Module):
+    """One convolution under two names, of which named_modules() has the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        self.again = self.first
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return self.pool(self.again(torch.relu(self.first(x))))
+
+
+def convolutions() -> None:
+    train(account.root(Shared().to(device), "Shared"), tensor(2, 3, 20, 20))
+
+
+class Tree(nn.Module):
+    """Calls itself, and modules of a list and a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([nn.Linear(12, 12) for _ in range(3)])
+        self.ends = nn.ModuleDict({"left": nn.Linear(12, 5), "right": nn.Linear(12, 7)})
+
+    def forward(self, x: torch.Tensor, depth: int) -> torch.Tensor:
+        x = torch.tanh(self.cells[depth](x))
+        if depth + 1 < len(self.cells):
+            return self(x, depth + 1)  # the same instance, further in
+        return torch.cat([end(x) for end in self.ends.values()], dim=1)
+
+
+def recursion() -> None:
+    model = account.root(Tree().to(device), "Tree")
+    for _ in range(2):
+        model(tensor(9, 12), 0).sum().backward()
+
+
+class Generator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 40), nn.LeakyReLU(), nn.Linear(40, 13))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.body(x))
+
+
+def two_models() -> None:
+    """A generator, and two discriminators of one class."""
+    generator = account.root(Generator().to(device), "Generator")
+    critics = [nn.Sequential(nn.Linear(13, 21), nn.ReLU(), nn.Linear(21, 1)).to(device) for _ in range(2)]
+    account.root(critics[0], "Sequential")
+    account.root(critics[1], "Sequential#2")
+    optimizers = [torch.optim.Adam(model.parameters()) for model in (generator, *critics)]
+    for _ in range(3):
+        made = generator(tensor(7, 6))
+        for critic, optimizer in zip(critics, optimizers[1:], strict=True):
+            (critic(made.detach()).mean() - critic(tensor(7, 13)).mean()).backward()
+            optimizer.step()
+        (critics[0](made) + critics[1](made)).mean().backward()
+        optimizers[0].step()
+
+
+def made_anew() -> None:
+    """Models that die, and others of other shapes in their places."""
+    for number in range(6):
+        model = nn.Sequential(*[nn.Linear(10, 10) for _ in range(1 + number % 3)], nn.ReLU()).to(device)
+        account.names.clear()
+        train(account.root(model, "Sequential"), tensor(4, 10))
+        wrapped = nn.Sequential(nn.ReLU(), nn.Linear(10, 10)).to(device)
+        train(account.root(wrapped, "Sequential#2"), tensor(4, 10))
+        del model, wrapped
+        account.names.clear()
+        gc.collect()
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+def recomputed() -> None:
+    """Modules that are called in backward, on a GPU by a thread of autograd: not under the model, but still its own."""
+    train(account.root(Checkpointed().to(device), "Checkpointed"), tensor(8, 16).requires_grad_())
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+class Odd(nn.Module):
+    """Calls in other ways: a module that it does not hold as one, one that fails, hooks of its own, a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [nn.Linear(14, 14).to(device), nn.Sequential(nn.Linear(14, 14)).to(device)]
+        self.inner = nn.Linear(14, 14)
+        self.inner.register_forward_pre_hook(lambda module, arguments: (arguments[0] + 1,))
+        # torch calls hooks of its own after the account's.
+        self.inner.register_forward_hook(lambda module, arguments, result: None)
+
+    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
+        if fail:
+            raise ValueError(x + 1)
+        x = self.hidden[1](self.hidden[0](x))
+        return Own.apply(self.inner(x))
+
+
+def odd_calls() -> None:
+    model = Odd().to(device)
+    account.root(model, "Odd")
+    account.unnamed(model.hidden[0])
+    account.root(model.hidden[1], "Sequential")
+    for step in range(3):
+        model(tensor(5, 14)).sum().backward()
+        with contextlib.suppress(ValueError):
+            model(tensor(5, 14), fail=step == 1)
+
+
+def known_first_as_a_part() -> None:
+    """A part that is called before the whole is the part of the whole, from its first call on."""
+    model = account.root(Transformer(2).to(device), "Transformer")
+    model.encoder.layers[1](tensor(1, 4, 32))
+    model(torch.randint(0, 100, (3, 24), device=device))
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    function.__name__: function
+    for function in (
+        *(mlp, transformer, convolutions, recursion, two_models, made_anew, recomputed, odd_calls),
+        known_first_as_a_part,
+    )
+}
+
+
+def record(program: str, trace: str) -> None:
+    account.names.clear()
+    gc.collect()
+    torch.manual_seed(0)
+    with alloctrace.enable(trace, overwrite=True, devices=device):
+        PROGRAMS[program]()
+
+
+def main() -> None:
+    global device
+    program, device = sys.argv[1:]
+    PROGRAMS[program]()  # libraries take their workspaces once in a process
+    record(program, "plain.alloctrace")
+    register_module_forward_pre_hook(account.enter)
+    register_module_forward_hook(account.leave, always_call=True)
+    record(program, "hooks.alloctrace")
+
+
+if __name__ == "__main__":
+    main()

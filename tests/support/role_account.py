@@ -1,0 +1,270 @@
+"""Programs that train and infer, each with its own account of what its memory is for.
+
+The account is made in the program itself, of the objects: the storages of parameters, gradients and states, and of the
+tensors that autograd saves (torch.autograd.graph.saved_tensors_hooks). It knows nothing of the recorder. Run as
+`role_account.py DEVICE PROGRAM...`, it records PROGRAM.alloctrace and writes PROGRAM.json: for each mark of the trace,
+by role, the bytes of distinct storages on the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import pytorch_alloctrace as alloctrace
+
+STEPS = 5
+HOOKED_STEP = 2
+"""In this step autograd's saved tensors are counted; the others do the same without being looked at."""
+WIDTH = 96
+
+
+class Account:
+    """What the program knows of its own memory, at each mark."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._at: dict[str, dict[str, int]] = {}
+        self._marks: dict[str, int] = {}
+        self._saved: dict[int, int] | None = None
+        self._activations: int | None = None
+
+    def storages(self, tensors: Iterable[torch.Tensor | None]) -> dict[int, int]:
+        """Bytes of each distinct storage, by address."""
+        found = {}
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            parts = [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
+            for part in parts:
+                if part.device.type == self._device:
+                    found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+        found.pop(0, None)
+        return found
+
+    @contextlib.contextmanager
+    def of_saved(self, step: int) -> Iterator[None]:
+        """Counts what autograd saves inside."""
+        if step != HOOKED_STEP:
+            yield
+            return
+
+        saved = self._saved = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            saved.update(self.storages([tensor]))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield
+
+    def mark(
+        self,
+        name: str,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        batch: Iterable[torch.Tensor] = (),
+        of_program: Iterable[torch.Tensor] = (),
+        beside: int = 0,
+    ) -> None:
+        """Sets a mark, and notes what is held there. batch: the inputs. of_program: other tensors that autograd saves,
+        but forward did not make. beside: bytes that are kept for backward without a call of the hooks."""
+        alloctrace.mark(name)
+        self._marks[name] = self._marks.get(name, 0) + 1
+        parameters = self.storages(model.parameters())
+        held = {"parameter": parameters, "buffer": self.storages(model.buffers())}
+        held["gradient"] = self.storages(parameter.grad for parameter in model.parameters())
+        if optimizer is not None:
+            states = [value for state in optimizer.state.values() for value in state.values()]
+            held["optimizer state"] = self.storages(one for one in states if isinstance(one, torch.Tensor))
+        sums = {role: sum(sizes.values()) for role, sizes in held.items()}
+        if self._saved is not None:
+            others = {*self.storages([*batch, *of_program]), *parameters, *held["buffer"]}
+            self._activations = beside + sum(size for address, size in self._saved.items() if address not in others)
+            self._saved = None
+        if name == "forward" and self._activations is not None:
+            sums["activation"] = self._activations
+            sums["input"] = sum(self.storages(batch).values())
+        self._at[f"mark:{name}#{self._marks[name]}"] = sums
+
+    @property
+    def at(self) -> dict[str, dict[str, int]]:
+        """By mark and role."""
+        return self._at
+
+
+class Block(nn.Module):
+    """A small transformer block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.wide = nn.Linear(WIDTH, 4 * WIDTH)
+        self.narrow = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.mix(self.norm(x)).chunk(3, dim=-1)
+        weights = torch.softmax(query @ key.transpose(-1, -2) / WIDTH**0.5, dim=-1)
+        x = x + self.out(weights @ value)
+        return x + self.narrow(torch.nn.functional.gelu(self.wide(x)))
+
+
+class Transformer(nn.Module):
+    def __init__(self, *, checkpointed: bool | None = None, tied: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(200, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 200, bias=False)
+        self.reentrant = checkpointed
+        if tied:
+            self.head.weight = self.embedding.weight
+            self.blocks[2] = self.blocks[0]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+    def kept_beside(self, device: str) -> int:
+        """Bytes that are kept for backward although no hook is called with them: on the CPU the divisor of each block,
+        as torch does not show the hooks plain numbers; and the state of the random numbers for each checkpoint."""
+        if device != "cpu" or self.reentrant:
+            return 0
+        divisor, random_state = 8, torch.get_rng_state().nbytes
+        return len(self.blocks) * (divisor if self.reentrant is None else divisor + random_state)
+
+
+class Convolutions(nn.Module):
+    """With buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.norm(self.first(x))).mean((2, 3)))
+
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def tokens(device: str) -> Batch:
+    return torch.randint(200, (4, 32), device=device), torch.randint(200, (4, 32), device=device)
+
+
+def vectors(device: str) -> Batch:
+    return torch.randn(64, WIDTH, device=device), torch.randn(64, WIDTH, device=device)
+
+
+def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """What model and loss make in between lives no longer than autograd needs it."""
+    inputs, wanted = batch
+    if wanted.is_floating_point():
+        return nn.functional.mse_loss(model(inputs), wanted)
+    return nn.functional.cross_entropy(model(inputs).flatten(0, 1), wanted.flatten())
+
+
+def train(
+    device: str,
+    model: nn.Module,
+    make: Callable[[str], Batch] = tokens,
+    *,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW,
+    micro_batches: int = 1,
+    mixed: bool = False,
+    set_to_none: bool = True,
+) -> Account:
+    account, model = Account(device), model.to(device)
+    stepping = optimizer(model.parameters())
+    scaler = torch.amp.GradScaler(device, enabled=mixed)
+    for step in range(STEPS):
+        for _ in range(micro_batches):
+            batch = make(device)
+            with account.of_saved(step), torch.autocast(device, torch.bfloat16, enabled=mixed):
+                loss = loss_of(model, batch)
+            scaled = scaler.scale(loss)
+            scale = [scaler._scale] if mixed else []
+            beside = model.kept_beside(device) if isinstance(model, Transformer) else 0
+            account.mark("forward", model, stepping, batch, scale, beside)
+            scaled.backward()
+            account.mark("backward", model, stepping)
+        scaler.step(stepping)
+        scaler.update()
+        account.mark("stepped", model, stepping)
+        stepping.zero_grad(set_to_none=set_to_none)
+    return account
+
+
+def infer(device: str) -> Account:
+    account, model = Account(device), Convolutions().to(device).eval()
+    alloctrace.observe(model)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            alloctrace.step()
+            model(torch.randn(8, 3, 16, 16, device=device))
+            account.mark("inferred", model)
+    return account
+
+
+def flat(device: str) -> nn.Module:
+    """A model whose parameters are views of one buffer, as FSDP makes them."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).to(device)
+    buffer = torch.empty(sum(one.numel() for one in model.parameters()), device=device)
+    begin = 0
+    for one in model.parameters():
+        view = buffer[begin : begin + one.numel()].view_as(one)
+        view.copy_(one.detach())
+        begin += one.numel()
+        one.data = view
+    return model
+
+
+class Sparse(nn.Module):
+    """Whose gradient is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(500, 200, sparse=True)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        return self.embedding(indices)
+
+
+def momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+PROGRAMS: dict[str, Callable[[str], Account]] = {
+    "plain": lambda device: train(device, Transformer()),
+    "mixed": lambda device: train(device, Transformer(), mixed=True),
+    "checkpointed": lambda device: train(device, Transformer(checkpointed=False)),
+    "reentrant": lambda device: train(device, Transformer(checkpointed=True)),
+    "accumulating": lambda device: train(device, Transformer(), micro_batches=3),
+    "tied": lambda device: train(device, Transformer(tied=True)),
+    "keeping": lambda device: train(device, Transformer(), optimizer=momentum, set_to_none=False),
+    "flat": lambda device: train(device, flat(device), vectors),
+    "sparse": lambda device: train(device, Sparse(), optimizer=torch.optim.SparseAdam),
+    "inference": infer,
+}
+
+
+def main(device: str, *programs: str) -> None:
+    for program in programs:
+        with alloctrace.enable(f"{program}.alloctrace", devices=(device,)):
+            account = PROGRAMS[program](device)
+        with open(f"{program}.json", "w") as file:
+            json.dump(account.at, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

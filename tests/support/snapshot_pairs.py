@@ -1,0 +1,62 @@
+"""Three programs, each recorded by us and by torch's own history at once.
+
+python snapshot_pairs.py leak|out_of_memory|healthy       leaves run.alloctrace and snapshot.pickle
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import torch
+
+import pytorch_alloctrace as alloctrace
+
+MIB = 2**20
+
+
+def train(steps: int, keep: bool) -> list[torch.Tensor]:
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        batch = torch.randn(64, 512, device="cuda")
+        hidden = model(batch)
+        loss = hidden.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if keep:
+            losses.append(hidden.detach() + 1)  # THE LEAK
+    return losses
+
+
+def leak() -> object:
+    return train(60, keep=True)
+
+
+def healthy() -> object:
+    return train(60, keep=False)
+
+
+def out_of_memory() -> object:
+    """Every second block of 24 MiB is given up: half of the memory is free, and no request of 48 MiB can be met."""
+    held: list[torch.Tensor] = []
+    free, _ = torch.cuda.mem_get_info()
+    for _ in range(free // (96 * MIB)):
+        arena = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
+        del arena
+        for _ in range(4):
+            held.append(torch.empty(24 * MIB, dtype=torch.uint8, device="cuda"))  # THE PINNERS
+    del held[::2]
+    with contextlib.suppress(torch.OutOfMemoryError):
+        held.append(torch.empty(96 * MIB, dtype=torch.uint8, device="cuda"))  # THE REQUEST
+    return held
+
+
+if __name__ == "__main__":
+    alloctrace.enable("run.alloctrace", devices=["cuda"])
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+    kept = {"leak": leak, "healthy": healthy, "out_of_memory": out_of_memory}[sys.argv[1]]()
+    torch.cuda.memory._dump_snapshot("snapshot.pickle")
+    alloctrace.disable()

@@ -1,0 +1,110 @@
+"""What the model predicts from one run's trace, next to what torch's own allocator did when the same program ran under
+other settings, on another device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace._replay import LaneOptions, LaneResult
+from pytorch_alloctrace.analysis.what_if.settings import parse_setting
+
+MIB = 2**20
+REQUESTS = ("alloc", "oom", "empty_cache")
+SEGMENTS = {4: "segment_alloc", 5: "segment_free", 6: "segment_map", 7: "segment_unmap"}
+OUTSIDE = 500 * MIB
+"""What the simulated device uses for itself."""
+
+Made = tuple[int, str, int]
+"""The number of the request, counted from 0, and kind and size of a segment event that it caused."""
+
+
+@dataclass
+class Compared:
+    """Differences, in words, and how much was compared."""
+
+    differences: list[str]
+    events: int = 0
+    refused: bool = False
+
+
+def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
+    """The segment events of a recording, and which request was the first to be refused."""
+    made: list[Made] = []
+    waiting: list[tuple[str, int]] = []
+    number, is_emptying, refused = -1, False, None
+    events = trace.events(kinds=(*REQUESTS, *SEGMENTS.values()), columns=("kind", "nbytes"))
+    for kind, size in zip(events["kind"], events["nbytes"], strict=True):
+        if kind in REQUESTS:
+            number += 1
+            is_emptying = kind == "empty_cache"
+            if not is_emptying:
+                made += [(number, *one) for one in waiting]
+                waiting = []
+            if kind == "oom" and refused is None:
+                refused = number
+        elif is_emptying and kind in ("segment_free", "segment_unmap"):
+            made.append((number, kind, int(size)))
+        else:
+            is_emptying = False
+            waiting.append((kind, int(size)))
+    return made, refused
+
+
+def made_by_model(trace: alloctrace.Trace, lane: LaneResult) -> tuple[list[Made], int | None]:
+    """The same of a lane that ran over a trace's requests."""
+    requests = trace.events(kinds=REQUESTS, columns=("seq",))["seq"]
+    number = {int(seq): at for at, seq in enumerate(requests)}
+    events = lane.events()
+    rows = zip(events["seq"], events["kind"], events["size"], strict=True)
+    made = [(number[int(seq)], SEGMENTS[int(kind)], int(size)) for seq, kind, size in rows]
+    return made, None if lane.refusal is None else number[lane.refusal.seq]
+
+
+def settings_of(trace: alloctrace.Trace, setting: str) -> str:
+    """All settings that a run had, as torch itself understood this text (what it does not name may be left of the
+    program before); the same as we do."""
+    text = trace.text(int(trace.events(kinds=("config",))["nbytes"].iloc[0]))
+    had = json.loads(text)
+    for name, value in parse_setting(setting).values.items():
+        assert had[name] == value, (setting, name, had[name], value)
+    return text
+
+
+def as_recorded(trace: alloctrace.Trace) -> LaneOptions:
+    return LaneOptions(order="recorded", total=int(trace.hardware["bytes"].iloc[0]))
+
+
+def compare(recorded: Path, again: Path, setting: str) -> Compared:
+    """recorded: the trace that the prediction is made from; again: that of the run under `setting`, on its device. Both
+    must also reproduce themselves."""
+    before, after = alloctrace.load(recorded), alloctrace.load(again)
+    total = int(after.hardware["bytes"].iloc[0])
+    options = LaneOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)
+    [itself, predicted] = before.predicted([as_recorded(before), options], device="cuda:0").lanes
+    [also_itself] = after.predicted([as_recorded(after)], device="cuda:0").lanes
+    found = Compared([])
+    for name, lane in (("recorded", itself), ("again", also_itself)):
+        if lane.first_difference is not None or lane.refusal is not None:
+            events = f"{lane.reproduced} of {lane.recorded_events} events"
+            blocks = f"{lane.same_blocks} of {lane.blocks} blocks"
+            said = f"{events} and {blocks}, the first other at {lane.first_difference}"
+            found.differences.append(f"{name}: the model reproduces {said}")
+    wanted, refused = made_by_torch(after)
+    got, predicted_refused = made_by_model(before, predicted)
+    if refused != predicted_refused:
+        found.differences.append(f"torch refused request {refused}, the model {predicted_refused}")
+    if refused is not None:
+        wanted, found.refused = [one for one in wanted if one[0] <= refused], True
+    # The order of streams is that of their handles, which differ between two runs: so does the order in which one
+    # request gives back segments.
+    for mine, theirs in zip(sorted(got), sorted(wanted), strict=False):
+        if mine != theirs:
+            found.differences.append(f"torch: {theirs}, the model: {mine}")
+            break
+    if len(got) != len(wanted):
+        found.differences.append(f"torch made {len(wanted)} segment events, the model {len(got)}")
+    found.events = len(wanted) + itself.recorded_events + also_itself.recorded_events
+    return found

@@ -1,0 +1,212 @@
+"""What-if and fit, as users ask for them: on recorded programs that ran again under what was predicted, on small cards,
+and on traces that cannot be modelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from running import ROOT, build_simulated_device, needs_cuda_build, program_environment
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.what_if.settings import parse_setting
+
+pytestmark = needs_cuda_build
+MIB, GIB = 2**20, 2**30
+PROGRAM = ROOT / "tests/support/what_if_programs.py"
+
+
+def record(name: str, trace: Path, setting: str = "", memory: str = "80GiB", program: str = "") -> alloctrace.Trace:
+    build_simulated_device()
+    written = [sys.executable, str(PROGRAM), name, str(trace)] if not program else [sys.executable, "-c", program]
+    support = str(PROGRAM.parent)
+    environment = program_environment(PYTORCH_ALLOC_CONF=setting, OMP_NUM_THREADS="1", TRACE=str(trace))
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], support])
+    done = subprocess.run(
+        [str(ROOT / "tools/simcuda/run"), "--memory", memory, *written],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
+    return alloctrace.load(trace)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("what_if")
+    record("buffers", made / "buffers.alloctrace")
+    record("images", made / "images.alloctrace")
+    return made
+
+
+@pytest.fixture(scope="module")
+def buffers(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "buffers.alloctrace")
+
+
+@pytest.mark.parametrize("name", ["buffers", "images"])
+@pytest.mark.parametrize("setting", ["expandable_segments:True", "max_split_size_mb:64"])
+def test_the_run_under_another_setting_is_predicted(folder: Path, tmp_path: Path, name: str, setting: str) -> None:
+    trace = alloctrace.load(folder / f"{name}.alloctrace")
+    found = trace.what_if([setting])
+    assert found.check.is_exact and found.check.recorded == found.check.reproduced > 5
+    recorded, predicted = found.outcomes
+    least, most = recorded.peak_reserved
+    assert least <= trace.peak("reserved", device="cuda:0").bytes <= most
+    again = record(name, tmp_path / "again.alloctrace", setting).peak("reserved", device="cuda:0").bytes
+    least, most = predicted.peak_reserved
+    assert least <= again <= most
+
+
+def test_the_smallest_memory_is_enough_and_less_is_not(buffers: alloctrace.Trace, tmp_path: Path) -> None:
+    fit = buffers.fit(["expandable_segments:True"])
+    [one] = fit.fittings
+    assert one.peak_active < one.smallest <= one.without_retries < fit.total
+    assert all(card.outcome.fits for card in one.cards)
+    for number, (memory, is_enough) in enumerate(((one.smallest, True), (one.peak_active - 64 * MIB, False))):
+        trace = tmp_path / f"{number}.alloctrace"
+        again = record("buffers", trace, "expandable_segments:True", memory=f"{memory // MIB}MiB")
+        assert (again.ooms() == []) is is_enough
+
+
+def test_on_a_card_that_is_too_small_the_line_is_named(buffers: alloctrace.Trace, tmp_path: Path) -> None:
+    memory = 2 * GIB
+    found = buffers.what_if(["expandable_segments:True"], memory=memory).outcomes[0]
+    assert not found.fits and found.refused_orders == found.orders
+    assert found.refused is not None and found.refused.site.function == "block"
+    again = record("buffers", tmp_path / "small.alloctrace", memory="2GiB")
+    [refused] = again.ooms()
+    # The same request: as many were served before it in both.
+    served = again.events(until=refused.seq, kinds=("alloc",))
+    assert len(buffers.events(until=found.refused.seq - 1, kinds=("alloc",))) == len(served)
+
+
+def test_a_recorded_out_of_memory_would_have_been_served(tmp_path: Path) -> None:
+    """The program dies on a device, and runs through there with what the model says."""
+    died = record("server", tmp_path / "died.alloctrace", memory="7420MiB")
+    [oom] = died.ooms()
+    found = died.what_if(["expandable_segments:True"]).outcomes
+    assert not found[0].served and found[1].served == (oom.seq,)
+    assert oom.advice.settings[0] == "expandable_segments:True"
+    again = record("server", tmp_path / "again.alloctrace", "expandable_segments:True", memory="7420MiB")
+    assert again.ooms() == []
+
+
+def test_settings_are_written_as_torch_takes_them() -> None:
+    assert parse_setting("expandable_segments:True").values == {"expandable_segments": True}
+    both = parse_setting("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
+    assert both.values["max_split_size"] == 128 * MIB
+    assert both.values["roundup_power2_divisions"] == [1] * 9 + [2] + [4] * 6
+    assert parse_setting("per_process_memory_fraction:0.5").fraction == 0.5
+    for wrong in ("expandable_segments", "expandable_segments:yes", "max_split_size_mb:20", "sizes:3", ""):
+        with pytest.raises(alloctrace.SettingError):
+            parse_setting(wrong)
+    with pytest.raises(alloctrace.SettingError, match="power of two"):
+        parse_setting("roundup_power2_divisions:3")
+
+
+def test_garbage_is_collected_below_a_fraction_alone(buffers: alloctrace.Trace) -> None:
+    threshold = "garbage_collection_threshold:0.5"
+    tried = [threshold, f"{threshold},per_process_memory_fraction:0.05", "per_process_memory_fraction:0.05"]
+    recorded, alone, with_fraction, fraction = buffers.what_if(tried).outcomes
+    assert alone.peak_reserved == recorded.peak_reserved and alone.driver_calls == recorded.driver_calls
+    assert with_fraction.driver_calls[0] > fraction.driver_calls[1]
+
+
+UNTRACKED = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+block = torch.empty(5000, device="cuda")
+"""
+WITH_OWN_POOL = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+pair = torch.cuda.memory.CUDAPluggableAllocator(alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
+pool = torch.cuda.MemPool(pair.allocator())
+with torch.cuda.use_mem_pool(pool):
+    block = torch.empty(5000, device="cuda")
+"""
+BEGUN_LATE = """
+import os, torch, pytorch_alloctrace as alloctrace
+blocks = [torch.empty(5000 * (1 + number % 7) ** 5, device="cuda") for number in range(60)]
+del blocks[::2]
+alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+blocks += [torch.empty(4000 * (1 + number % 9) ** 5, device="cuda") for number in range(60)]
+del blocks[::3]
+blocks += [torch.empty(9000 * (1 + number % 9) ** 4, device="cuda") for number in range(60)]
+torch.cuda.empty_cache()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "setting", "reason"),
+    [
+        (UNTRACKED, "backend:cudaMallocAsync", "allocator"),
+        (WITH_OWN_POOL, "", "pools"),
+        (BEGUN_LATE, "expandable_segments:True", "beginning"),
+    ],
+)
+def test_what_cannot_be_modelled_is_refused(tmp_path: Path, program: str, setting: str, reason: str) -> None:
+    trace = record("", tmp_path / "refused.alloctrace", setting, program=program)
+    for ask in (trace.what_if, trace.fit):
+        with pytest.raises(alloctrace.NotPredictableError) as refused:
+            ask()
+        assert refused.value.reason == reason and str(refused.value).endswith(".")
+    status = run_command(tmp_path, ["what-if", "refused.alloctrace"], {})
+    assert status.returncode == 2 and status.stderr.count("\n") == 1
+
+
+def test_a_recording_that_began_late_is_modelled_from_there(tmp_path: Path) -> None:
+    trace = record("", tmp_path / "late.alloctrace", program=BEGUN_LATE)
+    found = trace.what_if(["expandable_segments:True"])
+    assert found.inherited and found.check.is_exact and found.check.recorded > 10
+
+
+def test_other_devices_are_refused(buffers: alloctrace.Trace) -> None:
+    with pytest.raises(alloctrace.TraceError, match="cuda:3"):
+        buffers.what_if(device="cuda:3")
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = run_command(folder, list(arguments), {})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
+    shown = run(folder, "what-if", "buffers.alloctrace")
+    assert "segment events of this recording." in shown and "max_split_size_mb:64" in shown
+    arguments = ("what-if", "buffers.alloctrace", "--setting", "expandable_segments:True", "--memory", "2GiB")
+    data = json.loads(run(folder, *arguments, "--outside", "700MiB", "--json"))
+    assert data["memory"] == 2 * GIB and data["outside"] == 700 * MIB and data["check"]["first_difference"] is None
+    assert [one["setting"] for one in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
+    assert data["outcomes"][0]["refused"]["requested"] > 0
+    assert "FAILS" in run(folder, *arguments) and "in block" in run(folder, *arguments)
+    table = run(folder, *arguments, "--csv")
+    assert table.splitlines()[0].startswith("setting,fits,peak_reserved_low") and len(table.splitlines()) == 3
+    assert run_command(folder, [*arguments[:3], "max_split_size_mb:1"], {}).returncode == 2
+
+
+def test_verb_fit(folder: Path, buffers: alloctrace.Trace) -> None:
+    shown = run(folder, "fit", "buffers.alloctrace")
+    assert "80 GB (A100, H100)" in shown and "expandable_segments:True" in shown
+    data = json.loads(run(folder, "fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json"))
+    [fitting] = data["settings"]
+    assert fitting["smallest"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest
+    assert [card["fits"] for card in fitting["cards"]] == [True] * 6
+
+
+def test_peak_says_in_a_line_whether_it_fits(folder: Path) -> None:
+    assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in run(
+        folder, "peak", "buffers.alloctrace", "--fits", "24GiB"
+    )
+    shown = " ".join(run(folder, "peak", "buffers.alloctrace", "--fits", "2GiB").split())
+    assert "the run does not fit: a request is refused at event" in shown

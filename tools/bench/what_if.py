@@ -1,0 +1,110 @@
+"""Ten programs are recorded under torch's default settings, and again under each of four others. From the first trace
+alone the model says what each of the others reserves at its peak. Prints a table; --out writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace._replay import LaneOptions
+from pytorch_alloctrace.analysis.what_if.model import Model
+from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE, parse_setting
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ("expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:256", "roundup_power2_divisions:8")
+NAMES = (
+    *("mlp", "transformer", "convnet", "streams", "empty_cache"),
+    *("server", "lengths", "generation", "images", "buffers"),
+)
+MIB = 2**20
+
+
+def record(name: str, folder: Path, setting: str) -> alloctrace.Trace:
+    trace = folder / f"{name}-{setting.replace(':', '-') or 'default'}.alloctrace"
+    command = [str(ROOT / "tools/simcuda/run"), "--memory", "80GiB", sys.executable, "-m", "what_if_programs"]
+    environment = {**os.environ, "PYTORCH_ALLOC_CONF": setting, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, name, str(trace)], check=True, env=environment, stdin=subprocess.DEVNULL)
+    return alloctrace.load(trace)
+
+
+def peak(trace: alloctrace.Trace) -> int:
+    return trace.peak("reserved", device="cuda:0").bytes
+
+
+def compare(name: str, folder: Path) -> dict[str, Any]:
+    recorded = record(name, folder, "")
+    found = recorded.what_if(SETTINGS)
+    rows = []
+    for outcome in found.outcomes[1:]:
+        again = peak(record(name, folder, outcome.setting.text))
+        least, most = outcome.peak_reserved
+        row = {"setting": outcome.setting.text, "low": least, "high": most, "again": again}
+        rows.append(row | {"equal": least == most == again, "inside": least <= again <= most})
+    return {
+        "program": name,
+        "events": recorded.integrity.events,
+        "reproduced": found.check.reproduced,
+        "recorded": found.check.recorded,
+        "peak": peak(recorded),
+        "predictions": rows,
+    }
+
+
+def speed(path: Path) -> dict[str, Any]:
+    """Of eight lanes over a trace: requests per second and lane of processor time, and the time that passes."""
+    trace = alloctrace.load(path)
+    model = Model(trace)
+    wanted = [LaneOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:8]]
+    begin, used = time.perf_counter(), time.process_time()
+    found = trace.predicted(model.device, wanted)
+    seconds, processor = time.perf_counter() - begin, time.process_time() - used
+    return {
+        "events": trace.integrity.events,
+        "requests": found.requests,
+        "lanes": len(wanted),
+        "seconds": seconds,
+        "events_per_second_and_lane": trace.integrity.events * len(wanted) / processor,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="where to write JSON")
+    parser.add_argument("--programs", nargs="*", default=NAMES, metavar="NAME", help="of the ten")
+    parser.add_argument("--speed", type=Path, metavar="TRACE", help="also measure the speed on this trace")
+    options = parser.parse_args()
+    results: dict[str, Any] = {"programs": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.programs:
+            found = compare(name, Path(folder))
+            results["programs"].append(found)
+            shown = []
+            for row in found["predictions"]:
+                verdict = "=" if row["equal"] else "in" if row["inside"] else "NOT"
+                shown.append(f"{row['low'] // MIB:,}-{row['high'] // MIB:,} {verdict} {row['again'] // MIB:,}")
+            print(
+                f"{name:12} {found['reproduced']}/{found['recorded']} {found['peak'] // MIB:,}:",
+                *shown,
+                sep="  ",
+                flush=True,
+            )
+    rows = [row for found in results["programs"] for row in found["predictions"]]
+    equal, inside = sum(row["equal"] for row in rows), sum(row["inside"] for row in rows)
+    print(f"{equal} of {len(rows)} equal, {inside} equal or inside the range")
+    if options.speed is not None:
+        results["speed"] = speed(options.speed)
+        print(results["speed"])
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
