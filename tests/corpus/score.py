@@ -23,7 +23,6 @@ import contextlib
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -51,15 +50,6 @@ def marked_lines(program: Path) -> set[int]:
     return {number for number, line in enumerate(lines, 1) if re.search(r"# LEAK\b", line)}
 
 
-def run_one(program: str, device: str, trace: str) -> None:
-    """Runs a program under recording in this process."""
-    import pytorch_alloctrace as alloctrace
-
-    alloctrace.enable(trace, devices=(device,))
-    sys.argv = [program, device]
-    runpy.run_path(program, run_name="__main__")
-
-
 def events_in(trace: Path) -> int:
     """How many events there are, while it is still written."""
     import pytorch_alloctrace as alloctrace
@@ -76,15 +66,19 @@ def record_one(program: Path, device: str, folder: Path, only_whole: bool) -> st
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB"] if device == "cuda" else []
     whole, killed = (folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace" for end in ENDS)
-    run = [*command, sys.executable, __file__, "run", str(program), device]
-    done = subprocess.run([*run, str(whole)], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def run(trace: Path) -> list[str]:
+        recorded = ["pytorch_alloctrace", "run", "--overwrite", "--devices", device, "--out", str(trace)]
+        return [*command, sys.executable, "-m", *recorded, str(program), device]
+
+    done = subprocess.run(run(whole), env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         return f"{program.stem} {device}: exit {done.returncode}\n{done.stderr[-2000:]}"
     if only_whole:
         return ""
     wanted = KILLED_AT * events_in(whole)
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*run, str(killed)], env=environment, start_new_session=True, **quiet) as process:
+    with subprocess.Popen(run(killed), env=environment, start_new_session=True, **quiet) as process:
         while process.poll() is None and events_in(killed) < wanted:
             time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
@@ -196,13 +190,8 @@ def main() -> None:
     of_judge.add_argument("--json", type=Path)
     of_table = verbs.add_parser("table", help="results of judge --json side by side, as Markdown")
     of_table.add_argument("results", type=Path, nargs="+")
-    of_run = verbs.add_parser("run")
-    for name in ("program", "device", "trace"):
-        of_run.add_argument(name)
     options = parser.parse_args()
-    if options.verb == "run":
-        run_one(options.program, options.device, options.trace)
-    elif options.verb == "table":
+    if options.verb == "table":
         table(options.results)
     elif options.verb == "record":
         record(options)
