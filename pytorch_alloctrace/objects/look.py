@@ -187,7 +187,7 @@ def _group(walk: Walk, holder: int, members: Members, seen: float) -> Group:
     is_container = bool(_length(walk, holder))
     chain = chain_of(things, things[way.index(holder)]) if is_container else chain_of(things[: way.index(holder) + 1])
     # What was not seen of it is like what was.
-    scale = 1 / walk.cut.get(holder, 1.0) / (seen if len(members) >= PART else 1.0)
+    scale = 1 / walk.cut.get(holder, 1.0) / (seen if len(members) >= PART // 2 else 1.0)
     return Group(chain, "", round(scale * len(members)), round(scale * _bytes(members)), _addresses(members))
 
 

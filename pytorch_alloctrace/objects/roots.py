@@ -49,11 +49,13 @@ class FrameRoot:
     """As in `ModuleRoot`."""
 
 
-def modules() -> tuple[list[ModuleRoot], list[ModuleRoot]]:
-    """Those of the program, and those of libraries; without this package's."""
+def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object]]]:
+    """Those of the program, and those of libraries; of this package's, which hold nothing of the program, the
+    variables."""
     libraries = _library_folders()
     own: list[ModuleRoot] = []
     others: list[ModuleRoot] = []
+    ours: list[dict[str, object]] = []
     for name, module in list(sys.modules.items()):
         if type(name) is not str or not access.is_a(module, types.ModuleType):
             continue
@@ -62,13 +64,14 @@ def modules() -> tuple[list[ModuleRoot], list[ModuleRoot]]:
         if type(filename) is not str:
             filename = ""
         if filename.startswith(PACKAGE):
+            ours.append(namespace)
             continue
         is_library = name != "__main__" and (not filename or filename.startswith(libraries))
         is_library = is_library and name not in WAITING
         root = ModuleRoot(name, filename, namespace, is_library)
         (others if is_library else own).append(root)
     own.sort(key=lambda root: (root.name in WAITING, root.name != "__main__"))
-    return own, others
+    return own, others, ours
 
 
 def frames() -> list[FrameRoot | ModuleRoot]:

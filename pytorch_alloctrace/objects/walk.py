@@ -12,6 +12,7 @@ import gc
 import sys
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class Kind(enum.IntEnum):
     MODULE = 6
     SAVED = 7
     CLASS = 8
+    FINALIZER = 9
+    """What `weakref.finalize` is to call."""
 
 
 _ATOMS = (
@@ -65,6 +68,9 @@ _ATOMS = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+
+_PACKAGE = __name__.partition(".")[0]
+_FINALIZER = getattr(weakref.finalize, "_Info", None)
 
 
 @dataclass
@@ -154,6 +160,7 @@ class Walker:
         self._requires_grad = base.requires_grad.__get__
         self._grad = base.grad.__get__
         self._grad_fn = base.grad_fn.__get__
+        self._forget_operators = getattr(torch.library, "_del_library", None)
         self._kinds: dict[type, Kind] = {}
         self._saved: dict[type, list[Any]] = {}
         self._graphs = False
@@ -174,6 +181,9 @@ class Walker:
         bases = access.mro(cls)
         if cls in _ATOMS or any(base in bases for base in (torch.dtype, torch.device, torch.layout)):
             return Kind.ATOM
+        # This package's own objects are many, and hold no tensors.
+        if access.module_of(cls).partition(".")[0] == _PACKAGE:
+            return Kind.ATOM
         if self._tensor in bases:
             return Kind.TENSOR
         if torch._C.StorageBase in bases:
@@ -188,6 +198,8 @@ class Walker:
         saved = getattr(torch._C._autograd, "SavedTensor", None)
         if cls is saved:
             return Kind.SAVED
+        if cls is _FINALIZER:
+            return Kind.FINALIZER
         if any(type(access.class_dict(base).get("next_functions")) is types.GetSetDescriptorType for base in bases):
             return Kind.NODE
         return Kind.PLAIN
@@ -199,10 +211,10 @@ class Walker:
         deadline = time.monotonic() + seconds
         self._at = 0
         self._graphs = not runs_backward()
-        own, others = modules()
+        own, others, ours = modules()
         # Every module's dict counts as seen: a function refers to its globals, which is no way to get to anything.
-        for root in others:
-            walk.index[id(root.variables)] = -1
+        for variables in (*(root.variables for root in others), *ours):
+            walk.index[id(variables)] = -1
         # Nor is the class of an object, if a library has it: what is in there comes last.
         self._library_names, self._classes = {root.name for root in others}, []
         with self._torch._C.DisableTorchFunctionSubclass():
@@ -351,6 +363,9 @@ class Walker:
             return gc.get_referents(thing)
         if kind is Kind.MODULE:
             return list(access.module_dict(thing).values())
+        if kind is Kind.FINALIZER:
+            # Torch has over a hundred of them for its own operators, with thousands of objects behind.
+            return [] if thing.func is self._forget_operators else gc.get_referents(thing)
         return []
 
     def _of_tensor(self, tensor: Any) -> list[Any]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+GARBAGE = "garbage that the collector has not freed yet"
+"""How the recorder says that nothing of the program leads there (`objects.unreached`)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Held:
@@ -27,3 +30,8 @@ class Held:
     """Requested bytes of them."""
     addresses: npt.NDArray[np.uint64]
     """Of some of them."""
+
+    @property
+    def is_garbage(self) -> bool:
+        """Whether nothing of the program led to it at that moment."""
+        return self.holder.endswith(GARBAGE)

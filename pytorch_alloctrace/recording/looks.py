@@ -1,10 +1,11 @@
 """When a recording looks at what holds the program's tensors, and how that gets into the trace.
 
 A look costs time and says what is held at that moment. What leaks is often freed when main() returns, and a killed
-program has no end at all; so there are looks in mid-run, ever rarer: each when there have been twice as many events as
-at the last one, at the end of a step, or, in a program without steps, on the main thread between two of its
+program has no end at all; so there are looks in mid-run, ever rarer: each when there have been half as many events
+again as at the last one, at the end of a step, or, in a program without steps, on the main thread between two of its
 instructions, where a thread that sleeps in between asks for it. All of them together take `FREE` seconds and `SHARE` of
-the time of a processor, at most. The last is taken when the recording ends.
+the time of a processor, at most; one for which the time did not suffice is made up for when there is twice as much.
+The last is taken when the recording ends.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .collector import Collector
 
 FIRST = 2_000
 """Events after which the first look is due."""
-LATER = 2.0
-"""The next is due after so many times as many."""
+LATER = 1.5
+"""The next is due after so many times as many events as there were then."""
 PATIENCE = 1.25
 """From the thread, so much later: where there are steps, they come first."""
 POLL, POLL_SHARE = 0.02, 1 / 16
 """How long the thread sleeps, in seconds: so long, or this share of the time that has passed."""
-FREE = 0.1
+FREE = 0.2
 """Seconds that looks may take in any run,"""
 SHARE = 0.005
 """and of the time that has passed."""
@@ -75,6 +76,7 @@ class Looks:
         self._begin = time.monotonic()
         self._due: float = FIRST
         self._spent = 0.0
+        self._needed = LEAST
         self._busy = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._on = False
@@ -160,27 +162,32 @@ class Looks:
             if events < self._due or not self._on:
                 return
             allowed = min(FREE + SHARE * (now - self._begin) - self._spent, LONGEST)
-            if allowed < LEAST:  # in a while
+            if allowed < self._needed:  # in a while
                 return
-            self._due = LATER * events
             begin = time.thread_time()
-            self._look(allowed, more=False)
+            is_complete = self._look(allowed, more=False)
             self._spent += time.thread_time() - begin
+            self._needed = LEAST if is_complete else min(2 * allowed, LONGEST)
+            if is_complete or allowed >= LONGEST:
+                self._due = LATER * events
         finally:
             self._busy.release()
 
-    def _look(self, seconds: float, more: bool) -> None:
+    def _look(self, seconds: float, more: bool) -> bool:
+        """Whether all was seen; also where no more can be."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
-                return
+                return True
             from ..objects.look import look
 
             event = self._recorder.next_event()
             with self._collector.paused():
-                for group in look(seconds, more=more).groups:
+                found = look(seconds, more=more)
+                for group in found.groups:
                     self._write(event, group)
+            return found.complete
         except Exception:  # whatever it is: the program is not to see it
-            return
+            return True
 
     def _write(self, event: int, group: Any) -> None:
         chain = group.chain

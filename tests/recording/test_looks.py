@@ -115,6 +115,17 @@ def test_all_of_it_is_held_at_the_end(run_program: RunProgram, tmp_path: Path) -
     assert "(list of 400)" in leak.holder.names[0] and leak.holder.step is None
 
 
+def test_what_main_left_in_a_cycle(run_program: RunProgram, tmp_path: Path) -> None:
+    """When main() has returned it is garbage; all the time before, a variable of main() had it."""
+    program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
+    run_program(program, "returned", "cpu")
+    trace = load(tmp_path)
+    assert trace.held[-1].is_garbage
+    holder = first_leak(trace).holder
+    assert holder is not None
+    assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
+
+
 def test_server_without_steps(run_program: RunProgram, tmp_path: Path) -> None:
     done = run_program(SERVER, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -14,6 +14,7 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
       asked_(trace_) {
   roles_.fates().begin(nodes_at_begin.first, nodes_at_begin.second);
   TraceCursor cursor(trace_);
+  cursor.decode_ahead();
   const std::int64_t begin = trace_->begin_ns();
   const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
   std::size_t interval = 0;

@@ -59,6 +59,7 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
   const std::int64_t begin = trace->begin_ns();
   const double span = static_cast<double>(std::max<std::int64_t>(trace->end_ns() - begin, 1));
   TraceCursor cursor(trace);
+  cursor.decode_ahead();
   const auto fill = [&](std::size_t device, std::size_t until) {
     for (; filled[device] < until; ++filled[device]) timelines[device][filled[device]] = totals[device].bytes();
   };

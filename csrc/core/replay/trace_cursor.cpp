@@ -1,8 +1,11 @@
 #include "trace_cursor.h"
 
+#include <system_error>
+
 namespace alloctrace {
 
 void TraceCursor::jump(const Checkpoint& checkpoint) {
+  decoder_.reset();
   replay_.unpack(checkpoint.state);
   chunk_ = checkpoint.chunk;
   taken_until_ = chunk_ == 0 ? 0 : trace_->chunks()[chunk_ - 1].end_sequence();
@@ -11,8 +14,18 @@ void TraceCursor::jump(const Checkpoint& checkpoint) {
 }
 
 void TraceCursor::seek(std::uint64_t sequence) {
+  decoder_.reset();
   const std::vector<Chunk>& chunks = trace_->chunks();
   while (chunk_ < chunks.size() && chunks[chunk_].end_sequence() <= sequence) ++chunk_;
+}
+
+void TraceCursor::decode_ahead() {
+  if (trace_->chunks().size() - chunk_ < kWorthAThread) return;
+  try {
+    decoder_ = std::make_unique<DecodingThread>(trace_, chunk_);
+  } catch (const std::system_error&) {
+    // No thread to be had: it takes longer.
+  }
 }
 
 // Decodes the next chunk if it has events before `until`. One that cannot be decoded counts as taken, and as lost.
@@ -24,7 +37,11 @@ bool TraceCursor::decode_next(std::uint64_t until) {
   events_.clear();
   index_ = 0;
   try {
-    trace_->decode(chunk, events_);
+    if (decoder_) {
+      decoder_->next(events_);
+    } else {
+      trace_->decode(chunk, events_);
+    }
   } catch (const DecodeError&) {
     // Its checksum held, so a faulty writer made it; what follows is still good.
     events_.clear();

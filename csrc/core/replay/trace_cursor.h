@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "../reading/decoding_thread.h"
 #include "../reading/trace_reader.h"
 #include "replay.h"
 
@@ -28,6 +29,9 @@ class TraceCursor {
   void jump(const Checkpoint& checkpoint);
   // Goes to the chunk that has event `sequence`, without the state. Only for a cursor that has none.
   void seek(std::uint64_t sequence);
+  // From here on, chunks are decoded on a thread of their own where that pays, until the next jump() or seek(). For
+  // whoever takes the whole rest of the trace.
+  void decode_ahead();
 
   bool at_end() const { return index_ == events_.size() && chunk_ == trace_->chunks().size(); }
   // The chunk that is decoded next.
@@ -76,6 +80,9 @@ class TraceCursor {
     if (is_new(index_ + kNeighboursAhead)) replay_.prefetch_neighbours(events_[index_ + kNeighboursAhead]);
   }
 
+  // Fewer chunks are decoded before the thread has begun.
+  static constexpr std::size_t kWorthAThread = 8;
+
   std::shared_ptr<const TraceReader> trace_;
   bool with_state_;
   Replay replay_;
@@ -85,6 +92,7 @@ class TraceCursor {
   std::size_t index_ = 0;      // in events_: of the next event
   std::uint64_t first_sequence_ = 0;
   ChunkClock clock_;
+  std::unique_ptr<DecodingThread> decoder_;
 };
 
 }  // namespace alloctrace

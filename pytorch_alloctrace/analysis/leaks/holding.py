@@ -4,7 +4,8 @@ A look says what an object of the program held at one moment: so many pieces of 
 it names. Of the blocks of a leak that were live at that moment, an object holds as many as the share of its addresses
 at which they are, times its count. It is named if these are most of them; if it takes several to hold most, they are;
 else nothing is said. The last look at which most of the blocks are held by something counts: at the end of a run
-main() may have returned, and nothing holds them any more.
+main() may have returned, and nothing holds them any more. For the same reason garbage counts only where no look has
+found anything else: an object in a cycle that main() has just left was in a variable all the time before.
 """
 
 from __future__ import annotations
@@ -43,17 +44,24 @@ def with_holders(trace: RecordedTrace, device: str, leaks: Sequence[Leak]) -> li
     old = {at: set(trace.replay.live(at + 1, device)["birth_seq"].tolist()) for at in judged_at}
     numbers = SiteNumbers(trace.stacks)
     found: dict[int, Holder] = {}
+    of_garbage: dict[int, Holder] = {}
     for event in sorted(looks, reverse=True)[:_LOOKS]:
         live = trace.replay.live(event, device)
         site = numbers.of(live["stack_id"].to_numpy())
         step = _step(trace, device, event)
         for number, leak in enumerate(leaks):
             if number not in found:
-                holder = _holder(_blocks(live, site, numbers, leak, old[leak.judged_at]), looks[event], leak, step)
+                blocks = _blocks(live, site, numbers, leak, old[leak.judged_at])
+                holder = _holder(blocks, [held for held in looks[event] if not held.is_garbage], leak, step)
                 if holder is not None:
                     found[number] = holder
+                elif number not in of_garbage:
+                    holder = _holder(blocks, [held for held in looks[event] if held.is_garbage], leak, step)
+                    if holder is not None:
+                        of_garbage[number] = holder
         if len(found) == len(leaks):
             break
+    found = of_garbage | found
     return [dataclasses.replace(leak, holder=found.get(number)) for number, leak in enumerate(leaks)]
 
 

@@ -4,7 +4,10 @@ events before it. Plain lists, dictionaries, strings and numbers."""
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import Any
+
+import pandas as pd
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
@@ -21,7 +24,12 @@ _COLUMNS = ("seq", "time_ns", "kind", "device", "address", "nbytes", "stream", "
 
 
 def memory_viz(
-    trace: RecordedTrace, at: Position | None, since: Position | None, until: Position | None, device: str | None
+    trace: RecordedTrace,
+    at: Position | None,
+    since: Position | None,
+    until: Position | None,
+    device: str | None,
+    most_events: int = MOST_EVENTS,
 ) -> bytes:
     """The state is that at `at`, default at the end of the range; events are those in the range, the last ones of very
     many."""
@@ -29,7 +37,7 @@ def memory_viz(
     frames = _Frames(trace)
     data = {
         "segments": _segments(trace, last, device, frames),
-        "device_traces": _events(trace, since, last, device, frames),
+        "device_traces": _events(trace, since, last, device, frames, most_events),
         "allocator_settings": {},
         "external_annotations": [],
     }
@@ -96,17 +104,10 @@ def _segments(trace: RecordedTrace, at: Position, device: str | None, frames: _F
 
 
 def _events(
-    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, frames: _Frames
+    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, frames: _Frames, most: int
 ) -> list[list[dict[str, Any]]]:
-    named = trace.named_device(device)
-    kinds = [kind for kind in _ACTIONS if trace.kind_counts.get(kind)]
-    # So that a trace of any size takes no more memory than the events that are kept.
-    kept = None
-    for chunk in trace.iter_events(since=since, until=until, columns=_COLUMNS, kinds=kinds):
-        wanted = chunk if named is None else chunk[chunk["device"] == named]
-        kept = wanted if kept is None else _tail(kept, wanted)
     made: list[list[dict[str, Any]]] = []
-    for row in rows(kept.tail(MOST_EVENTS)) if kept is not None else ():
+    for row in rows(_last_events(trace, since, until, device, most)):
         index = _index(row["device"])
         if index is None:
             continue
@@ -116,10 +117,20 @@ def _events(
     return made
 
 
-def _tail(first: Any, second: Any) -> Any:
-    import pandas as pd
-
-    return pd.concat([first, second], ignore_index=True).tail(MOST_EVENTS)
+def _last_events(
+    trace: RecordedTrace, since: Position | None, until: Position, device: str | None, most: int
+) -> pd.DataFrame:
+    named = trace.named_device(device)
+    kinds = [kind for kind in _ACTIONS if trace.kind_counts.get(kind)]
+    # So that a trace of any size takes no more memory than the events that are kept.
+    kept: deque[pd.DataFrame] = deque()
+    count = 0
+    for chunk in trace.iter_events(since=since, until=until, columns=_COLUMNS, kinds=kinds):
+        kept.append(chunk if named is None else chunk[chunk["device"] == named])
+        count += len(kept[-1])
+        while count - len(kept[0]) >= most:
+            count -= len(kept.popleft())
+    return pd.concat(kept, ignore_index=True).tail(most) if kept else pd.DataFrame()
 
 
 def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
