@@ -31,8 +31,8 @@ LONG = 10
 """A chain of more objects, without a container, is one thing: a linked list."""
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch modules that are no collections of the program's."""
-_SAMPLES = 2
-"""Tensors without a root that are looked at more closely."""
+_SAMPLES = 5
+"""About so many tensors without a root are looked at more closely; what most of them are in is named."""
 
 
 @dataclass(frozen=True)
@@ -202,17 +202,19 @@ def _of_garbage(walk: Walk, deadline: float) -> list[Group]:
     things, left = _unreached(walk)
     if not things:
         return []
-    seen: dict[str, tuple[Chain, str]] = {}
-    for one in range(0, len(things), max(1, len(things) // _SAMPLES)):
+    seen: dict[str, list[tuple[Chain, str]]] = {}
+    samples = things[:: max(1, len(things) // _SAMPLES)]
+    for one in samples:
         if time.monotonic() > deadline:
             break
-        chain, note = unreached(things[one], walk, [things])
+        chain, note = unreached(one, walk, [things, samples])
         # What no cycle holds may yet be held by a library.
         if chain is not None and note.startswith(CYCLE):
-            seen.setdefault(str(chain), (chain, note))
-    if len(seen) != 1:  # of several kinds, or nothing that has a name
+            seen.setdefault(str(chain), []).append((chain, note))
+    most = max(seen.values(), key=len, default=[])
+    if 2 * len(most) <= len(samples):  # of several kinds, nothing that has a name, or no time
         return []
-    ((chain, note),) = seen.values()
+    chain, note = most[0]
     return [Group(chain, note, len(left), _bytes(left), _addresses(left))]
 
 
