@@ -306,3 +306,30 @@ def test_the_assets_can_be_made_again(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("report.js", "report.css", "THIRD_PARTY.txt"):
         assert (tmp_path / name).read_text() == document.asset(name)
+
+
+def test_of_very_many_findings_the_rest_is_made_when_asked_for(browser: Any, tmp_path: Path) -> None:
+    """Eight hundred cards, each with its chart, were most of the time that a page took to open."""
+    functions = "".join(f"def keep_{n}():\n    kept.append(torch.empty({1024 + 512 * n}))\n" for n in range(60))
+    calls = "".join(f"    keep_{n}()\n" for n in range(60))
+    program = (
+        "import torch\nimport pytorch_alloctrace as alloctrace\nkept = []\n"
+        f"{functions}alloctrace.enable('many.alloctrace', devices=['cpu'])\n"
+        f"for _ in range(60):\n{calls}    alloctrace.step()\nalloctrace.disable()\n"
+    )
+    (tmp_path / "many.py").write_text(program)
+    run_python(tmp_path, [sys.executable, "many.py"], True, 300, {})
+    report = tmp_path / "many.html"
+    found = alloctrace.load(tmp_path / "many.alloctrace")
+    found.report().write(report)
+    count = sum(one.leak is not None for one in found.diagnose())
+    assert count > 50
+    opened = Opened(browser, report)
+    cards = opened.page.locator("#leaks article.leak")
+    assert cards.count() == 5
+    for _ in range(3):
+        opened.page.click("#leaks details summary")
+    opened.page.wait_for_selector("#leaks details article.leak")
+    assert cards.count() == count
+    opened.page.context.close()
+    assert opened.said == []

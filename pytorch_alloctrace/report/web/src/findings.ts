@@ -1,7 +1,7 @@
 // The diagnosis, the leaks and the refused requests: the sentences of the terminal, each with a way to where it shows.
 
 import { themed, type Colors } from "./colors";
-import { h, svg, swatch, type Child } from "./dom";
+import { append, h, svg, swatch, type Child } from "./dom";
 import type { Finding, Leak, Refusal } from "./manifest";
 import type { Model } from "./model";
 import { counted, duration, exact, number, size } from "./units";
@@ -15,6 +15,8 @@ const VIEWS: Record<string, [id: string, text: string]> = {
 
 const MOST_LINES = 8;
 const MOST_CARDS = 5;
+/** So many more are made at once, so that the browser finds what is in them; beyond, when they are asked for. */
+const MOST_HIDDEN = 40;
 
 /** Goes to a moment and a view. */
 export type Go = (view: string, change: { seq?: number | null; device?: string; site?: number | null; colorBy?: "state" }) => void;
@@ -22,15 +24,19 @@ export type Go = (view: string, change: { seq?: number | null; device?: string; 
 export function diagnosis(model: Model, go: Go): HTMLElement {
   const { findings } = model.manifest;
   if (!findings.length) return h("p", { class: "empty" }, "Nothing was allocated through torch during the recording.");
-  const cards = findings.map((finding) => card(model, finding, go));
-  return h("div", { class: "findings" }, ...folded(cards, "finding"));
+  return h("div", { class: "findings" }, ...folded(findings, (finding) => card(model, finding, go), "finding"));
 }
 
-/** The first ones; the others can be opened. */
-function folded(cards: HTMLElement[], noun: string): HTMLElement[] {
-  if (cards.length <= MOST_CARDS + 1) return cards;
-  const rest = cards.slice(MOST_CARDS);
-  return [...cards.slice(0, MOST_CARDS), h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), h("div", { class: "findings" }, ...rest))];
+/** The cards of the first ones; the others can be opened. */
+function folded<T>(things: T[], make: (thing: T) => HTMLElement, noun: string): HTMLElement[] {
+  if (things.length <= MOST_CARDS + 1) return things.map(make);
+  const rest = things.slice(MOST_CARDS);
+  const body = h("div", { class: "findings" });
+  const fill = () => append(body, ...rest.map(make));
+  const details = h("details", {}, h("summary", {}, `${counted(rest.length, `more ${noun}`)}`), body);
+  if (rest.length <= MOST_HIDDEN) fill();
+  else details.addEventListener("toggle", fill, { once: true });
+  return [...things.slice(0, MOST_CARDS).map(make), details];
 }
 
 function card(model: Model, finding: Finding, go: Go): HTMLElement {
@@ -50,7 +56,7 @@ export function leaks(model: Model, colors: Colors, go: Go): HTMLElement {
     const said = model.manifest.findings.find((finding) => ["no_leak", "undecided", "not_judged"].includes(finding.kind));
     return h("p", { class: "empty" }, said ? `${said.title}.` : "No leak was found.");
   }
-  return h("div", {}, ...folded(found.map((finding) => leakCard(model, finding, finding.leak!, colors, go)), "leak"));
+  return h("div", {}, ...folded(found, (finding) => leakCard(model, finding, finding.leak!, colors, go), "leak"));
 }
 
 function leakCard(model: Model, finding: Finding, leak: Leak, colors: Colors, go: Go): HTMLElement {
@@ -101,7 +107,7 @@ export function refusals(model: Model, colors: Colors, go: Go): HTMLElement {
   const { refusals: found, earlier_refusals: earlier } = model.manifest;
   return h("div", {},
     earlier ? h("p", { class: "hint" }, `${counted(earlier, "earlier refused request")} left out; the verb oom shows them.`) : null,
-    ...folded(found.map((refusal) => refusalCard(model, refusal, colors, go)).reverse(), "refused request"));
+    ...folded([...found].reverse(), (refusal) => refusalCard(model, refusal, colors, go), "refused request"));
 }
 
 function refusalCard(model: Model, refusal: Refusal, colors: Colors, go: Go): HTMLElement {

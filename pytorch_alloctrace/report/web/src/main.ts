@@ -17,6 +17,7 @@ import { segments } from "./segments";
 import { sites } from "./sites";
 import { Store } from "./store";
 import { timeline } from "./timeline";
+import { number } from "./units";
 
 async function main(): Promise<void> {
   const root = document.getElementById("report")!;
@@ -84,7 +85,7 @@ function foot(model: Model): HTMLElement {
   const { manifest } = model;
   const { positions } = manifest;
   const maps = model.devices.map((device) => `${device.maps.moments.length} of them with a map of ${device.name}`).join(", ");
-  const left = positions.marks_left_out ? ` ${positions.marks_left_out.toLocaleString("en-US")} marks and regions are not drawn.` : "";
+  const left = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
   return h("footer", {},
     manifest.live
       ? h("p", {}, `The cursor goes to any event: click into the timeline, or give its number. ${model.moments.length} moments are prepared: arrows go from one to the next.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)

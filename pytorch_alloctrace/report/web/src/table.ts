@@ -1,5 +1,6 @@
 // A table that can be sorted by any column.
 
+import { number } from "./units";
 import { h, replace, type Child } from "./dom";
 
 export interface Column<Row> {
@@ -62,7 +63,7 @@ export class Table<Row> {
       return made;
     });
     const more = rows.length > most
-      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${most}` : `Show all ${rows.length.toLocaleString("en-US")}`)
+      ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.draw(); } }, this.all ? `Show the first ${most}` : `Show all ${number(rows.length)}`)
       : null;
     replace(this.element, h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)), more);
   }

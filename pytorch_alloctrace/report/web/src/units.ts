@@ -1,5 +1,7 @@
 // How numbers are shown: the same words as report/units.py.
 
+// toLocaleString makes one of these at each call, which takes as long as all else about a number.
+const DECIMAL = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /** Bytes in binary units with three digits: "0 B", "1.25 KiB", "52.5 MiB". */
@@ -22,7 +24,7 @@ export function change(count: number): string {
 
 /** A count with separators. */
 export function number(count: number): string {
-  return Math.round(count).toLocaleString("en-US");
+  return DECIMAL.format(Math.round(count));
 }
 
 export function exact(count: number): string {
