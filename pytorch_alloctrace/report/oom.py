@@ -172,6 +172,14 @@ def _fragmented(found: OutOfMemory) -> _Words:
             f"Torch's settings would not have: {tried} {'was' if len(advice.tried) == 1 else 'were'} tried in a model."
         )
         return _Words(why, [f"What helps: {order}.", none], found.here)
+    if found.limit is not None and not advice.is_certain:
+        best = advice.helping[0]
+        most = max(best.peak_reserved[1], found.limit[0])
+        depends = (
+            f"With {_VARIABLE}={best.setting.text} this request and all before it would have been served if the limit"
+            f" allows {units.size(most)}, as a model of torch's allocator shows."
+        )
+        return _Words(why, [f"What helps: {order}, or raise the limit.", depends], found.here)
     settings = advice.settings
     other = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
     first = advice.helping[0]

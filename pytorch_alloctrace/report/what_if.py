@@ -16,31 +16,37 @@ from . import units
 from .screen import Screen
 from .site_names import SiteNames
 
-_UNKNOWN = (
+UNKNOWN = (
     "Not known before a run: what a program does after a refused request, or with what it sees of free memory, and"
     " what libraries such as cuDNN choose there."
+)
+INHERITED = "The recording began with memory in use, which keeps the layout that it had."
+CARDS_ARE_NOMINAL = (
+    "The gigabytes in a card's name are nominal. What counts is the memory that CUDA reports of it (where cards are"
+    " listed together, the least of them, with error correction on), less what lies outside torch."
 )
 
 
 def write_what_if(found: WhatIf, screen: Screen, names: SiteNames) -> None:
     """The outcomes of one device, under its check."""
     _write_head(found.device, found.check, screen)
-    screen.text(f"On {_card(found.card, known=found.outside_is_known)}.", style="dim")
+    screen.text(f"On {card_in_words(found.card, is_known=found.outside_is_known)}.", style="dim")
     if found.inherited:
-        screen.text("The recording began with memory in use, which keeps the layout that it had.", style="dim")
+        screen.text(INHERITED, style="dim")
     screen.blank()
     for one in found.outcomes:
         _write_outcome(one, screen, names)
     screen.blank()
-    screen.text(_UNKNOWN, style="dim")
+    screen.text(UNKNOWN, style="dim")
 
 
 def _write_head(device: str, check: Check, screen: Screen) -> None:
     screen.text(Text.assemble((device, "bold"), f": {check.sentence}"))
 
 
-def _card(card: Card, *, known: bool) -> str:
-    outside = f"{units.size(card.outside)} of it outside torch{'' if known else ' (assumed)'}"
+def card_in_words(card: Card, *, is_known: bool) -> str:
+    """ "a device of 80.0 GiB, 500 MiB of it outside torch"; is_known: whether what is outside is."""
+    outside = f"{units.size(card.outside)} of it outside torch{'' if is_known else ' (assumed)'}"
     return "a device without end" if card.memory is None else f"a device of {units.size(card.memory)}, {outside}"
 
 
@@ -123,7 +129,7 @@ def write_fit(found: Fit, screen: Screen) -> None:
         screen.blank()
         _write_fitting(one, screen)
     screen.blank()
-    screen.text(_UNKNOWN, style="dim")
+    screen.text(f"{CARDS_ARE_NOMINAL} {UNKNOWN}", style="dim")
 
 
 def _write_fitting(one: Fitting, screen: Screen) -> None:
@@ -145,7 +151,12 @@ def _write_fitting(one: Fitting, screen: Screen) -> None:
             words = "depends on the driver's addresses"
         else:
             words = "does not fit"
-        screen.text(f"{card.name:<27}{words}", 2, hanging=4)
+        screen.text(f"{card.name:<27}{for_torch(outcome.card)}: {words}", 2, hanging=29)
+
+
+def for_torch(card: Card) -> str:
+    """What a card has: "21.9 GiB, 21.4 GiB for torch"."""
+    return f"{units.size(card.memory or 0)}, {units.size(card.capacity or 0)} for torch"
 
 
 def fit_data(found: Fit) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from report_in_browser import Opened, labels, open_browser
 from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.report.page import document
+from pytorch_alloctrace.report.page import document, what_if
 
 pytestmark = pytest.mark.slow("browser")
 
@@ -60,7 +60,7 @@ def opened(browser: Any, trace: alloctrace.Trace) -> Iterator[Opened]:
 
 def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace) -> None:
     assert opened.requests == [Path(trace.path).with_suffix(".html").as_uri()]
-    for view in ("diagnosis", "timeline", "memory", "segments", "fragmentation", "leaks", "oom", "sites"):
+    for view in ("diagnosis", "timeline", "memory", "segments", "fragmentation", "what-if", "leaks", "oom", "sites"):
         assert opened.page.is_visible(f"#{view} h2")
     said = opened.page.inner_text("#diagnosis")
     for finding in trace.diagnose():
@@ -149,6 +149,7 @@ def test_the_cursor_moves_all_views(opened: Opened) -> None:
 
 
 def test_a_click_on_the_timeline_sets_the_cursor_and_dragging_zooms(opened: Opened) -> None:
+    opened.go(opened.moments() - 1)
     opened.page.click("text=Whole run")
     before = opened.picture("#timeline .chart canvas")
     opened.page.click("#timeline .u-over", position={"x": 300, "y": 60})
@@ -201,6 +202,27 @@ def test_two_moments_are_compared(opened: Opened, trace: alloctrace.Trace) -> No
     assert opened.page.query_selector("#changed-bytes") is None
 
 
+def test_what_if_is_what_the_api_says(opened: Opened, trace: alloctrace.Trace) -> None:
+    for device in ("cuda:1", "cuda:0"):
+        opened.page.click(f".devices [data-device='{device}']")
+        found = trace.what_if(device=device)
+        assert found.check.sentence in opened.page.inner_text("#what-if")
+        shown = opened.page.eval_on_selector_all(
+            "#what-if tbody tr",
+            "rows => rows.map(row => [row.cells[0].dataset.value, +row.cells[2].dataset.value,"
+            " +row.cells[2].dataset.most, +row.cells[3].dataset.value, +row.cells[4].dataset.value])",
+        )
+        assert shown == [
+            [one.setting.text, *one.peak_reserved, one.on_device, one.retries[1]] for one in found.outcomes
+        ]
+        fittings = trace.fit([one.setting.text for one in found.outcomes], device=device).fittings
+        for text, fitting in zip(opened.rows("what-if", 5).values(), fittings, strict=True):
+            refused = [number for number, card in enumerate(fitting.cards) if not card.outcome.fits]
+            assert text == fitting.cards[max(refused, default=-1) + 1].outcome.card.memory
+    # The request that the program was refused, and what it would have taken to get it.
+    assert "1 request that the recorded run was refused would have been served" in opened.page.inner_text("#what-if")
+
+
 def test_a_finding_leads_to_its_view(opened: Opened, trace: alloctrace.Trace) -> None:
     opened.page.click("text=Show the map at that moment")
     (refused,) = trace.ooms()
@@ -249,6 +271,7 @@ def test_without_segments_and_without_anything(browser: Any, run_program: Any, t
     made = Opened(browser, tmp_path / "cpu.html")
     assert "reports no segments" in made.page.inner_text("#segments")
     assert "reports no segments" in made.page.inner_text("#fragmentation")
+    assert "cpu has no such settings" in made.page.inner_text("#what-if")
     assert made.bytes("#live-bytes") == 12 << 20
     empty = Opened(browser, tmp_path / "empty.html")
     assert "Nothing was allocated" in empty.page.inner_text("#diagnosis")
@@ -265,6 +288,22 @@ with alloctrace.enable("many.alloctrace"):
 """
 
 
+def test_where_nothing_can_be_tried_the_reason_is_there(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
+    run_cuda_program(
+        "import torch, pytorch_alloctrace as alloctrace\n"
+        'with alloctrace.enable("async.alloctrace", devices=("cuda",)):\n'
+        '    block = torch.empty(5000, device="cuda")\n',
+        PYTORCH_ALLOC_CONF="backend:cudaMallocAsync",
+    )
+    trace = alloctrace.load(tmp_path / "async.alloctrace")
+    with pytest.raises(alloctrace.NotPredictableError) as refused:
+        trace.what_if()
+    made = Opened(browser, trace.report().write(tmp_path / "async.html"))
+    assert made.page.inner_text("#what-if").endswith(str(refused.value))
+    assert made.page.query_selector("#what-if table") is None and made.said == []
+    made.page.context.close()
+
+
 def test_of_many_segments_the_largest_are_drawn(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
     """A page with 100,000 segments was as long as thirty screens."""
     run_cuda_program(MANY_SEGMENTS)
@@ -279,6 +318,22 @@ def test_of_many_segments_the_largest_are_drawn(browser: Any, run_cuda_program: 
     made.page.context.close()
 
 
+def test_what_if_says_what_was_left_out_and_why(
+    browser: Any, trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if, "MOST_WORK", 20_000)
+    made = Opened(browser, trace.report().write(tmp_path / "some.html"))
+    said = made.page.inner_text("#what-if")
+    assert "Not tried, since the trace is long: max_split_size_mb" in said and "not tried" in said
+    assert 1 < len(made.rows("what-if", 2)) < 7
+    monkeypatch.setattr(what_if, "MOST_WORK", 10)
+    none = Opened(browser, trace.report().write(tmp_path / "none.html"))
+    assert "The trace is too long" in none.page.inner_text("#what-if")
+    assert made.said == none.said == []
+    for one in (made, none):
+        one.page.context.close()
+
+
 def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
     whole = Path(trace.path).read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) * 3 // 5])
@@ -290,6 +345,7 @@ def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, t
         int, re.findall(r"\d+", made.page.eval_on_selector("[role=alert]", "one => getComputedStyle(one).color"))[:3]
     )
     assert red > 150 > green and blue < 100
+    assert "The trace is cut short" in made.page.inner_text("#what-if")
     assert made.said == []
     made.page.context.close()
 

@@ -1,11 +1,13 @@
-"""Ten programs are recorded under torch's default settings, and again under each of four others. From the first trace
-alone the model says what each of the others reserves at its peak. Prints a table; --out writes JSON."""
+"""Ten programs are recorded under torch's default settings, and again under each of six others. From the first trace
+alone the model says what each of the others reserves at its peak. Prints a table; --out writes JSON, in which --events
+adds how fast the model is."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -13,13 +15,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from replay import build_generator, make_trace
+
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import LaneOptions
 from pytorch_alloctrace.analysis.what_if.model import Model
 from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE, parse_setting
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ("expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:256", "roundup_power2_divisions:8")
+LANES = 8
+"""Of which the speed is measured."""
 NAMES = (
     *("mlp", "transformer", "convnet", "streams", "empty_cache"),
     *("server", "lengths", "generation", "images", "buffers"),
@@ -28,7 +34,7 @@ MIB = 2**20
 
 
 def record(name: str, folder: Path, setting: str) -> alloctrace.Trace:
-    trace = folder / f"{name}-{setting.replace(':', '-') or 'default'}.alloctrace"
+    trace = folder / f"{name}-{setting.replace(':', '-').replace(',', '-') or 'default'}.alloctrace"
     command = [str(ROOT / "tools/simcuda/run"), "--memory", "80GiB", sys.executable, "-m", "what_if_programs"]
     environment = {**os.environ, "PYTORCH_ALLOC_CONF": setting, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, name, str(trace)], check=True, env=environment, stdin=subprocess.DEVNULL)
@@ -41,7 +47,7 @@ def peak(trace: alloctrace.Trace) -> int:
 
 def compare(name: str, folder: Path) -> dict[str, Any]:
     recorded = record(name, folder, "")
-    found = recorded.what_if(SETTINGS)
+    found = recorded.what_if(SENSIBLE)
     rows = []
     for outcome in found.outcomes[1:]:
         again = peak(record(name, folder, outcome.setting.text))
@@ -58,20 +64,24 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def speed(path: Path) -> dict[str, Any]:
-    """Of eight lanes over a trace: requests per second and lane of processor time, and the time that passes."""
+def speed(events: int) -> dict[str, Any]:
+    """Of eight lanes over a made-up trace (see replay.py): the time that passes, and requests per second of a processor
+    and lane."""
+    path, _ = make_trace(build_generator(), events)
     trace = alloctrace.load(path)
-    model = Model(trace)
-    wanted = [LaneOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:8]]
+    device = Model(trace).device
+    wanted = [LaneOptions(parse_setting(text).json, order="lowest") for text in (SENSIBLE * 2)[:LANES]]
     begin, used = time.perf_counter(), time.process_time()
-    found = trace.predicted(model.device, wanted)
+    found = trace.predicted(wanted, device=device)
     seconds, processor = time.perf_counter() - begin, time.process_time() - used
     return {
         "events": trace.integrity.events,
         "requests": found.requests,
         "lanes": len(wanted),
-        "seconds": seconds,
-        "events_per_second_and_lane": trace.integrity.events * len(wanted) / processor,
+        "wall_s": seconds,
+        "cpu_s": processor,
+        "requests_per_cpu_second_and_lane": int(found.requests * len(wanted) / processor),
+        "load_average": os.getloadavg()[0],
     }
 
 
@@ -79,9 +89,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where to write JSON")
     parser.add_argument("--programs", nargs="*", default=NAMES, metavar="NAME", help="of the ten")
-    parser.add_argument("--speed", type=Path, metavar="TRACE", help="also measure the speed on this trace")
+    parser.add_argument("--events", type=int, metavar="N", help="also measure the speed, on a made-up trace of so many")
     options = parser.parse_args()
-    results: dict[str, Any] = {"programs": []}
+    results: dict[str, Any] = {
+        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "programs": [],
+    }
     with tempfile.TemporaryDirectory() as folder:
         for name in options.programs:
             found = compare(name, Path(folder))
@@ -99,8 +114,9 @@ def main() -> None:
     rows = [row for found in results["programs"] for row in found["predictions"]]
     equal, inside = sum(row["equal"] for row in rows), sum(row["inside"] for row in rows)
     print(f"{equal} of {len(rows)} equal, {inside} equal or inside the range")
-    if options.speed is not None:
-        results["speed"] = speed(options.speed)
+    results |= {"predictions": len(rows), "equal": equal, "equal_or_inside": inside}
+    if options.events is not None:
+        results["speed"] = speed(options.events)
         print(results["speed"])
     if options.out is not None:
         options.out.write_text(json.dumps(results, indent=1) + "\n")

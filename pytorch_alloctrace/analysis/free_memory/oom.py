@@ -27,7 +27,7 @@ Less than a tenth would have served only one more request: what is nearly full f
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -182,15 +182,23 @@ class OutOfMemory:
     def advice(self) -> Advice:
         """Which settings for PYTORCH_ALLOC_CONF would have served the request, each alone: those of `_candidates` were
         tried in a model of torch's allocator. Takes a pass over the trace, the first time that it is asked for."""
-        limit = None if self.limit is None else self.limit[0]
-        capacity = self.reserved + (self.device_free if limit is None else max(limit - self.reserved, self.device_free))
+        if self.limit is None:
+            return self._advice(None)
+        # Somewhere between the two. What helps below the lower one helps in any case.
+        certain, possible = (self._advice(limit) for limit in self.limit)
+        if certain.helping or not possible.helping:
+            return certain
+        return replace(possible, is_certain=False)
+
+    def _advice(self, limit: int | None) -> Advice:
+        capacity = self.reserved + self.device_free if limit is None else max(limit, self.reserved + self.device_free)
         return advice_for(
             self._trace, self.device, self.seq, self._candidates(), capacity=capacity, total=self.total, limit=limit
         )
 
     def settings_that_help(self) -> tuple[str, ...]:
         """Settings for PYTORCH_ALLOC_CONF under which the request would have been served, the best first; each helps
-        alone. Empty if none that was tried would have, or if that cannot be told (`advice.why_not`)."""
+        alone. Empty if none that was tried would have for certain, or if that cannot be told (`advice.why_not`)."""
         return self.advice.settings
 
     def _candidates(self) -> tuple[str, ...]:

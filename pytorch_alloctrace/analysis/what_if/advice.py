@@ -29,11 +29,14 @@ class Advice:
     """All that were tried."""
     why_not: str = ""
     """Why nothing was tried, in a sentence; empty if something was."""
+    is_certain: bool = True
+    """Whether they help in any case. If not, they do only where the limit of the process, of which no event tells,
+    allows what they reserve at most."""
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Those that help."""
-        return tuple(one.setting.text for one in self.helping)
+        """Those that help in any case."""
+        return tuple(one.setting.text for one in self.helping) if self.is_certain else ()
 
 
 def advice_for(

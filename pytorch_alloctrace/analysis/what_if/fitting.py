@@ -36,7 +36,11 @@ CARDS = (
     ("96 GB (H100 NVL, GH200)", int(93.0 * GIB)),
     ("141 GB (H200)", int(139.7 * GIB)),
 )
-"""Common cards, and the memory that torch sees on the one of them that has the least (with error correction on)."""
+"""Common cards, and the memory that CUDA reports of them: `total_memory` of torch's device properties, "total capacity"
+in its message on out of memory. It is less than the name says, since error correction and the driver keep some of what
+is on the card for themselves; what lies outside torch (`Card.outside`) still has to come off. Of the cards of one entry
+that which has the least, with error correction on, rounded down. These are what users of such cards have reported, not
+measured here; drivers and virtual machines move them by about a percent."""
 TRIED = (AS_RECORDED, "expandable_segments:True")
 """Where no setting is asked for."""
 _UNIT = 2 << 20
@@ -133,7 +137,7 @@ def fits_on(trace: RecordedTrace, memory: int, *, device: str | None = None) -> 
     """What the run comes to on a card of so many bytes, under its own settings."""
     model = Model(trace, device)
     card = card_of(model, memory, None)
-    [found] = _Search(model).on_cards(parse_setting(AS_RECORDED), [card])
+    [found] = _Search(model).outcomes([(parse_setting(AS_RECORDED), card)])
     return found, model.check
 
 
@@ -144,29 +148,29 @@ class _Search:
         self.model = model
         self.orders = model.orders()
         requests = find_refused_requests(model.trace, device=model.device)
-        self._must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested <= CARDS[-1][1]]
+        self.must_serve = [one.seq for one in requests if one.outcome == ENDED and one.requested <= CARDS[-1][1]]
 
-    def run(self, setting: Setting, cards: Sequence[Card]) -> list[list[LaneResult]]:
-        """For each card, a lane an order; one pass."""
+    def run(self, tried: Sequence[tuple[Setting, Card]]) -> list[list[LaneResult]]:
+        """For each setting on a card, a lane an order; one pass."""
         lanes = self.model.run(
             [
-                self.model.lane(setting, card, order, must_serve=self._must_serve)
-                for card in cards
+                self.model.lane(setting, card, order, must_serve=self.must_serve)
+                for setting, card in tried
                 for order in self.orders
             ]
         )
         count = len(self.orders)
         return [lanes[at : at + count] for at in range(0, len(lanes), count)]
 
-    def on_cards(self, setting: Setting, cards: Sequence[Card]) -> list[Outcome]:
-        """What the run comes to on each."""
-        found = self.run(setting, cards)
-        return [outcome(self.model, setting, card, lanes) for card, lanes in zip(cards, found, strict=True)]
+    def outcomes(self, tried: Sequence[tuple[Setting, Card]]) -> list[Outcome]:
+        """What the run comes to with each."""
+        found = self.run(tried)
+        return [outcome(self.model, *one, lanes) for one, lanes in zip(tried, found, strict=True)]
 
 
 def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
     model = search.model
-    [unlimited] = search.run(setting, [Card(None, outside)])
+    [unlimited] = search.run([(setting, Card(None, outside))])
     wider = 1 + model.check.deviation
     active = max(lane.peak_active for lane in unlimited)
     most = int(max(lane.peak_used for lane in unlimited) * wider)
@@ -177,11 +181,11 @@ def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
         if above - below <= _UNIT:
             break
         wanted = sorted({_up(int(size)) for size in np.linspace(below, above, sizes + 2)[1:-1]} - tried.keys())
-        found = search.run(setting, [Card(size + outside, outside) for size in wanted])
+        found = search.run([(setting, Card(size + outside, outside)) for size in wanted])
         tried |= {size: not any(lane.refusal for lane in lanes) for size, lanes in zip(wanted, found, strict=True)}
         below, above = _edge(tried, below)
     smallest = int(above * wider)
-    outcomes = search.on_cards(setting, [Card(total, outside) for _, total in CARDS])
+    outcomes = search.outcomes([(setting, Card(total, outside)) for _, total in CARDS])
     return Fitting(
         setting,
         smallest + outside,
@@ -191,6 +195,41 @@ def _fitting(search: _Search, setting: Setting, outside: int) -> Fitting:
         tuple(size + outside for size, fits in sorted(tried.items()) if fits and size < above),
         tuple(OnCard(name, found) for (name, _), found in zip(CARDS, outcomes, strict=True)),
     )
+
+
+def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> list[tuple[str, Card] | None] | None:
+    """For each of these outcomes, the smallest of `CARDS` from which on the run fits on all of them, with as much
+    outside torch; None where the largest is not enough. None for all if it took more than `most_runs` runs to say."""
+    search = _Search(model)
+    requested = model.trace.replay.peak("requested", model.device)
+    cards = [[(name, Card(total, one.card.outside)) for name, total in CARDS] for one in found]
+    unclear = [
+        (at, name, card)
+        for at, one in enumerate(found)
+        for name, card in cards[at]
+        if not _has_plenty(one, card, search.must_serve)
+        and (requested is None or (card.capacity or 0) >= requested.bytes)
+    ]
+    if len(unclear) * len(search.orders) > most_runs:
+        return None
+    tried = search.outcomes([(found[at].setting, card) for at, _, card in unclear])
+    fits = {(at, name) for (at, name, _), one in zip(unclear, tried, strict=True) if one.fits}
+    smallest = []
+    for at, one in enumerate(found):
+        enough: tuple[str, Card] | None = None
+        for name, card in reversed(cards[at]):
+            if not (_has_plenty(one, card, search.must_serve) or (at, name) in fits):
+                break
+            enough = name, card
+        smallest.append(enough)
+    return smallest
+
+
+def _has_plenty(one: Outcome, card: Card, must_serve: Sequence[int]) -> bool:
+    """Whether a run is never refused anything on this card, since it needs less wherever it was tried."""
+    serves_all = one.serves_all and (one.card.memory is not None or not must_serve)
+    is_unlimited = one.setting.fraction is None and one.retries[1] == 0
+    return serves_all and is_unlimited and (card.memory or 0) >= one.on_device
 
 
 def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ USUAL_OUTSIDE = 700 << 20
 """Bytes of a device that torch does not get, where the trace does not say: CUDA's context and libraries."""
 LEAST_REPRODUCED = 0.9
 """A model that makes fewer of the recorded segment events says nothing about others."""
+_MOST_BLOCKS = 6_000_000
+"""Live blocks of all lanes of a pass: each takes some hundred bytes. What is more is another pass."""
 _FEW = 200_000
 """Requests of a trace that are run under more orders of addresses."""
 UNLIMITED = 1 << 40
@@ -132,9 +135,22 @@ class Model:
         )
 
     def run(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
-        """What each lane comes to, in one pass; the first one also checks the model."""
-        if self._check is not None:
-            return self.trace.predicted(lanes, device=self.device).lanes
+        """What each lane comes to, in one pass, or a few where memory would not do for all; the first one also checks
+        the model."""
+        at_once = max(_MOST_BLOCKS // max(self._live_blocks, 1), 1)
+        passes = [lanes[first : first + at_once] for first in range(0, len(lanes), at_once)]
+        found = self._first_pass(passes.pop(0) if passes else ()) if self._check is None else []
+        for some in passes:
+            found += self.trace.predicted(some, device=self.device).lanes
+        return found
+
+    @functools.cached_property
+    def _live_blocks(self) -> int:
+        """About the most there were at once."""
+        timeline = self.trace.timeline()
+        return int(timeline.loc[timeline["device"] == self.device, "blocks"].max() or 0)
+
+    def _first_pass(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
         itself = LaneOptions(order="recorded", total=self.total or UNLIMITED)
         found = self.trace.predicted([itself, *lanes], device=self.device)
         if found.inherits_expandable:

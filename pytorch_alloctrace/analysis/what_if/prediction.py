@@ -119,11 +119,17 @@ def predict(
 ) -> WhatIf:
     """See `Trace.what_if`."""
     asked = [parse_setting(text) for text in settings]
-    model = Model(trace, device)
-    card = card_of(model, memory, outside)
     tried = asked or [parse_setting(text) for text in SENSIBLE]
+    return predict_of(Model(trace, device), tried, memory=memory, outside=outside, is_ranked=not asked)
+
+
+def predict_of(
+    model: Model, tried: Sequence[Setting], *, memory: int | None = None, outside: int | None = None, is_ranked: bool
+) -> WhatIf:
+    """The same of a model. is_ranked: the best of `tried` comes first."""
+    card = card_of(model, memory, outside)
     first, *others = outcomes(model, [RECORDED, *tried], card)
-    if not asked:
+    if is_ranked:
         others.sort(key=rank)
     return WhatIf(
         model.device,

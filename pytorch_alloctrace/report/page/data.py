@@ -18,8 +18,9 @@ from .maps import maps_of, packed_maps
 from .moments import by_importance, choose_moments
 from .names import PageStacks
 from .redaction import Redaction
+from .what_if import packed_what_if
 
-VERSION = 2
+VERSION = 3
 """Of the data; the page's script knows this one alone."""
 _TOP = 10
 
@@ -78,6 +79,7 @@ def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False)
         "devices": devices,
         "refusals": refusals,
         "earlier_refusals": earlier_refusals,
+        "what_if": packed_what_if(trace, stacks),
     }
     made["stacks"] = stacks.packed(columns)
     made["texts"] = stacks.texts.all

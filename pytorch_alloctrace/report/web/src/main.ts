@@ -18,6 +18,7 @@ import { sites } from "./sites";
 import { Store } from "./store";
 import { timeline } from "./timeline";
 import { number } from "./units";
+import { whatIf } from "./what_if";
 
 async function main(): Promise<void> {
   const root = document.getElementById("report")!;
@@ -61,6 +62,7 @@ function show(root: HTMLElement, model: Model): void {
     ["memory", "What was in memory", "At the cursor: each call as wide as what it and everything that it called allocated.", memory(model, store, colors)],
     ["segments", "Segments", "At the cursor: what torch holds from the driver, and the blocks in it.", segments(model, store, colors)],
     ["fragmentation", "Fragmentation", "", fragmentation(model, store, colors)],
+    ["what-if", "What if", "", whatIf(model, store)],
     ["leaks", "Leaks", "", leaks(model, colors, go)],
   ];
   if (manifest.refusals.length) parts.push(["oom", "Out of memory", "", refusals(model, colors, go)]);

@@ -2,7 +2,7 @@
 
 import type { ColumnRef } from "./columns";
 
-export const VERSION = 2;
+export const VERSION = 3;
 
 export interface Manifest {
   version: number;
@@ -20,6 +20,8 @@ export interface Manifest {
   devices: DeviceData[];
   refusals: Refusal[];
   earlier_refusals: number;
+  /** By device. */
+  what_if: Record<string, WhatIf | NotTried>;
   stacks: { frames: Record<FrameColumn, ColumnRef>; sites: SiteRow[] };
   texts: string[];
 }
@@ -163,4 +165,38 @@ export interface Refusal {
   source: string | null;
   sentences: string[];
   top: [site: number, bytes: number, blocks: number][];
+}
+
+/** Why no setting was tried of a device, in a sentence. */
+export interface NotTried {
+  refused: string;
+}
+
+export interface WhatIf {
+  refused: "";
+  check: string;
+  is_exact: boolean;
+  /** On what settings were tried, in sentences. */
+  conditions: string[];
+  /** The first as recorded, then the best first. */
+  outcomes: Outcome[];
+  cards_tried: boolean;
+  left_out: string[];
+  notes: string[];
+}
+
+export interface Outcome {
+  setting: string;
+  fits: boolean;
+  serves_all: boolean;
+  peak_reserved: [least: number, most: number];
+  on_device: number;
+  retries: [least: number, most: number];
+  orders: number;
+  refused_orders: number;
+  refused: { seq: number; requested: number; reserved: number; site: number } | null;
+  /** Of the requests that the recorded run was refused. */
+  served: number;
+  refused_again: number;
+  smallest: { name: string; memory: number; about: string } | null;
 }

@@ -1,0 +1,228 @@
+"""The programs of oom_programs.py once more, each changed in the way that its verdict advises: none of them may run out
+of memory. They have the same names; what is advised is in quotes.
+
+    python oom_advised_programs.py TRACE_FOLDER CASE...
+
+CASE=SETTING runs the program unchanged under a setting of torch's allocator that was advised.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import oom_programs
+import torch
+from cuda_programs import set_allocator_settings
+from oom_programs import GIB, MIB, OTHER, PLAIN
+
+import pytorch_alloctrace as alloctrace
+
+
+def block(size: int, device: str = PLAIN) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def full_by_activations() -> None:
+    """ "a smaller batch" """
+    weights = [torch.empty(4096, 4096, device=PLAIN, requires_grad=True) for _ in range(12)]
+    alloctrace.step()
+    x = torch.empty(16384, 4096, device=PLAIN)
+    for weight in weights:
+        x = (x @ weight).relu()
+
+
+def full_by_weights() -> None:
+    """ "lower precision" """
+    weights = [block(300 * MIB) for _ in range(11)]
+    for _ in range(4):
+        alloctrace.step()
+    weights.append(block(300 * MIB))
+    block(450 * MIB)
+
+
+def full_by_a_leak() -> None:
+    """ "if that is not intended, it is a leak" """
+    for _ in range(40):
+        batch = block(300 * MIB)
+        loss = block(600 * MIB)
+        del batch, loss
+        alloctrace.step()
+
+
+def long_lived_first(count: int = 5, size: int = GIB, request: int = 3 * GIB) -> None:
+    kept = [block(12 * MIB) for _ in range(count)]
+    for _ in range(count):
+        batch = block(size)
+        del batch
+    block(request)
+    del kept
+
+
+def fragmented() -> None:
+    """ "allocate long-lived memory before large memory" """
+    long_lived_first()
+
+
+def fragmented_with_max_split_size() -> None:
+    """ "allocate long-lived memory before large memory" """
+    set_allocator_settings("max_split_size_mb:900")
+    long_lived_first(12, 512 * MIB, 2 * GIB)
+
+
+def fragmented_below_a_memory_fraction() -> None:
+    """ "allocate long-lived memory before large memory" """
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    long_lived_first(3, GIB, 2 * GIB)
+
+
+def cache_in_a_private_pool() -> None:
+    """ "let go of pool" """
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        batch = block(5 * GIB)
+        del batch
+    del pool
+    block(4 * GIB)
+
+
+def cache_in_a_pool_that_is_held() -> None:
+    """ "or allocate both from one pool" """
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = block(64 * MIB)
+        batch = block(5 * GIB)
+        del batch
+        block(4 * GIB)
+    del held
+
+
+def cache_of_a_graph() -> None:
+    """ "let go of pool (its MemPool, the CUDA graphs captured into it)" """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = block(5 * GIB)
+        batch.zero_()
+        del batch
+    del graph
+    block(4 * GIB)
+
+
+def cache_outside_of_the_pool_in_use() -> None:
+    """ "torch.cuda.empty_cache() before the pool is used" """
+    batch = block(5 * GIB)
+    del batch
+    torch.cuda.empty_cache()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        block(4 * GIB)
+
+
+def cache_of_another_stream() -> None:
+    """ "allocate on one stream" """
+    batch = block(5 * GIB)
+    del batch
+    kept = block(12 * MIB)
+    block(4 * GIB)
+    del kept
+
+
+def another_process() -> None:
+    """ "a device that nothing else uses" """
+    kept = block(GIB)
+    block(2 * GIB)
+    del kept
+
+
+def outside_of_pytorch() -> None:
+    """ "a device that nothing else uses" """
+    kept = block(GIB)
+    block(3 * GIB)
+    del kept
+
+
+def memory_fraction() -> None:
+    """ "raise the limit" """
+    torch.cuda.set_per_process_memory_fraction(0.7)
+    kept = block(3 * GIB)
+    block(2 * GIB)
+    del kept
+
+
+def memory_fraction_set_late() -> None:
+    """ "raise the limit" """
+    batch = block(6 * GIB)
+    del batch
+    torch.cuda.empty_cache()
+    memory_fraction()
+
+
+def larger_than_the_device() -> None:
+    """ "smaller requests (a smaller batch, chunks)" """
+    for _ in range(3):
+        block(3 * GIB)
+
+
+def expandable_full() -> None:
+    """ "a smaller batch" """
+    set_allocator_settings("expandable_segments:True")
+    kept = [block(350 * MIB) for _ in range(11)]
+    del kept
+
+
+def caught_and_recovered() -> None:
+    """ "freeing earlier what these lines hold" """
+    kept = block(6 * GIB)
+    del kept
+    block(3 * GIB)
+
+
+def one_of_two_devices() -> None:
+    """ "a smaller batch" """
+    spare, kept = block(GIB), block(3 * GIB, OTHER)
+    block(GIB, OTHER)
+    del spare, kept
+
+
+def in_backward() -> None:
+    """ "a smaller batch" """
+    weight = torch.empty(32768, 8192, device=PLAIN, requires_grad=True)
+    x = torch.empty(4, 8192, device=PLAIN)
+    y = x @ weight.t()
+    kept = block(3 * GIB)
+    y.backward(torch.empty_like(y))
+    del kept
+
+
+def nearly_full() -> None:
+    """ "a smaller batch" """
+    kept = []
+    for _ in range(7):
+        batch = block(500 * MIB)
+        del batch
+        kept.append(block(480 * MIB))
+    block(450 * MIB)
+
+
+def under(case: str, setting: str) -> Callable[[], None]:
+    """The program as it is, under a setting that it does not name itself."""
+
+    def run() -> None:
+        def with_advice(settings: str) -> None:
+            set_allocator_settings(f"{settings},{setting}")
+
+        oom_programs.set_allocator_settings = with_advice
+        try:
+            set_allocator_settings(setting)
+            getattr(oom_programs, case)()
+        finally:
+            oom_programs.set_allocator_settings = set_allocator_settings
+
+    return run
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        case, _, setting = name.partition("=")
+        oom_programs.run(name, under(case, setting) if setting else globals()[case], Path(sys.argv[1]))
