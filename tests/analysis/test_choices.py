@@ -1,0 +1,97 @@
+"""What a report tries of settings: the smallest card is that of `fit`, whatever it costs less to find; bounds hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import has_nvidia_gpu, needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.what_if import choices, model
+from pytorch_alloctrace.analysis.what_if.choices import choices_for, modelled_devices
+from pytorch_alloctrace.analysis.what_if.settings import SENSIBLE
+
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.skipif(has_nvidia_gpu(), reason="the programs are made for a device of 80 GiB"),
+]
+PROGRAM = """
+import torch, pytorch_alloctrace as alloctrace
+def block(mebibytes):
+    return torch.empty(mebibytes << 20, dtype=torch.uint8, device="cuda")
+with alloctrace.enable("run.alloctrace", devices=("cuda",)):
+    {limit}
+    kept, held = [], []
+    for number in range(10):
+        batch = block(1900)
+        del batch
+        kept.append(block(12))
+        held.append(block(1800))
+    held.clear()
+    large = block({last})
+"""
+LIMIT = "torch.cuda.set_per_process_memory_fraction(0.5)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "last", "cards"),
+    [
+        # 18.6 GiB and as much again, which does not go into pieces of 1.8 GiB: unless segments are expandable.
+        ("", 19_000, {"as recorded": "40 GB", "expandable_segments:True": "24 GB"}),
+        ("", 2000, {"as recorded": "24 GB", "expandable_segments:True": "24 GB"}),
+        (LIMIT, 2000, None),
+    ],
+)
+def test_the_smallest_card_is_that_of_fit(
+    run_cuda_program: Any, tmp_path: Path, limit: str, last: int, cards: dict[str, str] | None
+) -> None:
+    run_cuda_program(PROGRAM.format(limit=limit, last=last), memory="80GiB")
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    found = choices_for(trace, "cuda:0")
+    assert found.found is not None and found.left_out == ()
+    table = trace.what_if(device="cuda:0").table
+    assert found.found.table.equals(table) and set(table["setting"]) == {"as recorded", *SENSIBLE}
+    settings = [one.setting.text for one in found.found.outcomes]
+    shown = {}
+    for setting, smallest, fitting in zip(settings, found.smallest, trace.fit(settings).fittings, strict=True):
+        refused = [number for number, card in enumerate(fitting.cards) if not card.outcome.fits]
+        enough = fitting.cards[max(refused, default=-1) + 1 :]
+        assert (smallest and smallest[0]) == (enough[0].name if enough else None), setting
+        shown[setting] = smallest[0][:5] if smallest else ""
+    if cards is not None:
+        assert cards.items() <= shown.items(), shown
+
+
+def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
+    run_cuda_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cuda_program(PROGRAM.format(limit="", last=3000), memory="80GiB")
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    at_once = trace.what_if().table
+    passes = []
+    predicted = type(trace).predicted
+
+    def counted(self: alloctrace.Trace, lanes: Any, *, device: str) -> Any:
+        passes.append(len(lanes))
+        return predicted(self, lanes, device=device)
+
+    monkeypatch.setattr(type(trace), "predicted", counted)
+    monkeypatch.setattr(model, "_MOST_BLOCKS", 50)
+    assert trace.what_if().table.equals(at_once)
+    assert len(passes) > 3 and max(passes) < 10
+
+
+def test_bounds(run_cuda_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_cuda_program(PROGRAM.format(limit="", last=3000), memory="80GiB")
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    requests = trace.what_if().check.blocks
+    few = choices_for(trace, "cuda:0", requests * 100)
+    assert few.found is not None and 0 < len(few.left_out) < len(SENSIBLE)
+    assert len(few.found.outcomes) + len(few.left_out) == 1 + len(SENSIBLE)
+    none = choices_for(trace, "cuda:0", requests)
+    assert none.found is None and none.left_out == SENSIBLE
+    assert modelled_devices(trace) == ("cuda:0",)
+    monkeypatch.setattr(choices, "MOST_EVENTS", trace.integrity.events - 1)
+    assert modelled_devices(trace) == ()
