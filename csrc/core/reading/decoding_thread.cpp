@@ -2,12 +2,14 @@
 
 #include <utility>
 
-#include "../base/thread.h"
+#include "../base/blocked_signals.h"
 
 namespace alloctrace {
 
-DecodingThread::DecodingThread(std::shared_ptr<const TraceReader> trace, std::size_t first)
-    : trace_(std::move(trace)), thread_(start_thread([this, first] { decode_all(first); })) {}
+DecodingThread::DecodingThread(std::shared_ptr<const TraceReader> trace, std::size_t first) : trace_(std::move(trace)) {
+  const BlockedSignals inherited;
+  thread_ = std::thread([this, first] { decode_all(first); });
+}
 
 DecodingThread::~DecodingThread() {
   {

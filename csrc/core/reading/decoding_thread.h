@@ -42,7 +42,7 @@ class DecodingThread {
   std::deque<Decoded> ready_;
   std::vector<std::vector<Event>> spare_;  // that were taken: their memory is used again
   bool stopped_ = false;
-  std::thread thread_;  // the last member: it uses the others
+  std::thread thread_;
 };
 
 }  // namespace alloctrace
