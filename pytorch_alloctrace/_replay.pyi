@@ -279,7 +279,7 @@ class Replay:
 NO_LIMIT: int
 
 class LaneOptions:
-    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes. capacity None: no limit;
+    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes. capacity None: no end;
     limit None: the share of the device that the recorded run had, NO_LIMIT: all. must_serve: of the requests that the
     recorded run was refused, by event, ascending; tries_refused: whether the others are tried."""
 
