@@ -276,10 +276,12 @@ class Replay:
         events from `first` on and before `until`."""
     def samples(self) -> Columns: ...
 
+NO_LIMIT: int
+
 class LaneOptions:
-    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes, None: no limit.
-    must_serve: of the requests that the recorded run was refused, by event, ascending; tries_refused: whether the
-    others are tried."""
+    """settings: JSON as in an event `config`, what is different; capacity, limit, total: bytes. capacity None: no end;
+    limit None: the share of the device that the recorded run had, NO_LIMIT: all. must_serve: of the requests that the
+    recorded run was refused, by event, ascending; tries_refused: whether the others are tried."""
 
     def __init__(
         self,
@@ -321,6 +323,7 @@ class LaneResult:
     blocks: int
     same_blocks: int
     first_difference: int | None
+    several_pools: int | None
     def events(self) -> Columns: ...
 
 class Prediction:
@@ -333,6 +336,7 @@ def predict(
     trace: TraceReader,
     device_type: int,
     device_index: int,
+    release: tuple[int, int],
     lanes: Sequence[LaneOptions],
     progress: Callable[[float], None] | None = None,
 ) -> Prediction: ...

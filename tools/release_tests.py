@@ -21,6 +21,7 @@ TESTS = [
         f"tests/recording/test_cuda_{name}.py"
         for name in ("sequence", "forwarding", "settings", "untracked", "faults", "stacks", "backward")
     ),
+    "tests/what_if/test_what_if_random.py",
 ]
 REQUIREMENTS = (
     *("setuptools>=61", "wheel", "pybind11>=3.0"),
@@ -42,7 +43,8 @@ def environment_with(version: str, folder: Path) -> Path:
         # Headers that torch's own packages leave out, of the same CUDA: tools/simcuda needs them.
         question = [python, "-c", "import torch; print(torch.version.cuda)"]
         cuda = subprocess.run(question, capture_output=True, text=True, check=True).stdout.strip()
-        subprocess.run([*pip, f"nvidia-cuda-crt=={cuda}.*"], check=True)
+        package = "nvidia-cuda-nvcc-cu12" if cuda.startswith("12.") else "nvidia-cuda-crt"
+        subprocess.run([*pip, f"{package}=={cuda}.*"], check=True)
         finished.touch()
     return python
 

@@ -36,6 +36,10 @@ KINDS = (
     "pool_restore",
     "pool_use",
     "pool_allocator",
+    "pool_release",
+    "memory_fraction",
+    "pool_on_oom",
+    "capture",
 )
 """Event kinds by number; torch's own words (``TraceEntry::Action``) where torch has one. Same order as
 csrc/core/format/event.h; "none" is written by `finish` alone."""

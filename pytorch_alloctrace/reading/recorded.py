@@ -443,7 +443,13 @@ class RecordedTrace:
         named = self.named_device(device)
         assert named is not None
         memory = self.replay.devices[named]
-        return _replay.predict(self._reader, memory.device_type, memory.device_index, list(lanes))
+        return _replay.predict(self._reader, memory.device_type, memory.device_index, self.torch_release, list(lanes))
+
+    @property
+    def torch_release(self) -> tuple[int, int]:
+        """Of the torch that the program had; where the header does not say, the one whose rules are best known."""
+        found = re.match(r"(\d+)\.(\d+)", str(self.header.get("torch")))
+        return (int(found[1]), int(found[2])) if found else (2, 11)
 
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:

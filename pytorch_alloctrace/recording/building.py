@@ -40,6 +40,9 @@ CUDA_STAND_INS = "torch/cuda_crt"
 # The hook, whole: its parts lie in three folders, and its code competes with the program's for the nearest cache. In
 # tools/bench/cuda this takes a sixth off what an allocation costs.
 WHOLE_PROGRAM = ["-flto=auto"]
+# But for what has inline variables of torch's headers: there is to be one of them in the process, and as a part of the
+# whole the compiler makes it the module's own. (torch keeps the settings of its CUDA allocator in one.)
+APART = {"allocator_settings.cpp": ["-fno-lto"]}
 HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt"]
 
 MOST_JOBS = 8
@@ -255,7 +258,10 @@ def build(module: Module, output: Path, objects: Path, say: Callable[[str], None
     objects.mkdir(parents=True, exist_ok=True)
     object_of = {source: objects / ("-".join(source.parts[-3:]) + ".o") for source in module.sources}
     commands = {
-        source: [*compiler(), *module.options, "-MMD", "-MF", f"{made}.d", "-c", str(source), "-o", str(made)]
+        source: [
+            *(*compiler(), *module.options, *APART.get(source.name, ())),
+            *("-MMD", "-MF", f"{made}.d", "-c", str(source), "-o", str(made)),
+        ]
         for source, made in object_of.items()
     }
     changed = [

@@ -49,6 +49,15 @@ def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable
     assert not any(settings["expandable_segments"] for settings in reported)
 
 
+def test_settings_that_torch_keeps_in_its_headers_are_those_of_the_process(
+    run_cuda_program: Callable, tmp_path: Path
+) -> None:
+    """Their object is made by whichever library uses it first; one in our module would only know the environment."""
+    run_cuda_program(PROGRAM, "graph_capture_record_stream_reuse:True")
+    reported = settings_in(tmp_path / "t.alloctrace")
+    assert [settings["graph_capture_record_stream_reuse"] for settings in reported] == [False, True]
+
+
 ROUNDING = ([0] * 16, [4] * 16, [8, *[4] * 15], *([8, 4, 4, 16, *[4] * 11, last] for last in (4, 2, 2)))
 """What rounding_divisions_probe.cpp sets."""
 

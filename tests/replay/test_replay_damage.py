@@ -205,7 +205,7 @@ from cuda_programs import MIB
 from replay_programs import Recording
 gc.disable()
 pytorch_alloctrace.recording.session.RING_EVENTS = 128  # the smallest that holds an allocator's state
-recording = Recording(Path("t.0"), Path("expected"), on_full="drop", stacks="none")
+recording = Recording(Path("t.0"), Path("expected"), list, on_full="drop", stacks="none")
 def work():
     return [torch.empty(1000 * n % (3 * MIB) + 1, dtype=torch.uint8, device="cuda") for n in range(3000)]
 held = work()

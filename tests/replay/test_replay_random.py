@@ -26,6 +26,7 @@ from replay_oracle import (
     event_differences,
     frees_memory_in_use,
     peak_differences,
+    pool_differences,
     read_expected,
 )
 from replay_strategies import Runner, programs
@@ -80,6 +81,7 @@ def compare_program(folder: Path, checkpoints: list[Checkpoint]) -> Comparison:
             comparison.count(checkpoint)
             comparison.differences += contradictions(checkpoint)
         comparison.differences += event_differences(trace, of_trace)
+        comparison.differences += pool_differences(trace, of_trace)
         if HAS_REPLAY:
             comparison += compare_states(trace, of_trace)
             comparison.differences += peak_differences(trace, of_trace[-1].peaks)

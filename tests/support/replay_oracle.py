@@ -4,6 +4,7 @@ checkpoint with itself, of the events of the trace, of the segments and blocks t
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,10 @@ class Checkpoint:
     blocks: list[Row]
     peaks: dict[str, dict[str, int]]
     """At the end of a trace: of each device, the most bytes of each measure since the trace began."""
+    fractions: dict[str, float]
+    """Of each device, the share that the process may reserve."""
+    uses: dict[tuple[str, tuple[int, int]], int]
+    """How many use each MemPool: by device and its id."""
 
 
 def read_expected(path: Path) -> list[Checkpoint]:
@@ -43,7 +48,8 @@ def read_expected(path: Path) -> list[Checkpoint]:
         reported = json.loads(line)
         reported["segments"] = sorted((*row[:8], tuple(row[8]), row[9]) for row in reported["segments"])
         reported["blocks"] = sorted(map(tuple, reported["blocks"]))
-        found.append(Checkpoint(**{"peaks": {}, **reported}))
+        reported["uses"] = {(device, tuple(pool)): count for device, pool, count in reported["uses"]}
+        found.append(Checkpoint(**{"peaks": {}, "fractions": {}, **reported}))
     return found
 
 
@@ -128,6 +134,33 @@ def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]
             bytes_of[segment[0]] = bytes_of.get(segment[0], 0) + segment[2]
         if bytes_of != reserved:
             differences.append(f"{checkpoint.at}: {bytes_of} reserved, the events say {reserved}")
+    return differences
+
+
+def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Where the events say other fractions of the devices' memory, or other uses of pools, than torch."""
+    kinds = ("pool_use", "pool_release", "memory_fraction")
+    columns = ("seq", "kind", "device", "address", "nbytes", "pool")
+    events = trace.events(kinds=kinds, columns=columns)
+    rows = [*zip(*(events[name] for name in columns), strict=True)]
+    differences = []
+    for checkpoint in checkpoints:
+        end = trace.first_event_after(checkpoint.at)
+        fractions = dict.fromkeys(checkpoint.fractions, 1.0)
+        uses: dict[tuple[str, tuple[int, int]], int] = {}
+        for seq, kind, device, address, size, pool in rows:
+            if end is not None and seq >= end:
+                break
+            if kind == "memory_fraction":
+                [fractions[device]] = struct.unpack("<d", struct.pack("<Q", int(address)))
+            elif kind == "pool_release":
+                uses[device, pool] = int(size)
+            elif address:
+                uses[device, pool] = uses.get((device, pool), 1) + 1
+        said = {known: uses.get(known, 1) for known in checkpoint.uses}  # that of the MemPool itself
+        for ours, torchs in ((fractions, checkpoint.fractions), (said, checkpoint.uses)):
+            if ours != torchs:
+                differences.append(f"{checkpoint.at}: {torchs}, the events say {ours}")
     return differences
 
 

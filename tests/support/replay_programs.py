@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -30,6 +31,9 @@ import pytorch_alloctrace as alloctrace
 Operation = list[Any]
 
 STREAMS = 3  # of each device: the default one and two more
+HAS_NO_SPLIT = "no_split" in str(inspect.signature(torch.cuda.MemPool.__init__))  # torch 2.9 has it not
+PAIRS: list[torch.cuda.memory.CUDAPluggableAllocator] = []
+"""torch 2.9 does not keep a pool's own allocator alive, even while there are blocks of it."""
 PEAKS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
 
 
@@ -44,10 +48,14 @@ def snapshot() -> list[dict[str, Any]]:
 class Recording:
     """One trace, and its lines in EXPECTED: {"trace": file name, "mid_run": whether there were expandable segments when
     it began, "at": where in the trace ("mark:check-3"), "segments": [...], "blocks": [...]}, rows as in replay_oracle.
-    The last line of a trace, at "end", has "peaks": of each device, since the trace began."""
+    Each line has "fractions": of each device, the share that the process may reserve; and "uses": how many use each
+    MemPool, [device, its id, count]. The last line of a trace, at "end", has "peaks": of each device, since the trace
+    began."""
 
-    def __init__(self, trace: Path, expected: Path, **options: Any) -> None:
-        self._expected = expected
+    def __init__(
+        self, trace: Path, expected: Path, pools: Callable[[], list[tuple[torch.cuda.MemPool, int]]], **options: Any
+    ) -> None:
+        self._expected, self._pools = expected, pools
         self._trace = trace.name
         self._checks = self._steps = 0
         self.mid_run = torch.cuda.is_initialized() and any(segment["is_expandable"] for segment in snapshot())
@@ -87,6 +95,10 @@ class Recording:
             for block in segment["blocks"]:
                 columns = [block[name] for name in ("address", "size", "requested_size", "state")]
                 blocks.append([device, segment["address"], *columns])
+        if torch.cuda.is_initialized():
+            devices = range(torch.cuda.device_count())
+            more["fractions"] = {f"cuda:{one}": torch.cuda.get_per_process_memory_fraction(one) for one in devices}
+        more["uses"] = [[f"cuda:{device}", list(pool.id), pool.use_count()] for pool, device in self._pools()]
         line = {"trace": self._trace, "mid_run": self.mid_run, "at": at, "segments": segments, "blocks": blocks, **more}
         with open(self._expected, "a") as file:
             file.write(json.dumps(line) + "\n")
@@ -142,7 +154,10 @@ class Machine:
             return
         # A recording that begins in mid-run cannot know which pools there are special ones.
         self._pools = [pool for pool in self._pools if pool[2] == "plain"]
-        self._recording = Recording(self._trace.with_name(f"{self._trace.name}.{self._traces}"), self._expected)
+        trace = self._trace.with_name(f"{self._trace.name}.{self._traces}")
+        self._recording = Recording(
+            trace, self._expected, lambda: [(pool, of_device) for pool, of_device, _ in self._pools]
+        )
         self._traces += 1
 
     def do_stop(self) -> None:
@@ -272,9 +287,11 @@ class Machine:
             if kind == "own":
                 library = alloctrace.pluggable_library()
                 pair = torch.cuda.memory.CUDAPluggableAllocator(library, "alloctrace_malloc", "alloctrace_free")
+                PAIRS.append(pair)
                 pool = torch.cuda.MemPool(pair.allocator())
             else:
-                pool = torch.cuda.MemPool(no_split=kind == "no_split", use_on_oom=kind == "use_on_oom")
+                special = {} if kind == "plain" or (kind == "no_split" and not HAS_NO_SPLIT) else {kind: True}
+                pool = torch.cuda.MemPool(**special)
         self._pools.append((pool, device, kind))
 
     def do_drop_pool(self, which: int) -> None:

@@ -35,17 +35,20 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
     made: list[Made] = []
     waiting: list[tuple[str, int]] = []
     number, is_emptying, refused = -1, False, None
-    events = trace.events(kinds=(*REQUESTS, *SEGMENTS.values()), columns=("kind", "nbytes"))
-    for kind, size in zip(events["kind"], events["nbytes"], strict=True):
-        if kind in REQUESTS:
+    of_pool = (0, 0)
+    events = trace.events(kinds=(*REQUESTS, "free_requested", *SEGMENTS.values()), columns=("kind", "nbytes", "pool"))
+    for kind, size, pool in zip(events["kind"], events["nbytes"], events["pool"], strict=True):
+        if kind == "free_requested":
+            is_emptying = False
+        elif kind in REQUESTS:
             number += 1
-            is_emptying = kind == "empty_cache"
+            is_emptying, of_pool = kind == "empty_cache", pool
             if not is_emptying:
                 made += [(number, *one) for one in waiting]
                 waiting = []
             if kind == "oom" and refused is None:
                 refused = number
-        elif is_emptying and kind in ("segment_free", "segment_unmap"):
+        elif is_emptying and kind in ("segment_free", "segment_unmap") and of_pool in ((0, 0), pool):
             made.append((number, kind, int(size)))
         else:
             is_emptying = False
@@ -68,7 +71,7 @@ def settings_of(trace: alloctrace.Trace, setting: str) -> str:
     program before); the same as we do."""
     text = trace.text(int(trace.events(kinds=("config",))["nbytes"].iloc[0]))
     had = json.loads(text)
-    for name, value in parse_setting(setting).values.items():
+    for name, value in parse_setting(setting).for_release(trace.torch_release).values.items():
         assert had[name] == value, (setting, name, had[name], value)
     return text
 

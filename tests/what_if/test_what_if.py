@@ -105,6 +105,8 @@ def test_settings_are_written_as_torch_takes_them() -> None:
     both = parse_setting("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     assert both.values["max_split_size"] == 128 * MIB
     assert both.values["roundup_power2_divisions"] == [1] * 9 + [2] + [4] * 6
+    older = both.for_release((2, 9)).values["roundup_power2_divisions"]
+    assert older == [1] * 9 + [4] * 7 and both.for_release((2, 11)) is both
     assert parse_setting("per_process_memory_fraction:0.5").fraction == 0.5
     for wrong in ("expandable_segments", "expandable_segments:yes", "max_split_size_mb:20", "sizes:3", ""):
         with pytest.raises(alloctrace.SettingError):
@@ -131,8 +133,29 @@ import os, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
 pair = torch.cuda.memory.CUDAPluggableAllocator(alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
 pool = torch.cuda.MemPool(pair.allocator())
-with torch.cuda.use_mem_pool(pool):
-    block = torch.empty(5000, device="cuda")
+for size in (5_000, 3_000_000, 30_000_000, 5_000_000):
+    with torch.cuda.use_mem_pool(pool):
+        block = torch.empty(size, device="cuda")
+del pool, block
+kept = torch.empty(5000, device="cuda")
+"""
+SEVERAL_POOLS = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(2)]
+for pool in pools:
+    with torch.cuda.use_mem_pool(pool):
+        torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+torch.cuda.set_per_process_memory_fraction(0.001)
+block = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+"""
+LIMITED = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+torch.cuda.set_per_process_memory_fraction(0.01)
+blocks = [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (300, 200, 100, 50)]
+del blocks[::2]
+blocks += [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (400, 60)]
 """
 BEGUN_LATE = """
 import os, torch, pytorch_alloctrace as alloctrace
@@ -150,7 +173,7 @@ torch.cuda.empty_cache()
     ("program", "setting", "reason"),
     [
         (UNTRACKED, "backend:cudaMallocAsync", "allocator"),
-        (WITH_OWN_POOL, "", "pools"),
+        (SEVERAL_POOLS, "", "pools"),
         (BEGUN_LATE, "expandable_segments:True", "beginning"),
     ],
 )
@@ -162,6 +185,26 @@ def test_what_cannot_be_modelled_is_refused(tmp_path: Path, program: str, settin
         assert refused.value.reason == reason and str(refused.value).endswith(".")
     status = run_command(tmp_path, ["what-if", "refused.alloctrace"], {})
     assert status.returncode == 2 and status.stderr.count("\n") == 1
+
+
+def test_a_pool_with_an_allocator_of_its_own_is_modelled(tmp_path: Path) -> None:
+    """It never has expandable segments, and goes when the program lets go of it."""
+    trace = record("", tmp_path / "own.alloctrace", program=WITH_OWN_POOL)
+    found = trace.what_if(["expandable_segments:True"])
+    assert found.check.is_exact and found.check.recorded == 8
+    # As if it were not set: of the pool's segments one is still in use when the last request comes.
+    assert found.outcomes[0].peak_reserved == found.outcomes[1].peak_reserved == (150 * MIB, 150 * MIB)
+
+
+def test_the_recorded_share_of_the_device_holds_on_every_card(tmp_path: Path) -> None:
+    trace = record("", tmp_path / "limited.alloctrace", program=LIMITED)
+    found = trace.what_if(["per_process_memory_fraction:1.0", "per_process_memory_fraction:0.005"])
+    assert found.check.is_exact
+    recorded, unlimited, half = found.outcomes
+    limit = 80 * GIB // 100
+    assert recorded.retries == (1, 1) and recorded.peak_reserved[1] <= limit < unlimited.peak_reserved[0]
+    assert unlimited.retries == (0, 0) and not half.fits
+    assert not trace.what_if(memory=40 * GIB).outcomes[0].fits  # a hundredth of it is less
 
 
 def test_a_recording_that_began_late_is_modelled_from_there(tmp_path: Path) -> None:

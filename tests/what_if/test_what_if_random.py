@@ -3,12 +3,14 @@ device. From the first trace the model must tell every segment event of the seco
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_virtual_methods import release_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from replay_strategies import NUMBERS, STREAMS, Runner, one_of, operation
@@ -53,7 +55,43 @@ BODY = one_of(
         operation("allocate_in_pool", SIZES, NUMBERS, STREAMS): 2,
     }
 )
-PROGRAMS = st.sampled_from((20, 70, 120)).flatmap(lambda length: st.lists(BODY, min_size=length, max_size=length + 15))
+
+
+def programs(body: st.SearchStrategy[list[Any]], *lengths: int) -> st.SearchStrategy[list[list[Any]]]:
+    return st.sampled_from(lengths).flatmap(lambda length: st.lists(body, min_size=length, max_size=length + 15))
+
+
+PROGRAMS = programs(BODY, 20, 70, 120)
+# torch 2.9 makes no MemPool where there are expandable segments: the two runs would be different programs.
+OF_POOLS = tuple(
+    text
+    for text in SETTINGS
+    if "expandable_segments:True" not in text or release_of(importlib.metadata.version("torch")) > (2, 9)
+)
+POOLS = ("plain", "plain", "no_split", "own", "own", "use_on_oom")
+IN_CAPTURE = st.lists(one_of(ANYWHERE), max_size=12)
+WITH_POOLS = one_of(
+    {
+        **ANYWHERE,
+        operation("empty_cache"): 1,
+        operation("make_pool", st.sampled_from(POOLS), st.just(0)): 2,
+        operation("drop_pool", NUMBERS): 1,
+        operation("allocate_in_pool", SIZES, NUMBERS, STREAMS): 4,
+        operation("capture", st.just(0), st.integers(0, 3), IN_CAPTURE): 2,
+        operation("drop_graph", NUMBERS): 1,
+    }
+)
+WITH_FRACTIONS = one_of(
+    {
+        **ANYWHERE,
+        operation("empty_cache"): 1,
+        operation("fraction", st.sampled_from((100, 50, 10, 3)), st.just(0)): 1,
+        operation("make_pool", st.just("plain"), st.just(0)): 1,
+        operation("allocate_in_pool", SIZES, NUMBERS, STREAMS): 2,
+        operation("drop_pool", NUMBERS): 1,
+    }
+)
+COLLECTING = ("garbage_collection_threshold:0.6", "garbage_collection_threshold:0.2,max_split_size_mb:64")
 RANDOM = settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -82,20 +120,46 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runner, 
 @pytest.fixture(scope="module")
 def total() -> Iterator[dict[str, int]]:
     """What was compared; printed at the end, and it has to be something."""
-    compared = {"programs": 0, "segment events": 0, "refused": 0}
+    compared = {"programs": 0, "segment events": 0, "refused": 0, "failures of torch": 0}
     yield compared
     print(f"\nin all: {compared}")
 
 
 def predicted_and_run(
     runners: tuple[Runner, Runner], folder: Path, operations: list[Any], setting: str, other: str
-) -> Compared:
+) -> Compared | None:
+    """None where torch itself fails at the program."""
     large, small = runners
-    # MemPools cannot be told apart by torch when its settings change: both begin with theirs.
+    # MemPools cannot be told apart by torch when its settings change: both begin with theirs. And a fraction of 1 is
+    # one in torch 2.9, other than none, which nobody can set again.
     for runner, name, text in ((large, "recorded", setting), (small, "again", other)):
-        error = runner.run(folder / name, [["settings", text], *operations])
+        program = [["settings", text], ["fraction", 100, 0], *operations]
+        error = runner.run(folder / name, program)
+        if error and runner.fails_without_recording(folder / name, program):
+            runner.stop()
+            return None
         assert error is None, error
     return compare(folder / "recorded" / "t.0", folder / "again" / "t.0", other)
+
+
+def check_predicted(
+    runners: tuple[Runner, Runner],
+    tmp_path_factory: pytest.TempPathFactory,
+    total: dict[str, int],
+    operations: list[Any],
+    setting: str,
+    other: str,
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "what_if_random"
+    folder.mkdir(exist_ok=True)
+    found = predicted_and_run(runners, folder, operations, setting, other)
+    if found is None:
+        total["failures of torch"] += 1
+        return
+    assert not found.differences, "\n".join(found.differences)
+    total["programs"] += 1
+    total["segment events"] += found.events
+    total["refused"] += found.refused
 
 
 @RANDOM
@@ -108,13 +172,37 @@ def test_random_programs_are_predicted(
     setting: str,
     other: str,
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "what_if_random"
-    folder.mkdir(exist_ok=True)
-    found = predicted_and_run(runners, folder, operations, setting, other)
-    assert not found.differences, "\n".join(found.differences)
-    total["programs"] += 1
-    total["segment events"] += found.events
-    total["refused"] += found.refused
+    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
+
+
+@RANDOM
+@given(operations=programs(WITH_POOLS, 40, 90), setting=st.sampled_from(OF_POOLS), other=st.sampled_from(OF_POOLS))
+def test_pools_and_graphs_that_come_and_go(
+    runners: tuple[Runner, Runner],
+    tmp_path_factory: pytest.TempPathFactory,
+    total: dict[str, int],
+    operations: list[Any],
+    setting: str,
+    other: str,
+) -> None:
+    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
+
+
+@RANDOM
+@given(
+    operations=programs(WITH_FRACTIONS, 40, 90),
+    setting=st.sampled_from(SETTINGS[:3] + COLLECTING),
+    other=st.sampled_from(SETTINGS[:3] + COLLECTING),
+)
+def test_memory_fractions(
+    runners: tuple[Runner, Runner],
+    tmp_path_factory: pytest.TempPathFactory,
+    total: dict[str, int],
+    operations: list[Any],
+    setting: str,
+    other: str,
+) -> None:
+    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
 
 
 def test_something_was_compared(total: dict[str, int]) -> None:

@@ -205,10 +205,9 @@ SIMCUDA_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStream
   return cudaSuccess;
 }
 
-SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
-                                                    unsigned long long* id, cudaGraph_t* graph,
-                                                    const cudaGraphNode_t** dependencies,
-                                                    const cudaGraphEdgeData** edges, size_t* count) {
+static cudaError_t capture_info(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+                                const cudaGraphEdgeData** edges, size_t* count) {
   const Lock lock(driver_lock());
   const StreamPointer stream = find_stream(handle);
   if (status == nullptr) return result(cudaErrorInvalidValue);
@@ -229,8 +228,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStr
   return cudaSuccess;
 }
 
-SIMCUDA_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle, cudaGraphNode_t* nodes,
-                                                               const cudaGraphEdgeData*, size_t count, unsigned flags) {
+static cudaError_t update_dependencies(cudaStream_t handle, cudaGraphNode_t* nodes, size_t count, unsigned flags) {
   const Lock lock(driver_lock());
   const StreamPointer stream = find_stream(handle);
   if (stream == nullptr) return result(cudaErrorInvalidResourceHandle);
@@ -240,6 +238,29 @@ SIMCUDA_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t hand
   for (size_t index = 0; index < count; ++index) stream->capture_tail.push_back(reinterpret_cast<Node*>(nodes[index]));
   return cudaSuccess;
 }
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                                    unsigned long long* id, cudaGraph_t* graph,
+                                                    const cudaGraphNode_t** dependencies,
+                                                    const cudaGraphEdgeData** edges, size_t* count) {
+  return capture_info(handle, status, id, graph, dependencies, edges, count);
+}
+SIMCUDA_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle, cudaGraphNode_t* nodes,
+                                                               const cudaGraphEdgeData*, size_t count, unsigned flags) {
+  return update_dependencies(handle, nodes, count, flags);
+}
+#else
+SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                                    unsigned long long* id, cudaGraph_t* graph,
+                                                    const cudaGraphNode_t** dependencies, size_t* count) {
+  return capture_info(handle, status, id, graph, dependencies, nullptr, count);
+}
+SIMCUDA_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle, cudaGraphNode_t* nodes,
+                                                               size_t count, unsigned flags) {
+  return update_dependencies(handle, nodes, count, flags);
+}
+#endif
 
 SIMCUDA_EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   if (mode == nullptr || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed) {

@@ -59,7 +59,14 @@ SIMCUDA_EXPORT cudaError_t cudaGetDeviceFlags(unsigned* flags) {
   return cudaSuccess;
 }
 
+#if CUDART_VERSION >= 13000
 SIMCUDA_EXPORT cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
 SIMCUDA_EXPORT cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t stream) {
   return result(submit_work(stream));
 }
+#else
+SIMCUDA_EXPORT cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+SIMCUDA_EXPORT cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t stream) {
+  return result(submit_work(stream));
+}
+#endif

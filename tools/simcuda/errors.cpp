@@ -53,6 +53,7 @@ SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+#if CUDART_VERSION >= 13000
 // Callbacks for error logs: never called, because an error here has nothing to say besides its number. Since 2.15,
 // torch registers one as soon as it uses the device.
 SIMCUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
@@ -65,3 +66,4 @@ SIMCUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, C
 SIMCUDA_EXPORT CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
   return handle != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+#endif

@@ -203,8 +203,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphGetRootNodes(cudaGraph_t handle, cudaGraphNo
   return result(give_nodes(found, nodes, count));
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t handle, cudaGraphNode_t* nodes,
-                                                        cudaGraphEdgeData* edges, size_t* count) {
+static cudaError_t dependencies_of(cudaGraphNode_t handle, cudaGraphNode_t* nodes, cudaGraphEdgeData* edges,
+                                   size_t* count) {
   const Lock lock(driver_lock());
   if (handle == nullptr) return result(cudaErrorInvalidValue);
   const cudaError_t error = give_nodes(node_of(handle)->dependencies, nodes, count);
@@ -212,8 +212,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t handle, 
   return result(error);
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle, cudaGraphNode_t* nodes,
-                                                          cudaGraphEdgeData* edges, size_t* count) {
+static cudaError_t dependents_of(cudaGraphNode_t handle, cudaGraphNode_t* nodes, cudaGraphEdgeData* edges,
+                                 size_t* count) {
   const Lock lock(driver_lock());
   if (handle == nullptr) return result(cudaErrorInvalidValue);
   std::vector<Node*> found;
@@ -225,6 +225,25 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle
   if (error == cudaSuccess && nodes != nullptr && edges != nullptr) std::fill_n(edges, *count, cudaGraphEdgeData{});
   return result(error);
 }
+
+#if CUDART_VERSION >= 13000
+SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t handle, cudaGraphNode_t* nodes,
+                                                        cudaGraphEdgeData* edges, size_t* count) {
+  return dependencies_of(handle, nodes, edges, count);
+}
+SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle, cudaGraphNode_t* nodes,
+                                                          cudaGraphEdgeData* edges, size_t* count) {
+  return dependents_of(handle, nodes, edges, count);
+}
+#else
+SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t handle, cudaGraphNode_t* nodes, size_t* count) {
+  return dependencies_of(handle, nodes, nullptr, count);
+}
+SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle, cudaGraphNode_t* nodes,
+                                                          size_t* count) {
+  return dependents_of(handle, nodes, nullptr, count);
+}
+#endif
 
 SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, cudaGraphNodeType* type) {
   if (handle == nullptr || type == nullptr) return result(cudaErrorInvalidValue);

@@ -54,7 +54,9 @@ cudaDeviceProp properties_of(int device) {
   p.memoryPoolsSupported = 1;
   p.ECCEnabled = 1;
   p.pciBusID = device + 1;
+#if CUDART_VERSION >= 13000
   p.hostNumaId = p.deviceNumaId = -1;
+#endif
   return p;
 }
 

@@ -41,10 +41,14 @@ enum class EventKind : std::uint8_t {
   // A pool goes back to an earlier state (setCheckpointPoolState): where that begins, and where it is done.
   // Whatever the settings, what this thread allocates on the device in between has exactly the sizes it had then.
   kPoolRestore = 26,
-  kPoolUse = 27,        // allocations go to the pool of this location from now on, or no longer
-  kPoolAllocator = 28,  // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
+  kPoolUse = 27,         // allocations go to the pool of this location from now on, or no longer
+  kPoolAllocator = 28,   // the pool of this location has an allocator of its own (MemPool(allocator)): never expandable
+  kPoolRelease = 29,     // a graph or a MemPool has let go of the pool of this location, or a use of it has ended
+  kMemoryFraction = 30,  // of the device, this process may reserve so much
+  kPoolOnOom = 31,       // out of memory, torch takes blocks of the pool of this location from now on, or no longer
+  kCapture = 32,         // a graph is captured on the device from now on, or no longer; from torch 2.13 on
 };
-constexpr std::size_t kEventKindCount = 29;
+constexpr std::size_t kEventKindCount = 33;
 
 // Bits. Part of the file format.
 enum SegmentFlags : std::uint8_t { kLargeSegment = 1, kExpandableSegment = 2 };

@@ -100,7 +100,22 @@ struct LatencyFields {
   EventNumber<E>& nanoseconds;
 };
 
-// kPoolRestore, kPoolUse
+// kPoolRelease
+template <typename E>
+struct PoolReleaseFields {
+  explicit PoolReleaseFields(E& event) : uses_left(event.size) {}
+  EventNumber<E>& uses_left;  // by graphs, MemPools and use_mem_pool; at 0 its segments may go back to the driver
+};
+
+// kMemoryFraction
+template <typename E>
+struct MemoryFractionFields {
+  explicit MemoryFractionFields(E& event) : fraction(event.address), limit(event.size) {}
+  EventNumber<E>& fraction;  // the bits of a double; 1: all of it
+  EventNumber<E>& limit;     // bytes that the process may reserve; kUnknownBytes: as many as there are
+};
+
+// kPoolRestore, kPoolUse, kPoolOnOom, kCapture
 template <typename E>
 struct PoolSwitchFields {
   explicit PoolSwitchFields(E& event) : begins(event.address) {}

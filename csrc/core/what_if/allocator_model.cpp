@@ -10,6 +10,14 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
 
 std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Since then a memory fraction of 1 is none. Before, garbage is collected with it.
+constexpr TorchRelease kAllIsNoLimit{2, 10};
+// Since then torch takes blocks of pools on_oom before it gives back any cached memory, not after.
+constexpr TorchRelease kPoolsOnOomFirst{2, 11};
+// Since then a pool in use keeps torch from waiting for the device only if a graph is captured into it, and for its own
+// requests.
+constexpr TorchRelease kPoolsWait{2, 13};
+
 void link(Block* first, Block* second) {
   if (first) first->next = second;
   if (second) second->previous = first;
@@ -17,10 +25,20 @@ void link(Block* first, Block* second) {
 
 }  // namespace
 
-AllocatorModel::AllocatorModel(Driver driver, std::uint64_t limit, std::uint64_t total)
+void AllocatorModel::set_fraction(double fraction, std::uint64_t recorded) {
+  if (!(fraction >= 0) || fraction > 1 || (fraction == 1 && release_ >= kAllIsNoLimit)) {
+    limit = kNoLimit;
+    return;
+  }
+  limit = static_cast<std::uint64_t>(fraction * static_cast<double>(total_));
+  // On the recorded device no byte is lost to rounding.
+  if (limit + 1 == recorded) limit = recorded;
+}
+
+AllocatorModel::AllocatorModel(Driver driver, TorchRelease release, std::uint64_t total)
     : memory_(std::make_unique<std::pmr::unsynchronized_pool_resource>()),
       driver_(std::move(driver)),
-      limit_(limit),
+      release_(release),
       total_(total),
       large_(false, nullptr, memory_.get()),
       small_(true, nullptr, memory_.get()),
@@ -44,15 +62,19 @@ bool AllocatorModel::is_split(const Block& block, std::uint64_t size, bool is_ex
 
 Block* AllocatorModel::allocate(std::uint64_t bytes, std::uint64_t stream, std::uint32_t pool) {
   // torch looks for what is done before each allocation, but not while a graph is captured.
-  if (done_ != 0 && using_.empty()) complete_until(done_);
+  if (done_ != 0 && may_wait(pool)) complete_until(done_);
   if (bytes > kMost || settings.large_segment_size > kMost) return nullptr;
   const std::uint64_t size = settings.rounded(bytes);
   Wanted wanted{stream, size, settings.segment_size(size), &pool_for(size, pool), settings.expandable_segments};
+  if (wanted.pool->owner && wanted.pool->owner->has_own_memory) wanted.is_expandable = false;
   bool is_found = find_free(wanted);
   if (!is_found) {
     if (collects()) collect_garbage();
-    is_found = make_segment(wanted, false) || (release_large_enough(wanted) && make_segment(wanted, false)) ||
-               (using_.empty() && release_cached(0) && make_segment(wanted, true));
+    const bool is_early = release_ >= kPoolsOnOomFirst;
+    is_found = make_segment(wanted, false) || (is_early && find_on_oom(wanted)) ||
+               (release_large_enough(wanted) && make_segment(wanted, false)) ||
+               (may_wait(pool) && release_cached(0) && make_segment(wanted, true)) ||
+               (!is_early && find_on_oom(wanted));
   }
   if (!is_found) return nullptr;
   Block* block = wanted.found;
@@ -94,19 +116,47 @@ void AllocatorModel::free(Block* block) {
 
 void AllocatorModel::empty_cache(std::uint32_t pool) { release_cached(pool); }
 
+void AllocatorModel::begin_pool(std::uint32_t pool) {
+  std::erase(releasable_, &private_pool(pool));
+  using_.push_back(pool);
+}
+
+void AllocatorModel::set_on_oom(std::uint32_t pool, bool begins) {
+  std::erase(on_oom_, &private_pool(pool));
+  if (begins) on_oom_.push_back(&private_pool(pool));
+}
+
 void AllocatorModel::release_pool(std::uint32_t pool) {
   PrivatePool& own = private_pool(pool);
   if (std::find(releasable_.begin(), releasable_.end(), &own) == releasable_.end()) releasable_.push_back(&own);
 }
 
+void AllocatorModel::set_capture(bool begins) {
+  if (!begins && !captured_.empty()) captured_.pop_back();
+  if (begins && !using_.empty()) captured_.push_back(using_.back());
+}
+
+bool AllocatorModel::may_wait(std::uint32_t pool) const {
+  if (release_ < kPoolsWait) return using_.empty();
+  return std::find(captured_.begin(), captured_.end(), pool) == captured_.end();
+}
+
 // torch: get_free_block
 bool AllocatorModel::find_free(Wanted& wanted) {
-  BlockPool& pool = *wanted.pool;
-  if (collects()) ++pool.searches;
+  if (collects()) ++wanted.pool->searches;
+  Block* const found = best_free(wanted);
+  if (!found) return false;
+  wanted.found = found;
+  wanted.pool->blocks.erase(found);
+  return true;
+}
+
+Block* AllocatorModel::best_free(const Wanted& wanted) const {
+  const BlockPool& pool = *wanted.pool;
   const auto end = pool.blocks.end();
   auto at = pool.blocks.lower_bound(BlockKey{wanted.stream, wanted.size});
   const auto is_ours = [&](auto found) { return found != end && (*found)->stream == wanted.stream; };
-  if (!is_ours(at)) return false;
+  if (!is_ours(at)) return nullptr;
   if ((*at)->range) {
     if (wanted.is_expandable) {
       // Of several ranges, the one that needs the least growth.
@@ -118,22 +168,38 @@ bool AllocatorModel::find_free(Wanted& wanted) {
       do {
         ++at;
       } while (is_ours(at) && (*at)->range);
-      if (!is_ours(at)) return false;
+      if (!is_ours(at)) return nullptr;
     }
   }
   const std::uint64_t size = (*at)->size;
-  if (wanted.size < settings.max_split_size && size >= settings.max_split_size) return false;
+  if (wanted.size < settings.max_split_size && size >= settings.max_split_size) return nullptr;
   if (wanted.size >= settings.max_split_size && size >= wanted.size + settings.max_non_split_rounding_size)
-    return false;
-  wanted.found = *at;
-  pool.blocks.erase(at);
-  return true;
+    return nullptr;
+  return *at;
+}
+
+// torch: try_mempool_fallback. A request of the default pool gets a block of another one, as if there were no
+// expandable segments.
+bool AllocatorModel::find_on_oom(Wanted& wanted) {
+  if (wanted.pool->owner) return false;
+  Wanted taken = wanted;
+  std::size_t able = 0;
+  for (PrivatePool* const own : on_oom_) {
+    Wanted tried = wanted;
+    tried.is_expandable = false;
+    tried.pool = wanted.pool->is_small ? &own->small : &own->large;
+    if (best_free(tried) && able++ == 0) taken = tried;
+  }
+  if (able == 0) return false;
+  if (able > 1 && !several_pools) several_pools = sequence;
+  wanted = taken;
+  return find_free(wanted);
 }
 
 // torch: alloc_block
 bool AllocatorModel::make_segment(Wanted& wanted, bool is_retry) {
   if (is_retry) ++totals_.retries;
-  if (has_limit() && totals_.reserved + wanted.segment_size > limit_) return false;
+  if (has_limit() && totals_.reserved + wanted.segment_size > limit) return false;
   PrivatePool* const owner = wanted.pool->owner;
   if (wanted.is_expandable) {
     wanted.found = expand(wanted);
@@ -210,13 +276,16 @@ Block* AllocatorModel::expandable_block(std::uint64_t stream, BlockPool& pool, s
 
 // torch: map_block
 bool AllocatorModel::map(Block* block, std::uint64_t size) {
-  const ExpandableRange& range = *block->range;
+  ExpandableRange& range = *block->range;
   const std::uint64_t begin = (block->address - range.base) / range.unit * range.unit;
   const std::uint64_t mapped = rounded_up(block->address + size - range.base, range.unit) - begin;
   if (!driver_.map(mapped)) return false;
   ++totals_.taken;
   BlockPool& pool = *block->pool;
   pool.unmapped.erase(block);
+  // The first mapping is at the range's beginning. A recording tells it, and not before.
+  if (!range.was_mapped) block->address = range.base = driver_.address_of_map(range.base);
+  range.was_mapped = true;
   block->is_mapped = true;
   if (mapped < block->size) {
     Block* const rest = new_block(*block);
@@ -329,8 +398,8 @@ bool AllocatorModel::release_large_enough(const Wanted& wanted) {
 
 // torch: release_cached_blocks
 bool AllocatorModel::release_cached(std::uint32_t pool) {
-  if (pool == 0 && using_.empty()) {
-    synchronize();
+  if (pool == 0 && may_wait(0)) {
+    complete_until(UINT64_MAX);
     release_blocks(large_);
     release_blocks(small_);
   }
@@ -340,6 +409,7 @@ bool AllocatorModel::release_cached(std::uint32_t pool) {
       ++i;
       continue;
     }
+    if (pool != 0) complete_until(UINT64_MAX, &own);
     release_blocks(own.small);
     release_blocks(own.large);
     if (own.segments == 0) {
@@ -352,14 +422,12 @@ bool AllocatorModel::release_cached(std::uint32_t pool) {
   return true;
 }
 
-void AllocatorModel::synchronize() { complete_until(UINT64_MAX); }
-
-// What was given up before.
-void AllocatorModel::complete_until(std::uint64_t await) {
-  done_ = 0;
+// What was given up before; of all, or of one pool.
+void AllocatorModel::complete_until(std::uint64_t await, const PrivatePool* of) {
+  if (!of) done_ = 0;
   for (auto at = awaited_.begin(); at != awaited_.end();) {
     Block* const block = *at++;
-    if (block->awaited_since >= await) continue;
+    if (block->awaited_since >= await || (of && block->pool->owner != of)) continue;
     if (on_completed) on_completed(block);
     free(block);
   }
@@ -398,8 +466,7 @@ void AllocatorModel::release_segment(Block* block) {
 
 // torch: garbage_collect_cached_blocks
 void AllocatorModel::collect_garbage() {
-  const auto threshold =
-      static_cast<std::uint64_t>(settings.garbage_collection_threshold * static_cast<double>(limit_));
+  const auto threshold = static_cast<std::uint64_t>(settings.garbage_collection_threshold * static_cast<double>(limit));
   if (totals_.reserved <= threshold) return;
   const std::uint64_t target = totals_.reserved - threshold;
   const auto age_of = [this](const Block* block) { return static_cast<double>(large_.searches - block->age_base); };

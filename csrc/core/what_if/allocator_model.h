@@ -5,6 +5,7 @@
 // rounding (replay/allocator_rules.h). It is held to torch's own in tests/what_if.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <memory_resource>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct BlockPool;
 // An expandable segment: a range of addresses, mapped unit by unit.
 struct ExpandableRange {
   std::uint64_t base = 0, unit = 0;
+  bool was_mapped = false;
 };
 
 // torch's Block: a part of a segment.
@@ -90,6 +93,7 @@ struct PrivatePool {
   std::uint32_t number;
   std::uint64_t segments = 0;  // or mappings
   bool is_never_split = false;
+  bool has_own_memory = false;  // an allocator of its own; it asks the same driver for as much as torch asks it
   BlockPool large, small;
 };
 
@@ -104,13 +108,22 @@ struct ModelTotals {
   std::uint64_t garbage = 0;     // of them, those that the garbage collection freed
 };
 
+// Whose rules are followed.
+struct TorchRelease {
+  int major = 2, minor = 11;
+  auto operator<=>(const TorchRelease&) const = default;
+};
+
 class AllocatorModel {
  public:
-  // limit: bytes that the process may reserve (set_per_process_memory_fraction), or kNoLimit. total: of the device,
-  // by which expandable ranges are made.
-  AllocatorModel(Driver driver, std::uint64_t limit, std::uint64_t total);
+  // total: bytes of the device, by which expandable ranges are made.
+  AllocatorModel(Driver driver, TorchRelease release, std::uint64_t total);
 
   AllocatorSettings settings;
+  // Bytes that the process may reserve.
+  std::uint64_t limit = kNoLimit;
+  // The same as a share of the device (set_per_process_memory_fraction); recorded: what it came to on the recorded one.
+  void set_fraction(double fraction, std::uint64_t recorded);
   std::uint64_t sequence = 0;  // of the request that is served
   // Segment events since the caller last emptied it.
   std::vector<SegmentEvent> events;
@@ -126,13 +139,16 @@ class AllocatorModel {
   // The block can be used again.
   void free(Block* block);
   void empty_cache(std::uint32_t pool);
-  void begin_pool(std::uint32_t pool) {
-    private_pool(pool);
-    using_.push_back(pool);
-  }
+  void begin_pool(std::uint32_t pool);
   void end_pool(std::uint32_t pool) { std::erase(using_, pool); }
   void release_pool(std::uint32_t pool);
   void never_split(std::uint32_t pool) { private_pool(pool).is_never_split = true; }
+  void set_own_memory(std::uint32_t pool) { private_pool(pool).has_own_memory = true; }
+  void set_on_oom(std::uint32_t pool, bool begins);
+  // A graph is captured into the pool that was begun last, or no longer.
+  void set_capture(bool begins);
+  // The first request for which one of several pools on_oom was taken: which of them torch takes is not known.
+  std::optional<std::uint64_t> several_pools;
 
   // Memory from before the first request: a segment, then its blocks in order.
   void inherit_segment(const Inherited& segment);
@@ -148,19 +164,22 @@ class AllocatorModel {
     Block* found = nullptr;
   };
 
-  bool has_limit() const { return limit_ != kNoLimit; }
+  bool has_limit() const { return limit != kNoLimit; }
+  // Whether torch may wait for the device for a request of the pool, and give back what is not of private pools.
+  bool may_wait(std::uint32_t pool) const;
   bool collects() const { return has_limit() && settings.garbage_collection_threshold > 0; }
   PrivatePool& private_pool(std::uint32_t pool);
   BlockPool& pool_for(std::uint64_t size, std::uint32_t pool);
   bool is_split(const Block& block, std::uint64_t size, bool is_expandable) const;
 
+  Block* best_free(const Wanted& wanted) const;
   bool find_free(Wanted& wanted);
+  bool find_on_oom(Wanted& wanted);
   bool make_segment(Wanted& wanted, bool is_retry);
   bool release_large_enough(const Wanted& wanted);
   bool release_cached(std::uint32_t pool);
   void collect_garbage();
-  void synchronize();
-  void complete_until(std::uint64_t await);
+  void complete_until(std::uint64_t await, const PrivatePool* of = nullptr);
   void release_blocks(BlockPool& pool);
   void release_segment(Block* block);
 
@@ -178,14 +197,16 @@ class AllocatorModel {
 
   std::unique_ptr<std::pmr::unsynchronized_pool_resource> memory_;
   Driver driver_;
-  std::uint64_t limit_, total_;
+  TorchRelease release_;
+  std::uint64_t total_;
   ModelTotals totals_;
   std::deque<Block> blocks_;
   std::vector<Block*> unused_;
   BlockPool large_, small_;
   std::map<std::uint32_t, PrivatePool> pools_;
-  std::vector<PrivatePool*> releasable_;
-  std::vector<std::uint32_t> using_;  // pools that allocations go to
+  std::vector<PrivatePool*> releasable_, on_oom_;
+  std::vector<std::uint32_t> using_;     // pools that allocations go to
+  std::vector<std::uint32_t> captured_;  // those that a graph is captured into
   std::pmr::set<Block*, ByAddress> awaited_;
   std::uint64_t awaits_ = 0;  // counted
   std::uint64_t done_ = 0;    // those below it are done: a call of the driver has waited for the device

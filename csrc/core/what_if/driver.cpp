@@ -108,15 +108,6 @@ void Driver::inherit(std::uint64_t address, std::uint64_t size) {
   if (order_ == AddressOrder::kRandom) taken_[address] = paged(size);
 }
 
-std::uint64_t Driver::reserve_range(std::uint64_t size) {
-  // Its first mapping may come after others were given back for it. (Only a recorded driver expects any.)
-  for (const SegmentEvent& event : expected_) {
-    if (event.kind == EventKind::kSegmentMap) return event.address;
-  }
-  next_range_ -= size;
-  return next_range_;
-}
-
 // Units are whole pages.
 bool Driver::map(std::uint64_t size) { return take(EventKind::kSegmentMap, size); }
 

@@ -35,9 +35,13 @@ class Driver {
   void free(std::uint64_t address, std::uint64_t size);
   // A segment that is there already.
   void inherit(std::uint64_t address, std::uint64_t size);
-  // An expandable range: addresses without memory; its first mapping is to be `size` bytes long.
-  std::uint64_t reserve_range(std::uint64_t size);
+  // An expandable range: addresses without memory.
+  std::uint64_t reserve_range(std::uint64_t size) { return next_range_ -= size; }
   bool map(std::uint64_t size);
+  // Where the mapping is that was made just now; `otherwise` if no recording says so.
+  std::uint64_t address_of_map(std::uint64_t otherwise) const {
+    return expects(EventKind::kSegmentMap) ? expected_.front().address : otherwise;
+  }
   void unmap(std::uint64_t size) { used_ -= size; }
 
   std::uint64_t used() const { return used_; }

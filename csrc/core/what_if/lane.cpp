@@ -1,12 +1,28 @@
 #include "lane.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace alloctrace::what_if {
+namespace {
 
-Lane::Lane(LaneOptions options)
+// Of what one request caused, whichever came first: torch gives back the memory of several pools in the order of a hash
+// table.
+std::size_t common_events(std::span<const SegmentEvent> recorded, std::span<const SegmentEvent> made) {
+  if (std::ranges::equal(recorded, made)) return made.size();
+  std::vector<SegmentEvent> ours(made.begin(), made.end()), theirs(recorded.begin(), recorded.end()), common;
+  std::ranges::sort(ours);
+  std::ranges::sort(theirs);
+  std::ranges::set_intersection(ours, theirs, std::back_inserter(common));
+  return common.size();
+}
+
+}  // namespace
+
+Lane::Lane(LaneOptions options, TorchRelease release)
     : options_(std::move(options)),
-      model_(Driver(options_.capacity, options_.order, options_.seed), options_.limit, options_.total) {
+      model_(Driver(options_.capacity, options_.order, options_.seed), release, options_.total) {
+  model_.limit = options_.limit.value_or(kNoLimit);
   model_.settings.read(options_.settings);
   // A later completion of the same block has nothing left to do.
   model_.on_completed = [this](const Block* completed) { block(completed->number) = nullptr; };
@@ -69,6 +85,18 @@ void Lane::take(const Batch& batch, const std::vector<std::string>& settings) {
       case RequestKind::kNoSplit:
         model_.never_split(request.pool);
         break;
+      case RequestKind::kOwnMemory:
+        model_.set_own_memory(request.pool);
+        break;
+      case RequestKind::kPoolOnOom:
+        model_.set_on_oom(request.pool, request.size != 0);
+        break;
+      case RequestKind::kCapture:
+        model_.set_capture(request.size != 0);
+        break;
+      case RequestKind::kFraction:
+        if (!options_.limit) model_.set_fraction(std::bit_cast<double>(request.address), request.size);
+        break;
     }
   }
 }
@@ -128,12 +156,10 @@ void Lane::end_request(const Request& request, std::span<const SegmentEvent> rec
     for (const SegmentEvent& event : model_.events) result_.events.push_back({request.sequence, event});
   }
   if (options_.order == AddressOrder::kRecorded && !(recorded.empty() && model_.events.empty())) {
-    const std::size_t common = std::min(recorded.size(), model_.events.size());
-    std::size_t same = 0;
-    for (std::size_t i = 0; i < common; ++i) same += recorded[i] == model_.events[i];
+    const std::size_t same = common_events(recorded, model_.events);
     result_.recorded_events += recorded.size();
     result_.reproduced += same;
-    if ((same < common || recorded.size() != model_.events.size()) && !result_.first_difference) {
+    if ((same < recorded.size() || same < model_.events.size()) && !result_.first_difference) {
       result_.first_difference = request.sequence;
     }
   }
@@ -143,6 +169,7 @@ void Lane::end_request(const Request& request, std::span<const SegmentEvent> rec
 LaneResult Lane::result() {
   result_.totals = model_.totals();
   result_.peak_used = model_.driver().peak_used();
+  result_.several_pools = model_.several_pools;
   return std::move(result_);
 }
 

@@ -13,8 +13,10 @@ namespace alloctrace::what_if {
 struct LaneOptions {
   // What of the recorded settings is different: JSON as in a `config` event, or empty.
   std::string settings;
-  // Bytes that torch can have of the device, and that the process may reserve; kNoLimit.
-  std::uint64_t capacity = kNoLimit, limit = kNoLimit;
+  // Bytes that torch can have of the device, or kNoLimit.
+  std::uint64_t capacity = kNoLimit;
+  // Bytes that the process may reserve, or kNoLimit; without it the share of the device that the recorded run had.
+  std::optional<std::uint64_t> limit;
   std::uint64_t total = std::uint64_t{1} << 40;  // bytes of the device
   AddressOrder order = AddressOrder::kLowest;
   std::uint64_t seed = 0;  // of random addresses
@@ -48,12 +50,13 @@ struct LaneResult {
   std::uint64_t recorded_events = 0, reproduced = 0;
   std::uint64_t blocks = 0, same_blocks = 0;      // allocations, and those that got the recorded address
   std::optional<std::uint64_t> first_difference;  // the request
+  std::optional<std::uint64_t> several_pools;     // see AllocatorModel
   std::vector<LaneEvent> events;
 };
 
 class Lane {
  public:
-  explicit Lane(LaneOptions options);
+  Lane(LaneOptions options, TorchRelease release);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 

@@ -37,10 +37,11 @@ void take_all(std::deque<Lane>& lanes, const Batch& batch, const std::vector<std
 }  // namespace
 
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-                   const std::vector<LaneOptions>& options, const std::function<void(double)>& progress) {
+                   TorchRelease release, const std::vector<LaneOptions>& options,
+                   const std::function<void(double)>& progress) {
   RequestReader reader(trace, device_type, device_index);
   std::deque<Lane> lanes;
-  for (const LaneOptions& one : options) lanes.emplace_back(one);
+  for (const LaneOptions& one : options) lanes.emplace_back(one, release);
   Prediction prediction;
   Batch batch;
   const std::uint64_t all = std::max<std::uint64_t>(trace->integrity().events, 1);

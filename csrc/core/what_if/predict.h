@@ -19,8 +19,9 @@ struct Prediction {
 };
 
 // Runs the requests of one device through a lane for each of `options`. `progress` gets a share from 0 to 1. Throws
-// OpenError when the file went away in the meantime.
+// OpenError when the file went away in the meantime. release: of the torch that the trace was recorded with.
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-                   const std::vector<LaneOptions>& options, const std::function<void(double)>& progress = {});
+                   TorchRelease release, const std::vector<LaneOptions>& options,
+                   const std::function<void(double)>& progress = {});
 
 }  // namespace alloctrace::what_if

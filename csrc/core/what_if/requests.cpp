@@ -55,6 +55,8 @@ void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batc
     hold(RequestKind::kEmptyCache, event, sequence);
     held_.back().first_event = static_cast<std::uint32_t>(held_events_.size());
     emptied_ = static_cast<std::ptrdiff_t>(held_.size()) - 1;
+    emptied_by_ = event.thread;
+    is_emptying_ = true;
     return;
   }
   if (!place(event.location).is_here) return;
@@ -81,9 +83,17 @@ void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batc
       settings_.push_back(trace_->definitions().string(static_cast<std::uint32_t>(ConfigFields(event).settings)));
       return;
     case EventKind::kPoolUse:
-      return hold(PoolSwitchFields(event).begins ? RequestKind::kPoolBegins : RequestKind::kPoolEnds, event, sequence);
+    case EventKind::kPoolRelease:
+    case EventKind::kPoolOnOom:
+    case EventKind::kPoolAllocator:
     case EventKind::kNoSplit:
-      return hold(RequestKind::kNoSplit, event, sequence);
+      return take_pool(event, sequence);
+    case EventKind::kCapture:
+      hold(RequestKind::kCapture, event, sequence);
+      held_.back().size = PoolSwitchFields(event).begins;
+      return;
+    case EventKind::kMemoryFraction:
+      return hold(RequestKind::kFraction, event, sequence);
     case EventKind::kAllocatorState:
       if (!has_begun_) state_left_ = AllocatorStateFields(event).entries;
       return;
@@ -93,6 +103,43 @@ void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batc
     default:
       return;
   }
+}
+
+void RequestReader::take_pool(const Event& event, std::uint64_t sequence) {
+  const std::uint32_t pool = place(event.location).pool;
+  const bool begins = PoolSwitchFields(event).begins != 0;
+  switch (event.kind) {
+    case EventKind::kPoolUse:
+      hold(begins ? RequestKind::kPoolBegins : RequestKind::kPoolEnds, event, sequence);
+      if (begins) {
+        pools_in_use_.insert(pool);
+        released_pools_.erase(pool);
+      } else {
+        pools_in_use_.erase(pool);
+      }
+      return;
+    case EventKind::kPoolRelease:
+      if (PoolReleaseFields(event).uses_left == 0 && released_pools_.insert(pool).second) {
+        hold(RequestKind::kPoolRelease, event, sequence);
+      }
+      return;
+    case EventKind::kPoolOnOom:
+      hold(RequestKind::kPoolOnOom, event, sequence);
+      held_.back().size = begins;
+      if (begins) {
+        pools_on_oom_.insert(pool);
+      } else {
+        pools_on_oom_.erase(pool);
+      }
+      return;
+    default:
+      hold(event.kind == EventKind::kNoSplit ? RequestKind::kNoSplit : RequestKind::kOwnMemory, event, sequence);
+  }
+}
+
+std::uint32_t RequestReader::asked_pool(const Event& event) {
+  const std::uint32_t pool = place(event.location).pool;
+  return pools_on_oom_.contains(pool) && !pools_in_use_.contains(pool) ? 0 : pool;
 }
 
 void RequestReader::take_inherited(const Event& event, Batch& batch) {
@@ -143,6 +190,7 @@ void RequestReader::allocate(const Event& event, std::uint64_t sequence, Batch& 
     begin =
         held_[static_cast<std::size_t>(emptied_)].first_event + held_[static_cast<std::size_t>(emptied_)].event_count;
   hold(is_refused ? RequestKind::kRefused : RequestKind::kAllocate, event, sequence, block);
+  held_.back().pool = asked_pool(event);
   held_.back().first_event = static_cast<std::uint32_t>(begin);
   held_.back().event_count = static_cast<std::uint32_t>(held_events_.size() - begin);
   held_.insert(held_.end(), forced.begin(), forced.end());
@@ -151,6 +199,7 @@ void RequestReader::allocate(const Event& event, std::uint64_t sequence, Batch& 
 
 void RequestReader::give_up(const Event& event, std::uint64_t sequence) {
   has_begun_ = true;
+  if (event.thread == emptied_by_) is_emptying_ = false;
   const LiveBlock* const known = live_.find(event.address);
   if (!known) return;  // older than the recording
   hold(RequestKind::kGiveUp, event, sequence, known->number);
@@ -174,12 +223,15 @@ void RequestReader::complete(const Event& event, std::uint64_t sequence) {
 void RequestReader::take_segment(const Event& event) {
   const bool goes = event.kind == EventKind::kSegmentFree || event.kind == EventKind::kSegmentUnmap;
   const std::uint32_t pool = place(event.location).pool;
-  const bool is_by_empty_cache =
-      goes && emptied_ >= 0 && !gave_back_ &&
-      held_[static_cast<std::size_t>(emptied_)].first_event + held_[static_cast<std::size_t>(emptied_)].event_count ==
-          held_events_.size();
-  // No event of older traces says when a pool is let go: at the latest when the first of its segments goes.
-  if (goes && pool != 0 && released_pools_.insert(pool).second) {
+  bool is_by_empty_cache = goes && is_emptying_ && !gave_back_;
+  if (is_by_empty_cache) {
+    const Request& emptied = held_[static_cast<std::size_t>(emptied_)];
+    is_by_empty_cache =
+        emptied.first_event + emptied.event_count == held_events_.size() && (emptied.pool == 0 || emptied.pool == pool);
+  }
+  // Where no event says when a pool was let go (older traces have none): at the latest when the first of its segments
+  // goes. (One that is in use gives a segment back for a larger one.)
+  if (goes && pool != 0 && !pools_in_use_.contains(pool) && released_pools_.insert(pool).second) {
     Request release;
     release.kind = RequestKind::kPoolRelease;
     release.pool = pool;
@@ -225,6 +277,7 @@ void RequestReader::flush(Batch& batch) {
   held_.clear();
   held_events_.clear();
   emptied_ = -1;
+  is_emptying_ = false;
   emptied_at_ = 0;
   gave_back_ = false;
 }

@@ -6,6 +6,7 @@
 // that waited completes, and segments go back before the request is served.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,10 +34,14 @@ enum class RequestKind : std::uint8_t {
   kPoolEnds,     // and no longer
   kPoolRelease,  // nobody will use the pool again
   kNoSplit,      // blocks of the pool are not split from here on
+  kOwnMemory,    // the pool has an allocator of its own
+  kPoolOnOom,    // out of memory, torch takes blocks of the pool from here on; size 0: no longer
+  kCapture,      // a graph is captured from here on; size 0: no longer
+  kFraction,     // what the process may reserve: size bytes, and the bits of the share in address
 };
 
 struct Request {
-  std::uint64_t size = 0;      // bytes that the program asked for
+  std::uint64_t size = 0;      // bytes that the program asked for; see the kinds above
   std::uint64_t sequence = 0;  // number of the event
   std::uint64_t address = 0;   // of the recorded block
   std::uint64_t stream = 0;    // torch orders free blocks by it
@@ -50,7 +55,7 @@ struct Request {
 struct SegmentEvent {
   EventKind kind = EventKind::kSegmentAlloc;
   std::uint64_t address = 0, size = 0;
-  bool operator==(const SegmentEvent&) const = default;
+  auto operator<=>(const SegmentEvent&) const = default;
 };
 
 // A segment or a block that was there when the recording began; blocks follow their segment.
@@ -102,6 +107,9 @@ class RequestReader {
   void give_up(const Event& event, std::uint64_t sequence);
   void complete(const Event& event, std::uint64_t sequence);
   void take_segment(const Event& event);
+  void take_pool(const Event& event, std::uint64_t sequence);
+  // The pool that an allocation asked, which may not be the one that it got its block from.
+  std::uint32_t asked_pool(const Event& event);
   void hold(RequestKind kind, const Event& event, std::uint64_t sequence, std::uint32_t block = 0);
   void flush(Batch& batch);
 
@@ -124,10 +132,13 @@ class RequestReader {
   // Since the last allocation, until it is known what belongs to which request.
   std::vector<Request> held_;
   std::vector<SegmentEvent> held_events_;
-  std::ptrdiff_t emptied_ = -1;  // in held_: the kEmptyCache whose segments are going back
-  std::size_t emptied_at_ = 0;   // in held_: what comes from here on is after the last of them
-  bool gave_back_ = false;       // a segment went back, and not by empty_cache
+  std::ptrdiff_t emptied_ = -1;   // in held_: the kEmptyCache whose segments are going back
+  std::size_t emptied_at_ = 0;    // in held_: what comes from here on is after the last of them
+  std::uint32_t emptied_by_ = 0;  // its thread
+  bool is_emptying_ = false;      // that thread has not gone on since
+  bool gave_back_ = false;        // a segment went back, and not by empty_cache
   std::set<std::uint32_t> released_pools_;
+  std::set<std::uint32_t> pools_in_use_, pools_on_oom_;
 };
 
 }  // namespace alloctrace::what_if

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../../core/what_if/predict.h"
@@ -47,6 +48,7 @@ std::uint64_t total(const LaneResult& of) {
 }  // namespace
 
 void define_what_if(py::module_& module) {
+  module.attr("NO_LIMIT") = what_if::kNoLimit;
   py::class_<LaneOptions>(module, "LaneOptions")
       .def(py::init([](const std::string& settings, std::optional<std::uint64_t> capacity,
                        std::optional<std::uint64_t> limit, std::uint64_t total, const std::string& order,
@@ -54,7 +56,7 @@ void define_what_if(py::module_& module) {
                        bool keeps_events) {
              return LaneOptions{settings,
                                 capacity.value_or(what_if::kNoLimit),
-                                limit.value_or(what_if::kNoLimit),
+                                limit,
                                 total,
                                 order_named(order),
                                 seed,
@@ -92,6 +94,7 @@ void define_what_if(py::module_& module) {
       .def_readonly("blocks", &LaneResult::blocks)
       .def_readonly("same_blocks", &LaneResult::same_blocks)
       .def_readonly("first_difference", &LaneResult::first_difference)
+      .def_readonly("several_pools", &LaneResult::several_pools)
       .def("events", [](const LaneResult& of) { return event_columns(of.events); });
   py::class_<Prediction>(module, "Prediction")
       .def_readonly("lanes", &Prediction::lanes)
@@ -101,12 +104,12 @@ void define_what_if(py::module_& module) {
   module.def(
       "predict",
       [](const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
-         const std::vector<LaneOptions>& lanes, const py::object& callback) {
+         std::pair<int, int> release, const std::vector<LaneOptions>& lanes, const py::object& callback) {
         const Progress progress = with_gil(callback);
         const py::gil_scoped_release unlocked;
-        return what_if::predict(trace, device_type, device_index, lanes, progress);
+        return what_if::predict(trace, device_type, device_index, {release.first, release.second}, lanes, progress);
       },
-      py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("lanes"),
+      py::arg("trace"), py::arg("device_type"), py::arg("device_index"), py::arg("release"), py::arg("lanes"),
       py::arg("progress") = py::none());
 }
 

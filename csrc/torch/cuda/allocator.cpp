@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../in_front.h"
+#include "devices.h"
 #include "forwarded_calls.h"
 #include "pinned_allocator.h"
 #include "pluggable_pair.h"
@@ -84,6 +85,7 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   double getMemoryFraction(c10::DeviceIndex device) override { return next().getMemoryFraction(device); }
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
     next().setMemoryFraction(fraction, device);
+    record_memory_fraction(*upstream_, device);
   }
   bool isEnabled() const override { return next().isEnabled(); }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override { next().cacheInfo(device, largest); }
@@ -97,7 +99,10 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
     record_pool_use(device, pool, false);
     next().endAllocateToPool(device, pool);
   }
-  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().releasePool(device, pool); }
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    const RecordedPoolRelease recorded(*upstream_, device, pool);
+    next().releasePool(device, pool);
+  }
   int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     return next().getPoolUseCount(device, pool);
   }
@@ -151,6 +156,10 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {
     if (has_allocator) record_pool_allocator(device, pool);
   }
+  static void on_oom_is_set(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) {
+    record_pool_on_oom(device, pool, begins);
+  }
+  static void capture_is_marked(c10::DeviceIndex device, bool begins) { record_capture(device, begins); }
   static void no_split_is_set(c10::DeviceIndex device, c10::MempoolId_t pool) { record_no_split(device, pool); }
   // torch's own allocator does not call its tracker while caching is switched off.
   bool records() const { return !tracked_ || !caches_.load(std::memory_order_relaxed) || caching_is_off_for_all; }

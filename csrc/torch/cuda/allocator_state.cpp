@@ -1,6 +1,7 @@
 #include "allocator_state.h"
 
 #include <algorithm>
+#include <set>
 
 #include "../../core/format/event_fields.h"
 #include "tracker.h"
@@ -16,6 +17,32 @@ StateByDevice read_state(native::CUDAAllocator& allocator) {
     state[device].push_back(std::move(segment));
   }
   return state;
+}
+
+std::vector<PoolOfDevice> pools_let_go(native::CUDAAllocator& allocator, const StateByDevice& state) {
+  std::set<PoolOfDevice> pools;
+  for (std::size_t device = 0; device < state.size(); ++device) {
+    for (const native::SegmentInfo& segment : state[device]) {
+      const auto& pool = segment.owner_private_pool_id;
+      if (pool.first != 0 || pool.second != 0) pools.insert({static_cast<c10::DeviceIndex>(device), pool});
+    }
+  }
+  std::vector<PoolOfDevice> found;
+  for (const PoolOfDevice& pool : pools) {
+    try {
+      if (allocator.getPoolUseCount(pool.first, pool.second) == 0) found.push_back(pool);
+    } catch (const c10::Error&) {  // gone in the meantime
+    }
+  }
+  return found;
+}
+
+void push_let_go(python::Session& session, const PoolOfDevice& pool, std::uint64_t time) {
+  Event event{};
+  event.kind = EventKind::kPoolRelease;
+  event.time = time;
+  event.location = session.recorder.location({kCudaType, pool.first, 0, pool.second.first, pool.second.second});
+  session.recorder.push(event);
 }
 
 void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "../../python/recording/session.h"
@@ -20,5 +21,11 @@ StateByDevice read_state(native::CUDAAllocator& allocator);
 // followed by a state_block event for each of its blocks, and names those that are workspaces.
 void push_state(python::Session& session, int device, const std::vector<native::SegmentInfo>& segments,
                 const LibraryWorkspaces& workspaces, std::uint64_t time);
+
+// The private pools in a state that nobody uses any more, though their segments are still there. Not under any lock
+// that a hook takes: torch takes the device's.
+using PoolOfDevice = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
+std::vector<PoolOfDevice> pools_let_go(native::CUDAAllocator& allocator, const StateByDevice& state);
+void push_let_go(python::Session& session, const PoolOfDevice& pool, std::uint64_t time);
 
 }  // namespace alloctrace::torch_side

@@ -3,9 +3,12 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
+#include <bit>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
+#include "../../core/format/event_fields.h"
 #include "../../python/recording/memory_watch.h"
 #include "../../python/recording/session.h"
 #include "tracker.h"
@@ -32,7 +35,43 @@ std::string pci_text(const cudaDeviceProp& properties) {
   return text;
 }
 
+// What of that device, which has so many bytes, the process may reserve. torch keeps the bytes, and divides.
+void record_fraction(native::CUDAAllocator& upstream, c10::DeviceIndex device, std::size_t total) {
+  const double fraction = upstream.getMemoryFraction(device);
+  Event event{};
+  event.kind = EventKind::kMemoryFraction;
+  const MemoryFractionFields fields(event);
+  fields.fraction = std::bit_cast<std::uint64_t>(fraction);
+  fields.limit =
+      fraction < 1 ? static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(total))) : kUnknownBytes;
+  record_cuda_call(event, {kCudaType, device, 0, 0, 0});
+}
+
 }  // namespace
+
+void record_memory_fraction(native::CUDAAllocator& upstream, c10::DeviceIndex device) noexcept {
+  if (!cuda_is_traced() || !has_trackers(upstream)) return;
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return;
+  try {
+    record_fraction(upstream, device, properties.totalGlobalMem);
+  } catch (...) {  // torch's allocator is not initialised
+  }
+}
+
+void record_memory_fractions(native::CUDAAllocator& upstream) noexcept {
+  if (!has_trackers(upstream)) return;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return;
+  for (int device = 0; device < count; ++device) {
+    try {
+      const auto index = static_cast<c10::DeviceIndex>(device);
+      if (upstream.getMemoryFraction(index) < 1) record_memory_fraction(upstream, index);
+    } catch (...) {
+      return;  // torch's allocator is not initialised
+    }
+  }
+}
 
 void record_devices() noexcept {
   python::HookScope scope;

@@ -1,5 +1,7 @@
 #include "forwarded_calls.h"
 
+#include <utility>
+
 #include "../../core/format/definitions.h"
 #include "../record_event.h"
 
@@ -21,6 +23,27 @@ RecordedPoolRestore::RecordedPoolRestore(c10::DeviceIndex device) noexcept : dev
 }
 RecordedPoolRestore::~RecordedPoolRestore() { record_pool_switch(EventKind::kPoolRestore, false, device_, {0, 0}); }
 
+RecordedPoolRelease::RecordedPoolRelease(native::CUDAAllocator& upstream, c10::DeviceIndex device,
+                                         c10::MempoolId_t pool) noexcept
+    : device_(device), pool_(std::move(pool)) {
+  if (!cuda_is_traced() || !has_trackers(upstream)) return;
+  try {
+    uses_ = upstream.getPoolUseCount(device_, pool_);
+  } catch (...) {  // torch does not know the pool: the call itself will say so
+  }
+}
+RecordedPoolRelease::~RecordedPoolRelease() {
+  if (uses_ > 0) record_pool_uses(device_, pool_, uses_ - 1);
+}
+
+void record_pool_uses(c10::DeviceIndex device, c10::MempoolId_t pool, int left) noexcept {
+  if (!cuda_is_traced()) return;
+  Event event{};
+  event.kind = EventKind::kPoolRelease;
+  PoolReleaseFields(event).uses_left = static_cast<std::uint64_t>(left);
+  record_cuda_call(event, {kCudaType, device, 0, pool.first, pool.second});
+}
+
 void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   if (cuda_is_traced())
     record_cuda_call(EventKind::kPoolAllocator, nullptr, 0, {kCudaType, device, 0, pool.first, pool.second});
@@ -28,6 +51,14 @@ void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexc
 
 void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept {
   record_pool_switch(EventKind::kPoolUse, begins, device, pool);
+}
+
+void record_pool_on_oom(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept {
+  record_pool_switch(EventKind::kPoolOnOom, begins, device, pool);
+}
+
+void record_capture(c10::DeviceIndex device, bool begins) noexcept {
+  record_pool_switch(EventKind::kCapture, begins, device, {0, 0});
 }
 
 void record_empty_cache(c10::MempoolId_t pool) noexcept {

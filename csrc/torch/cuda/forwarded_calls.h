@@ -42,8 +42,26 @@ class RecordedPoolRestore {
   const c10::DeviceIndex device_;
 };
 
+// Stands around a call of the upstream that ends a use of a pool: afterwards one less uses it.
+class RecordedPoolRelease {
+ public:
+  RecordedPoolRelease(native::CUDAAllocator& upstream, c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
+  ~RecordedPoolRelease();
+  RecordedPoolRelease(const RecordedPoolRelease&) = delete;
+  RecordedPoolRelease& operator=(const RecordedPoolRelease&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+  const c10::MempoolId_t pool_;
+  int uses_ = 0;  // before; 0: not recorded
+};
+
+// So many use the pool from now on; at 0 it is let go.
+void record_pool_uses(c10::DeviceIndex device, c10::MempoolId_t pool, int left) noexcept;
 void record_pool_allocator(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
 void record_pool_use(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept;
+void record_pool_on_oom(c10::DeviceIndex device, c10::MempoolId_t pool, bool begins) noexcept;
+void record_capture(c10::DeviceIndex device, bool begins) noexcept;
 void record_empty_cache(c10::MempoolId_t pool) noexcept;
 void record_no_split(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept;
 // torch will not reuse the block before the work that is now queued on that stream is done.

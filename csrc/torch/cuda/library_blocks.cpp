@@ -36,7 +36,7 @@ bool visit_workspaces(Visit visit) {
   for (const auto& [workspaces, name] : maps) {
     const std::shared_lock<std::shared_mutex> unchanged(workspaces.mutex, std::try_to_lock);
     if (!unchanged) return false;
-    for (const auto& [key, block] : workspaces.map) visit(reinterpret_cast<std::uint64_t>(block.get()), name);
+    for (const auto& [key, block] : workspaces.map) visit(address_of_workspace(block), name);
   }
   return true;
 }

@@ -52,6 +52,14 @@ inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator) {
 #endif
 }
 
+// Of what torch keeps for a library: from 2.15 on with its size.
+inline std::uint64_t address_of_workspace(const c10::DataPtr& workspace) {
+  return reinterpret_cast<std::uint64_t>(workspace.get());
+}
+inline std::uint64_t address_of_workspace(const std::pair<c10::DataPtr, std::size_t>& workspace) {
+  return address_of_workspace(workspace.first);
+}
+
 // Free bytes of the current device, which is `device`.
 inline std::size_t free_bytes_of(native::CUDAAllocator& allocator, c10::DeviceIndex device) {
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 10)
@@ -92,8 +100,9 @@ inline std::size_t large_segment_size() {
 
 // Forwards the virtual methods of CUDAAllocator that some releases lack, or have with other parameters. The others are
 // forwarded by `Front`, the class derived from this one, which has: next(), the allocator behind it;
-// allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool); and
-// pool_is_made(device, pool, has_allocator).
+// allocate_by(size, call), which records what `call` allocates; no_split_is_set(device, pool);
+// on_oom_is_set(device, pool, begins); capture_is_marked(device, begins); and pool_is_made(device, pool,
+// has_allocator).
 template <typename Front>
 class CUDAAllocatorOfRelease : public native::CUDAAllocator {
  public:
@@ -123,6 +132,7 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   }
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override {
     next().setUseOnOOM(device, pool, use_on_oom);
+    front().on_oom_is_set(device, pool, use_on_oom);
   }
   void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions) override {
@@ -134,7 +144,10 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
     front().pool_is_made(device, pool, allocator != nullptr);
     next().createOrIncrefPool(device, pool, allocator);
   }
-  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool) override { next().setUseOnOOM(device, pool); }
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    next().setUseOnOOM(device, pool);
+    front().on_oom_is_set(device, pool, true);
+  }
   void recordHistory(bool enabled, native::CreateContextFn context, std::size_t entries, native::RecordContext when,
                      bool clear) override {
     next().recordHistory(enabled, context, entries, when, clear);
@@ -154,8 +167,14 @@ class CUDAAllocatorOfRelease : public native::CUDAAllocator {
   c10::DataPtr allocateWithAddress(std::size_t size, void* address) override {
     return front().allocate_by(size, [&] { return next().allocateWithAddress(size, address); });
   }
-  void markCaptureBegin(c10::DeviceIndex device) override { next().markCaptureBegin(device); }
-  void markCaptureEnd(c10::DeviceIndex device) override { next().markCaptureEnd(device); }
+  void markCaptureBegin(c10::DeviceIndex device) override {
+    next().markCaptureBegin(device);
+    front().capture_is_marked(device, true);
+  }
+  void markCaptureEnd(c10::DeviceIndex device) override {
+    front().capture_is_marked(device, false);
+    next().markCaptureEnd(device);
+  }
 #endif
 
 #if ALLOCTRACE_TORCH_AT_LEAST(2, 14)

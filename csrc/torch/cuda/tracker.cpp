@@ -165,11 +165,13 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
   waiting.begin();
   if (from_here) cuda_tracing.store(true, std::memory_order_release);
   StateByDevice state;
+  std::vector<PoolOfDevice> let_go;
   LibraryWorkspaces workspaces;
   bool known = false;
   try {
     reads_state = true;
     state = read_state(upstream);
+    if (from_here) let_go = pools_let_go(upstream, state);
     workspaces = library_workspaces();
     known = true;
   } catch (...) {  // for want of memory; the held events must be delivered all the same
@@ -190,6 +192,9 @@ void write_state(native::CUDAAllocator& upstream, bool from_here) {
     const std::size_t device = device_of_entry++;
     if (device >= state.size()) return;
     push_state(scope.session(), static_cast<int>(device), state[device], workspaces, held.event.time);
+    for (const PoolOfDevice& pool : let_go) {
+      if (static_cast<std::size_t>(pool.first) == device) push_let_go(scope.session(), pool, held.event.time);
+    }
     begun[device] = true;
   });
   if (scope) library_blocks.load(std::memory_order_acquire)->name(scope.session(), 0);
@@ -213,6 +218,7 @@ void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialis
   attach_tracker(upstream);
   if (has_trackers(upstream)) {
     write_state(upstream, true);
+    record_memory_fractions(upstream);
   } else {
     cuda_tracing.store(true, std::memory_order_release);
   }
@@ -220,7 +226,9 @@ void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialis
 
 void follow_initialised_allocator(native::CUDAAllocator& upstream) {
   attach_tracker(upstream);
-  if (cuda_is_traced()) record_devices();
+  if (!cuda_is_traced()) return;
+  record_devices();
+  record_memory_fractions(upstream);
 }
 
 bool write_cuda_state(native::CUDAAllocator& upstream) {

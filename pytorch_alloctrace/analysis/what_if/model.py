@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..._replay import LaneOptions, LaneResult
+from ..._replay import NO_LIMIT, LaneOptions, LaneResult
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
 from .settings import Setting
@@ -128,10 +128,17 @@ class Model:
         reserve (None: as the setting says)."""
         total = card.memory if card.memory is not None else self.total or UNLIMITED
         if setting.fraction is not None:
-            limit = int(setting.fraction * total)
+            limit = NO_LIMIT if setting.fraction == 1 else int(setting.fraction * total)
         is_tried = must_serve is None and card.memory is not None
         return LaneOptions(
-            setting.json, card.capacity, limit, total, *order, sorted(must_serve or ()), is_tried, keeps_events
+            setting.for_release(self.trace.torch_release).json,
+            card.capacity,
+            limit,
+            total,
+            *order,
+            sorted(must_serve or ()),
+            is_tried,
+            keeps_events,
         )
 
     def run(self, lanes: Sequence[LaneOptions]) -> list[LaneResult]:
@@ -141,7 +148,7 @@ class Model:
         passes = [lanes[first : first + at_once] for first in range(0, len(lanes), at_once)]
         found = self._first_pass(passes.pop(0) if passes else ()) if self._check is None else []
         for some in passes:
-            found += self.trace.predicted(some, device=self.device).lanes
+            found += _unambiguous(self.trace.predicted(some, device=self.device).lanes)
         return found
 
     @functools.cached_property
@@ -160,7 +167,7 @@ class Model:
                 " from its start.",
             )
         self.requests, self.inherited = found.requests, found.inherited
-        self._check = self._checked(found.lanes[0])
+        self._check = self._checked(_unambiguous(found.lanes)[0])
         return found.lanes[1:]
 
     def _checked(self, lane: LaneResult) -> Check:
@@ -178,6 +185,18 @@ class Model:
             *(lane.recorded_events, lane.reproduced, lane.blocks, lane.same_blocks),
             *(lane.first_difference, max(share, off)),
         )
+
+
+def _unambiguous(lanes: list[LaneResult]) -> list[LaneResult]:
+    """The lanes; raises NotPredictableError where one took what torch might not take."""
+    at = [lane.several_pools for lane in lanes if lane.several_pools is not None]
+    if at:
+        raise NotPredictableError(
+            "pools",
+            f"At event {min(at):,} torch would take a block of one of several pools with use_on_oom, and which of them"
+            " is not known: try a setting by running the program under it.",
+        )
+    return lanes
 
 
 def _not_reproduced(reproduced: int, recorded: int) -> NotPredictableError:
@@ -223,12 +242,6 @@ def _refuse(trace: RecordedTrace, device: str) -> None:
             f"{missing:,} events of the trace are missing, and each of them may have been a request: record it again.",
         )
     counts = trace.kind_counts
-    if counts.get("pool_allocator"):
-        raise NotPredictableError(
-            "pools",
-            "The program has memory pools with an allocator of their own, which the model does not know: try a setting"
-            " by running the program under it.",
-        )
     if counts.get("pool_restore"):
         raise NotPredictableError(
             "pools",

@@ -35,6 +35,17 @@ class Setting:
         """For the model."""
         return json.dumps(self.values) if self.values else ""
 
+    def for_release(self, release: tuple[int, int]) -> Setting:
+        """As that torch reads it: up to 2.9, the last size before ">" is overwritten by what stands there."""
+        divisions = self.values.get("roundup_power2_divisions")
+        limits = re.findall(r"(\d+):\d+,\s*>:(\d+)", self.text)
+        if release > (2, 9) or not limits or divisions is None:
+            return self
+        limit, last = limits[0]
+        older = list(divisions)
+        older[min(int(limit).bit_length() - 1, _INTERVALS - 1)] = int(last)
+        return Setting(self.text, {**self.values, "roundup_power2_divisions": older}, self.fraction)
+
 
 RECORDED = Setting(AS_RECORDED)
 
