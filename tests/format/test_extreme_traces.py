@@ -23,6 +23,7 @@ FOUND = {
     "names": ("leaks-json",),
     "node_names": ("sites-json",),
     "nodes_of_threads": ("verify",),
+    "refused_requests": ("oom-json",),
     "settings": ("verify",),
     "states_that_agree": ("verify",),
     "states_without_sense": ("verify", "api"),
