@@ -236,6 +236,7 @@ class Trace(RecordedTrace):
         """The refused requests, in order: what was asked for, what there was, and why it was not enough. In bytes.
 
         device: default all. since, until: only in this range. last: only the last n; each costs a state of the replay.
+        Of very many, among very many blocks, only the last are looked into: those with 2 million blocks around them.
         Raises TraceError for a device that the trace does not have, PositionError for a range without events.
         """
         from .analysis.free_memory.oom import find_ooms

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pandas as pd
 
+from ..analysis.free_memory.oom import ALWAYS_FOUND
+from ..analysis.free_memory.refused_requests import find_refused_requests
+from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -45,6 +50,10 @@ class Oom(Verb):
             for one in trace.ooms(device=options.device, since=since, until=until, last=top + 1)
         ]
         all_of, found = len(found) <= top, found[-top:]
+        if ALWAYS_FOUND <= len(found) < top:
+            asked = sum(len(find_refused_requests(trace, device=options.device, within=one)) for one in _asked(query))
+            if asked > len(found):
+                print(f"The last {len(found)} of {asked} refused requests: more take too long.", file=sys.stderr)
         names = query.names
         if options.json:
             query.print_json([oom_data(one, names, _SITES) for one in found])
@@ -57,3 +66,11 @@ class Oom(Verb):
         else:
             write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)
         return Exit.OK
+
+
+def _asked(query: Query) -> list[Range | None]:
+    """The ranges in which requests are looked for; None: everywhere."""
+    return [
+        None if since is None and until is None else query.trace.range(since, until, device=query.options.device)
+        for since, until in query.ranges
+    ]

@@ -11,6 +11,8 @@ import numpy.typing as npt
 MODULE = "module"
 OUTSIDE = "(outside of modules)"
 """What stands for the module of a stack that calls none."""
+_MOST_PARTS = 256
+"""Of a name. No model is so deep; a damaged trace may have a circle, or a chain as long as itself."""
 
 
 def module_depth(by: str) -> int | None:
@@ -64,7 +66,9 @@ class ModuleNames:
 
     def _parts(self, module: int, inside: tuple[str, ...]) -> tuple[str, ...]:
         """inside: the parts of the module in which it is called."""
-        return self._full(module) or (*inside, f"({self._record(module)[0] or 'unknown module'})")
+        if full := self._full(module):
+            return full
+        return inside if len(inside) >= _MOST_PARTS else (*inside, f"({self._record(module)[0] or 'unknown module'})")
 
     @functools.cache  # noqa: B019 - as long-lived as the trace
     def _full(self, module: int) -> tuple[str, ...]:
@@ -72,7 +76,7 @@ class ModuleNames:
         found: list[str] = []
         while module:
             _, owner, name = self._record(module)
-            if not name or len(found) > len(self._modules):  # damage may have taken a definition, or made a circle
+            if not name or len(found) >= _MOST_PARTS:  # damage may have taken a definition
                 return ()
             found.append(name)
             module = owner

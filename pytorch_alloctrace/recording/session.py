@@ -172,6 +172,13 @@ class Session:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        if self._recorder.met_subinterpreter():
+            warnings.warn(
+                f"the trace {self.path} has no stacks of what subinterpreters allocated: only the main interpreter's "
+                "code can be followed",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if not written:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "

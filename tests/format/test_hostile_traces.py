@@ -159,6 +159,21 @@ def test_the_reader_under_sanitizers(tmp_path: Path) -> None:
         assert done.returncode == 0, trace.name + done.stderr[-4000:]
 
 
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
+    """What tools/fuzz has made that reached something new, with any compiler that has the sanitizers."""
+    options = ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-DALLOCTRACE_FUZZ_FILES"]
+    program = core_probe.build("fuzz_target.cpp", core_probe.READING, options)
+    inputs = sorted((hostile_traces.CORPUS.parent / "reader").iterdir())
+    assert len(inputs) > 50 and sum(path.stat().st_size for path in inputs) < 200_000
+    done = subprocess.run(
+        ["setarch", os.uname().machine, "-R", program, *inputs], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stderr.splitlines() == [str(path) for path in inputs]
+
+
 def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: Path) -> None:
     """Opening a pipe lets its writer go on: here nobody may."""
     pipe = tmp_path / "pipe"

@@ -1,4 +1,4 @@
-"""What the hook may rely on: the ring under the thread sanitizer, waiting that a cancelled thread survives, and ids
+"""What the hook may rely on: the ring under sanitizers, waiting that a cancelled thread survives, and ids
 that are found in the same time however many there are."""
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pytorch_alloctrace as alloctrace
 
 # In one build for both probes. The sanitizer does not see the copies that the compiler makes of a memcpy, and does not
 # model fences (the one in the spool orders stores for a reader in another process).
-OPTIONS = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin-memcpy", "-finstrument-functions"]
+THREAD = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin-memcpy", "-finstrument-functions"]
+
+ADDRESS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def run_probe(probe: str, *arguments: object) -> list[int]:
-    """The numbers that a probe prints. It must end well: the sanitizer ends it with an error after a race."""
-    program = core_probe.build(probe, core_probe.RECORDING, OPTIONS)
+def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> list[int]:
+    """The numbers that a probe prints. It must end well: a sanitizer ends it with an error."""
+    program = core_probe.build(probe, core_probe.RECORDING, options)
     # Without randomised addresses: the sanitizer of older compilers cannot run where they are as random as they can be.
     command = ["setarch", os.uname().machine, "-R", str(program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -30,13 +32,19 @@ def run_probe(probe: str, *arguments: object) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
+@pytest.mark.parametrize("options", [THREAD, ADDRESS], ids=["thread", "address"])
 @pytest.mark.parametrize(("ring", "wait_ns"), [(1024, 60_000_000_000), (64, 0)])
-def test_no_race_in_a_recording_of_many_threads(tmp_path: Path, ring: int, wait_ns: int) -> None:
-    """Under the thread sanitizer; then what each thread pushed is in the trace, in its order, but for what was lost."""
+def test_a_recording_of_many_threads_under_sanitizers(
+    tmp_path: Path, ring: int, wait_ns: int, options: list[str]
+) -> None:
+    """Neither a race nor an access that may not be; then what each thread pushed is in the trace, in its order, but for
+    what was lost."""
     path, threads, each = tmp_path / "t.alloctrace", 4, 20_000
     source = tmp_path / "source.py"
     source.write_text("\n".join(f"line {number}" for number in range(1, 5)))  # of eight that are asked for
-    (taken,) = run_probe("ring_probe.cpp", path, tmp_path / "spool", source, ring, wait_ns, threads, each)
+    (taken,) = run_probe(
+        "ring_probe.cpp", path, tmp_path / "spool", source, ring, wait_ns, threads, each, options=options
+    )
     trace = alloctrace.load(path)
     events = trace.events(kinds=["alloc"], columns=["thread", "address", "nbytes"])
     assert len(events) == taken and trace.integrity.missing_events == trace.integrity.corrupt_blocks == 0

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 SHARED = ("base", "format")
-READING = (*SHARED, "reading", "replay")
-"""The folders of csrc/core that read a trace."""
+READING = (*SHARED, "reading", "replay", "what_if")
+"""The folders of csrc/core that read a trace, and what runs over what was read."""
 RECORDING = (*SHARED, "recording")
 """Those that write one."""
 
@@ -53,7 +53,8 @@ Events = npt.NDArray[np.void]
 def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
     """Compiles tests/support/`probe` with these folders of csrc/core; what was made is kept under build/ until its
     sources change."""
-    headers = "".join(path.read_text() for path in sorted(CORE.rglob("*.h")))
+    folder = ROOT / "tests/support"
+    headers = "".join(path.read_text() for path in [*sorted(CORE.rglob("*.h")), *sorted(folder.glob("*.h"))])
 
     def compile_one(source: Path) -> Path:
         command = ["-std=c++20", "-Wall", "-Wextra", "-Werror", *options, "-c", str(source)]
@@ -61,7 +62,7 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
 
     sources = [
         *(path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))),
-        ROOT / "tests/support" / probe,
+        folder / probe,
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))

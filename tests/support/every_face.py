@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "leaks": ("leaks", "--all-frames"),
     "leaks-json": ("leaks", "--json"),
     "peak": ("peak",),
+    "peak-tree": ("peak", "--tree"),
     "peak-role": ("peak", "--by", "role"),
     "peak-module": ("peak", "--by", "module"),
     "annotate": ("annotate",),
@@ -57,6 +58,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "verify-json": ("verify", "--json"),
     "convert": ("convert",),
     "range": ("leaks", "--since", "0"),
+    "what-if": ("what-if",),
+    "fit": ("fit",),
 }
 EXPORTS = ("speedscope", "collapsed", "perfetto", "memory-viz", "parquet")
 
@@ -76,6 +79,8 @@ class Shown:
     peak_bytes: int = 0
     """Resident, of the face that took most, libraries included."""
     largest: str = ""
+    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Seconds and bytes, by face."""
 
 
 def prepare() -> None:
@@ -201,6 +206,7 @@ def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> 
             os.kill(child, signal.SIGKILL)
         time.sleep(0.005)
     seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    shown.costs[face] = (seconds, peak)
     if seconds > shown.seconds:
         shown.seconds, shown.slowest = seconds, face
     if peak > shown.peak_bytes:

@@ -16,15 +16,13 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "../../csrc/core/base/crc32.h"
 #include "../../csrc/core/format/event_codec.h"
-#include "../../csrc/core/reading/trace_reader.h"
-#include "../../csrc/core/replay/replay_run.h"
+#include "read_everything.h"
 
 namespace alloctrace {
 namespace {
@@ -130,50 +128,6 @@ void damage_behind_checksums(Bytes& trace, const std::vector<std::size_t>& offse
   std::memcpy(&trace[at], &header, sizeof header);
 }
 
-[[noreturn]] void fail(const char* what, std::uint64_t round) {
-  std::fprintf(stderr, "round %llu: %s\n", static_cast<unsigned long long>(round), what);
-  std::exit(1);
-}
-
-// Everything that a reader offers; the state, or "refused".
-std::string read_all(const std::string& path, std::uint64_t round) {
-  try {
-    const auto opened = std::make_shared<const TraceReader>(path, "");
-    const TraceReader& trace = *opened;
-    std::uint64_t events = 0;
-    std::vector<Event> decoded;
-    for (const Chunk& chunk : trace.chunks()) {
-      events += chunk.event_count;
-      try {
-        trace.decode(chunk, decoded);
-      } catch (const DecodeError&) {
-        continue;
-      }
-      if (decoded.size() != chunk.event_count) fail("a block has another number of events than it says", round);
-      for (const Event& event : decoded) {
-        static_cast<void>(trace.clock_of(chunk).wall_ns(event.time));
-        if (event.stack != 0 && event.stack >= trace.definitions().frame_count()) fail("an unknown stack", round);
-      }
-    }
-    if (events != trace.integrity().events) fail("the number of readable events is not the sum of the blocks'", round);
-    const Definitions& names = trace.definitions();
-    for (std::uint32_t id = 0; id < std::min<std::size_t>(names.frame_count(), 1000); ++id) {
-      names.source(names.code(names.frame(id).code).filename, names.line(id));
-    }
-    ReplayRun replayed(opened, 50);
-    for (const std::uint64_t quarter : {2, 3, 1}) static_cast<void>(replayed.state_before(events * quarter / 4));
-    static_cast<void>(replayed.sequence_after(trace.begin_ns()));
-    static_cast<void>(replayed.role_timelines(20));
-    return trace.integrity().state();
-  } catch (const FormatError&) {
-    return "refused";
-  } catch (const OpenError&) {
-    return "refused";
-  } catch (const std::exception& error) {
-    fail(error.what(), round);
-  }
-}
-
 // The decoders alone, on bytes of any size: what the checksums would otherwise keep from them.
 void decode_damaged(const Bytes& trace, const std::vector<std::size_t>& offsets, Random& random) {
   const std::size_t at = offsets[below(random, offsets.size())];
@@ -200,7 +154,7 @@ int run(const std::string& trace_path, const std::string& spool_path, const std:
         std::uint64_t seed) {
   const Bytes trace = read_file(trace_path), spool = read_file(spool_path);
   const std::vector<std::size_t> offsets = block_offsets(trace);
-  if (offsets.size() < 3 || spool.empty()) fail("there is nothing to damage", 0);
+  if (offsets.size() < 3 || spool.empty()) fail("there is nothing to damage");
   const std::string path = folder + "/damaged.alloctrace";
   std::map<std::string, std::uint64_t> outcomes;
   Random random(seed);
@@ -229,7 +183,7 @@ int run(const std::string& trace_path, const std::string& spool_path, const std:
     write_file(path, damaged);
     write_file(path + ".spool", damaged_spool);
     alarm(kLongestRound);  // ends it where a round hangs
-    ++outcomes[read_all(path, round)];
+    ++outcomes[read_everything(path)];
     decode_damaged(trace, offsets, random);
   }
   for (const auto& [outcome, count] : outcomes)

@@ -24,6 +24,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("pytorch_alloctrace/recording/loading.py", "tests/project/test_build.py", "tests/project/test_install.py"),
     ),
     "architectures": (*RECORDER, "csrc/core", "csrc/system", "csrc/python", "tests/project/test_architectures.py"),
+    "extremes": (
+        *("csrc/core/format", "csrc/core/reading", "csrc/core/replay", "pytorch_alloctrace/reading"),
+        *("tests/format/test_extreme_traces.py", "tests/support/extreme_traces.py"),
+    ),
     "strangers": (
         "csrc/core/replay",
         "pytorch_alloctrace/analysis/leaks",

@@ -15,11 +15,21 @@ inline std::uint64_t clock_nanoseconds(clockid_t clock) {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The processor's counter: a few nanoseconds to read, where clock_gettime costs five times as much in the hook.
-// Counts of different cores agree on every machine that PyTorch runs on (constant, synchronised counters).
+#if defined(__x86_64__)
+// Whether the processor's counter measures time: at one rate whatever the processor does, and the same on all cores.
+// Found out when this is loaded. On other processors it always does.
+extern const bool counter_is_steady;
+#else
+constexpr bool counter_is_steady = true;
+#endif
+
+// The processor's counter: a few nanoseconds to read, where clock_gettime costs five times as much in the hook. Where
+// it is not steady, the monotonic clock.
 inline std::uint64_t read_counter() {
 #if defined(__x86_64__)
-  return __rdtsc();
+  if (counter_is_steady) [[likely]]
+    return __rdtsc();
+  return clock_nanoseconds(CLOCK_MONOTONIC);
 #elif defined(__aarch64__)
   std::uint64_t value;
   asm volatile("mrs %0, cntvct_el0" : "=r"(value));

@@ -1,6 +1,7 @@
 #include "definitions.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "format.h"
 #include "line_table.h"
@@ -305,10 +306,47 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
   }
 }
 
+bool Definitions::limit_depth() {
+  bool is_sound = true;
+  std::vector<std::uint16_t> depths(frames_.size());
+  for (std::size_t id = 1; id < frames_.size(); ++id) {
+    FrameRecord& record = frames_[id];
+    if (depths[record.parent] == kMaxStackDepth) {
+      record.parent = 0;
+      is_sound = false;
+    }
+    depths[id] = static_cast<std::uint16_t>(depths[record.parent] + 1);
+  }
+  return is_sound;
+}
+
 std::int32_t Definitions::line(std::uint32_t frame_id) const {
   const FrameRecord& record = frame(frame_id);
   const Code& owner = code(record.code);
-  return decode_line(owner.line_table_kind, owner.line_table, owner.first_line, record.instruction);
+  return decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, {record.instruction}).front();
+}
+
+// Those of one function together, in the order of its table: else a table is read once for each of them.
+std::vector<std::int32_t> Definitions::lines() const {
+  std::vector<std::uint32_t> order(frames_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
+    return std::tie(frames_[a].code, frames_[a].instruction) < std::tie(frames_[b].code, frames_[b].instruction);
+  });
+  std::vector<std::int32_t> lines(frames_.size());
+  std::vector<std::uint32_t> instructions;
+  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const std::uint32_t of = frames_[order[begin]].code;
+    instructions.clear();
+    for (; end < order.size() && frames_[order[end]].code == of; ++end) {
+      instructions.push_back(frames_[order[end]].instruction);
+    }
+    const Code& owner = code(of);
+    const std::vector<std::int32_t> found =
+        decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, instructions);
+    for (std::size_t at = begin; at < end; ++at) lines[order[at]] = found[at - begin];
+  }
+  return lines;
 }
 
 const std::string* Definitions::source(std::uint32_t filename, std::int32_t line) const {

@@ -165,8 +165,9 @@ class Definitions {
   // In the order in which they were written.
   const std::vector<HolderRecord>& holders() const { return holders_; }
 
-  // The line that a frame was executing; 0 where its definition is missing.
+  // The line that a frame was executing; 0 where its definition is missing. lines(): of all of them, by id.
   std::int32_t line(std::uint32_t frame) const;
+  std::vector<std::int32_t> lines() const;
   // Source text of (filename string id, line), nullptr where the trace has none.
   const std::string* source(std::uint32_t filename, std::int32_t line) const;
   const std::map<std::pair<std::uint32_t, std::uint32_t>, std::string>& sources() const { return sources_; }
@@ -174,6 +175,8 @@ class Definitions {
   // Ids are given out one after the other, and the shortest record that defines one has four bytes. `bytes`: of the
   // files that the definitions are read from. An id beyond what they could define is damage.
   void limit_ids(std::uint64_t bytes);
+  // Once all are read. Cuts stacks that are deeper than any can be; false where there was one.
+  bool limit_depth();
 
  private:
   template <typename T>

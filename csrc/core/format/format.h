@@ -43,6 +43,9 @@ constexpr std::int64_t kMaxDeviceIndex = 127;  // torch's type of an index has e
 // No block or segment is larger: the addresses of a process have no more bits.
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 57;
 
+// No stack has more frames: the recorder keeps the innermost ones of those that are deeper.
+constexpr std::uint32_t kMaxStackDepth = 4096;
+
 // Totals since the recording began, at the moment that the block was written.
 struct Counters {
   std::uint64_t lost[kLossCauseCount];

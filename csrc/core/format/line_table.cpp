@@ -5,18 +5,21 @@
 namespace alloctrace {
 namespace {
 
+// Gives each entry of the table to `take(end, line)`, which says whether it wants more: the line, or 0, of the
+// instructions before the offset `end` that are in no entry before it.
+
 // Pairs (byte-offset delta, signed line delta); -128 marks a range that has no line. Source: CPython 3.10,
 // Objects/lnotab_notes.txt.
-std::int32_t decode_310(std::string_view table, std::int32_t first_line, std::uint32_t instruction) {
+template <typename Take>
+void read_310(std::string_view table, std::int32_t first_line, Take take) {
   std::int64_t line = first_line;
   std::uint32_t end = 0;
   for (std::size_t at = 0; at + 1 < table.size(); at += 2) {
     const auto line_delta = static_cast<std::int8_t>(table[at + 1]);
     end += static_cast<std::uint8_t>(table[at]);
     if (line_delta != -128) line += line_delta;
-    if (instruction < end) return line_delta == -128 ? 0 : static_cast<std::int32_t>(line);
+    if (!take(end, line_delta == -128 ? 0 : static_cast<std::int32_t>(line))) return;
   }
-  return first_line;
 }
 
 // The numbers inside a location table: six bits a byte, bit 6 says that more follow.
@@ -37,7 +40,8 @@ std::int64_t location_signed_varint(ByteReader& table) {
 
 // Entries: first byte 1 cccc lll, code and length - 1 in code units; then what the code says. Source: CPython 3.11,
 // Objects/locations.md.
-std::int32_t decode_311(std::string_view bytes, std::int32_t first_line, std::uint32_t instruction) {
+template <typename Take>
+void read_311(std::string_view bytes, std::int32_t first_line, Take take) {
   ByteReader table(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   std::int64_t line = first_line;  // wide: a damaged table may add up to anything
   std::uint32_t end = 0;
@@ -59,27 +63,27 @@ std::int32_t decode_311(std::string_view bytes, std::int32_t first_line, std::ui
     } else {
       has_line = false;
     }
-    if (instruction < end) return has_line ? static_cast<std::int32_t>(line) : 0;
+    if (!take(end, has_line ? static_cast<std::int32_t>(line) : 0)) return;
   }
-  return first_line;
 }
 
 }  // namespace
 
-std::int32_t decode_line(LineTableKind kind, std::string_view table, std::int32_t first_line,
-                         std::uint32_t instruction) {
+std::vector<std::int32_t> decode_lines(LineTableKind kind, std::string_view table, std::int32_t first_line,
+                                       const std::vector<std::uint32_t>& instructions) {
+  std::vector<std::int32_t> lines(instructions.size(), first_line);
+  std::size_t next = 0;
+  const auto take = [&](std::uint32_t end, std::int32_t line) {
+    for (; next < instructions.size() && instructions[next] < end; ++next) lines[next] = line;
+    return next < instructions.size();
+  };
   try {
-    switch (kind) {
-      case LineTableKind::kPython310:
-        return decode_310(table, first_line, instruction);
-      case LineTableKind::kPython311:
-        return decode_311(table, first_line, instruction);
-      default:
-        return first_line;
-    }
+    if (kind == LineTableKind::kPython310) read_310(table, first_line, take);
+    if (kind == LineTableKind::kPython311) read_311(table, first_line, take);
   } catch (const DecodeError&) {
-    return first_line;
+    // The rest keeps the first line.
   }
+  return lines;
 }
 
 }  // namespace alloctrace

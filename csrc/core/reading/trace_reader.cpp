@@ -57,6 +57,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
   scan_blocks(first_block, progress);
   last_anchor_of_file_ = last_anchor_;
   if (spool_) take_spool();
+  if (!definitions_.limit_depth()) ++integrity_.corrupt_blocks;
   if (damaged_end_ > next_sequence_) integrity_.missing_events += damaged_end_ - next_sequence_;
   if (last_anchor_.counter > first_anchor_.counter) {
     slope_ = static_cast<double>(last_anchor_.monotonic_ns - first_anchor_.monotonic_ns) /
@@ -137,8 +138,15 @@ std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t e
 }
 
 void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress) {
+  // A file may consist of headers that each claim all that follows: what is read in vain stays in proportion to it.
+  constexpr std::uint64_t kTimesReadInVain = 16;
+  std::uint64_t read_in_vain = 0;
   Bytes payload;
   while (offset < file_.size()) {
+    if (read_in_vain / kTimesReadInVain > file_.size()) {
+      note_damage(offset, file_.size(), false);
+      return;
+    }
     if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
     BlockHeader header;
     if (!read_block_header(offset, header)) {
@@ -156,6 +164,7 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     payload.resize(is_whole ? header.payload_bytes : 0);
     if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
         crc32(payload.data(), payload.size()) != header.payload_crc) {
+      read_in_vain += payload.size();
       // Where bytes are missing in the middle, the next block begins before this payload should end: look for it.
       const std::uint64_t next = find_next_block(payload_offset, file_.size());
       note_damage(offset, next, next == file_.size() && !is_whole);

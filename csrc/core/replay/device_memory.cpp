@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace alloctrace {
-namespace {
-
-void add_once(std::vector<std::uint64_t>& pools, std::uint64_t pool) {
-  if (std::find(pools.begin(), pools.end(), pool) == pools.end()) pools.push_back(pool);
-}
-
-}  // namespace
-
 std::uint64_t DeviceMemory::pool_of(std::uint32_t location) const {
   const Location& where = definitions_->location(location);
   return where.pool_first << 32 ^ where.pool_second;  // MempoolId_t counts up in one of the two
@@ -42,14 +34,17 @@ const char* DeviceMemory::apply(Event& event, std::uint64_t sequence, std::int64
       rules_.restoring_thread = PoolSwitchFields(event).begins != 0 ? event.thread : 0;
       return nullptr;
     case EventKind::kPoolUse:
-      std::erase(rules_.left_pools, pool_of(event.location));
-      if (PoolSwitchFields(event).begins == 0) rules_.left_pools.push_back(pool_of(event.location));
+      if (PoolSwitchFields(event).begins == 0) {
+        rules_.left_pools.insert(pool_of(event.location));
+      } else {
+        rules_.left_pools.erase(pool_of(event.location));
+      }
       return nullptr;
     case EventKind::kPoolAllocator:
-      add_once(rules_.own_pools, pool_of(event.location));
+      rules_.own_pools.insert(pool_of(event.location));
       return nullptr;
     case EventKind::kNoSplit:
-      add_once(rules_.unsplit_pools, pool_of(event.location));
+      rules_.unsplit_pools.insert(pool_of(event.location));
       return nullptr;
     default:
       return nullptr;
@@ -60,12 +55,9 @@ bool DeviceMemory::splits(const Piece& piece, const Segment& segment, std::uint6
   bool is_expandable = rules_.settings.expandable_segments;
   if (!rules_.unsplit_pools.empty() || !rules_.own_pools.empty() || !rules_.left_pools.empty()) {
     const std::uint64_t pool = pool_of(segment.location);
-    const auto has = [pool](const std::vector<std::uint64_t>& pools) {
-      return std::find(pools.begin(), pools.end(), pool) != pools.end();
-    };
-    if (has(rules_.unsplit_pools)) return false;
+    if (rules_.unsplit_pools.contains(pool)) return false;
     // Out of memory, torch takes from pools that are set aside for that, as if there were no expandable segments.
-    if (has(rules_.own_pools) || has(rules_.left_pools)) is_expandable = false;
+    if (rules_.own_pools.contains(pool) || rules_.left_pools.contains(pool)) is_expandable = false;
   }
   return rules_.settings.splits(piece.size, wanted, segment.is_large, is_expandable);
 }
@@ -199,10 +191,7 @@ const char* DeviceMemory::add_segment(const Event& event) {
   // With expandable segments on, a private pool that is given a segment has an allocator of its own, and the setting
   // does not hold for it: torch would have mapped memory instead.
   const std::uint64_t pool = pool_of(event.location);
-  if (rules_.settings.expandable_segments && pool != 0 &&
-      std::find(rules_.own_pools.begin(), rules_.own_pools.end(), pool) == rules_.own_pools.end()) {
-    rules_.own_pools.push_back(pool);
-  }
+  if (rules_.settings.expandable_segments && pool != 0) rules_.own_pools.insert(pool);
   Piece piece;
   piece.address = event.address;
   piece.size = event.size;
@@ -422,8 +411,10 @@ void DeviceMemory::count(PieceIndex index, bool comes) {
       break;
     case PieceState::kPendingFree:
       move(totals_.active, piece.size);
+      move(other_mapped_, 1);
       break;
     case PieceState::kFree:
+      move(other_mapped_, 1);
       move(totals_.releasable, releasable_bytes(piece));
       comes ? free_sizes_.add(piece.size) : free_sizes_.remove(piece.size);
       if (segments_[piece.segment].is_expandable) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -65,10 +66,15 @@ struct SegmentView {
 struct DeviceRules {
   AllocatorSettings settings;
   bool reports_segments = false;
-  std::vector<std::uint64_t> unsplit_pools;  // no_split was set
-  std::uint32_t restoring_thread = 0;        // it restores a pool's blocks; 0: no thread does
-  std::vector<std::uint64_t> left_pools;     // no longer in use: torch allocates there only as a last resort
-  std::vector<std::uint64_t> own_pools;      // have an allocator of their own: never expandable
+  std::set<std::uint64_t> unsplit_pools;  // no_split was set
+  std::uint32_t restoring_thread = 0;     // it restores a pool's blocks; 0: no thread does
+  std::set<std::uint64_t> left_pools;     // no longer in use: torch allocates there only as a last resort
+  std::set<std::uint64_t> own_pools;      // have an allocator of their own: never expandable
+
+  std::size_t bytes() const {
+    constexpr std::size_t kOfEach = 48;
+    return sizeof *this + (unsplit_pools.size() + left_pools.size() + own_pools.size()) * kOfEach;
+  }
 };
 
 // What was seen of a device so far.
@@ -93,7 +99,10 @@ struct PackedMemory {
   std::vector<std::pair<std::uint32_t, StackTotals>> stacks;  // those that have allocated, with their ids
 
   std::size_t bytes() const {
-    return pieces.bytes() + segments.capacity() * sizeof(Segment) + stacks.capacity() * sizeof stacks[0];
+    constexpr std::size_t kOfRequest = 48;
+    return sizeof *this + rules.bytes() + pieces.bytes() + segments.capacity() * sizeof(Segment) +
+           unused_segments.capacity() * sizeof unused_segments[0] + history.unmatched_requests.size() * kOfRequest +
+           stacks.capacity() * sizeof stacks[0];
   }
 };
 
@@ -144,11 +153,16 @@ class DeviceMemory {
 
   // All segments by address, and their blocks.
   void list(std::vector<SegmentView>& segments, std::vector<Piece>& blocks) const;
-  // Becomes what `state` (the events state_segment and state_block, in order) describes. Stacks and births are kept
-  // where the same block was known. begins: the recording began with this state, so the blocks are older than it. False
-  // where the state makes no sense: damage.
-  bool adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins);
-  // In words, the first difference to a state in the trace; empty when there is none.
+  // What a state in the trace (the events state_segment and state_block, in order) describes; nothing where it makes no
+  // sense: damage. Stacks and births are kept where the same block was known. begins: the recording began with this
+  // state, so the blocks are older than it.
+  std::optional<DeviceMemory> described_by(const std::vector<Event>& state, std::uint64_t sequence,
+                                           std::int64_t time_ns, bool begins) const;
+  // Becomes what it describes.
+  void adopt(DeviceMemory&& described);
+  // Whether a state lists exactly what is here. The work is that of the state, however much is here.
+  bool equals(const std::vector<Event>& state) const;
+  // In words, the first difference to a state; empty when there is none.
   std::string difference_to(const std::vector<Event>& state) const;
 
   // A copy to keep, and the way back from one.
@@ -222,6 +236,7 @@ class DeviceMemory {
   std::map<std::uint64_t, PieceIndex> expandable_free_;  // free and mapped
   FreeSizes free_sizes_;
   MemoryTotals totals_;
+  std::uint64_t other_mapped_ = 0;  // pieces that are free, or wait to be
   std::vector<StackTotals> stacks_;
   DeviceHistory history_;
   EndedLife ended_;

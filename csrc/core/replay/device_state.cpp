@@ -94,6 +94,7 @@ void DeviceMemory::unpack(const PackedMemory& packed) {
   segments_ = packed.segments;
   unused_segments_ = packed.unused_segments;
   totals_ = {};
+  other_mapped_ = 0;
   totals_.reserved = packed.reserved;
   unused_pieces_.clear();
   piece_at_.clear();
@@ -118,17 +119,17 @@ void DeviceMemory::count_all() {
   for (PieceIndex index = 0; index < pieces_.size(); ++index) count(index, true);
 }
 
-bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence, std::int64_t time_ns, bool begins) {
+std::optional<DeviceMemory> DeviceMemory::described_by(const std::vector<Event>& state, std::uint64_t sequence,
+                                                       std::int64_t time_ns, bool begins) const {
   const std::uint64_t state_sequence = sequence;
   DeviceMemory made(device_type_, device_index_, *definitions_);
-  made.rules_ = rules_;
-  made.rules_.reports_segments = true;
+  made.rules_.settings = rules_.settings;  // by which segments are told large from small
   std::vector<PieceIndex> last_of_expandable;
   std::uint64_t address = 0, end = 0;
   PieceIndex last = kNoPiece;
   for (const Event& event : state) {
     if (event.kind == EventKind::kStateSegment) {
-      if (address != end || !is_possible(event)) return false;
+      if (address != end || !is_possible(event)) return std::nullopt;
       address = event.address;
       end = address + event.size;
       const std::uint64_t flags = StateSegmentFields(event).flags;
@@ -140,7 +141,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
       continue;
     }
     if (event.address != address || event.size == 0 || event.size > end - address || made.piece_at_.find(address)) {
-      return false;
+      return std::nullopt;
     }
     Piece piece;
     piece.address = event.address;
@@ -175,7 +176,7 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     address += event.size;
     if (address == end && made.segments_.back().is_expandable) last_of_expandable.push_back(index);
   }
-  if (address != end) return false;
+  if (address != end) return std::nullopt;
   for (const PieceIndex index : last_of_expandable) {
     const Piece& piece = made.pieces_[index];
     Piece rest;
@@ -186,11 +187,55 @@ bool DeviceMemory::adopt(const std::vector<Event>& state, std::uint64_t sequence
     if (!made.piece_at_.find(rest.address)) made.link(index, made.new_piece(rest));
   }
   made.count_all();
-  made.stacks_ = std::move(stacks_);
-  history_.is_touched |= made.history_.is_touched;
-  made.history_ = std::move(history_);
-  *this = std::move(made);
-  return true;
+  return made;
+}
+
+void DeviceMemory::adopt(DeviceMemory&& described) {
+  described.rules_ = std::move(rules_);
+  described.rules_.reports_segments = true;
+  described.stacks_ = std::move(stacks_);
+  history_.is_touched |= described.history_.is_touched;
+  described.history_ = std::move(history_);
+  *this = std::move(described);
+}
+
+bool DeviceMemory::equals(const std::vector<Event>& state) const {
+  const auto is_mapped = [this](PieceIndex index) {
+    return index != kNoPiece && pieces_[index].state != PieceState::kUnused &&
+           pieces_[index].state != PieceState::kUnmapped;
+  };
+  std::uint64_t seen = 0, least = 0;
+  PieceIndex next = kNoPiece;
+  for (const Event& event : state) {
+    if (event.kind == EventKind::kStateSegment) {
+      const PieceIndex* const found = piece_at_.find(event.address);
+      if (is_mapped(next) || event.address < least || !found || !is_mapped(*found)) return false;
+      const Piece& first = pieces_[*found];
+      const Segment& segment = segments_[first.segment];
+      const std::uint64_t flags =
+          (segment.is_large ? kLargeSegment : 0) | (segment.is_expandable ? kExpandableSegment : 0);
+      if (first.segment == 0 || is_mapped(first.previous) || segment.location != event.location ||
+          StateSegmentFields(event).flags != flags) {
+        return false;
+      }
+      std::uint64_t size = 0;
+      for (PieceIndex at = *found; is_mapped(at); at = pieces_[at].next) size += pieces_[at].size;
+      if (size != event.size) return false;
+      next = *found;
+      least = event.address + 1;
+      continue;
+    }
+    if (!is_mapped(next)) return false;
+    const Piece& piece = pieces_[next];
+    const StateBlockFields reported(event);
+    if (piece.address != event.address || piece.size != event.size || block_state(piece.state) != reported.state ||
+        (piece.state != PieceState::kFree && piece.requested != reported.requested)) {
+      return false;
+    }
+    ++seen;
+    next = piece.next;
+  }
+  return !is_mapped(next) && seen == totals_.blocks + other_mapped_;
 }
 
 std::string DeviceMemory::difference_to(const std::vector<Event>& state) const {

@@ -44,11 +44,21 @@ std::uint32_t ForwardStacks::find(const Event& event) {
   return part && (*part)[at % kPart].node == event.node_sequence + 1 ? (*part)[at % kPart].stack : 0;
 }
 
-// A program may make threads for each step (nn.DataParallel): those that made nothing for longest are forgotten.
+// The one that made nothing for longest, but for the one that was turned to last.
+void ForwardStacks::forget_a_thread() {
+  const auto is_older = [](const auto& a, const auto& b) { return a.second.used < b.second.used; };
+  const auto oldest = std::min_element(rings_.begin(), rings_.end(), is_older);
+  if (oldest == rings_.end() || &oldest->second == last_ring_) return;
+  const auto is_there = [](const std::shared_ptr<Part>& part) { return part != nullptr; };
+  parts_ -= static_cast<std::size_t>(std::count_if(oldest->second.parts.begin(), oldest->second.parts.end(), is_there));
+  rings_.erase(oldest);
+}
+
+// A program may make threads for each step (nn.DataParallel).
 void ForwardStacks::turn_to(std::uint64_t thread) {
   if (rings_.size() >= kThreads && !rings_.contains(thread)) {
-    rings_.erase(std::min_element(rings_.begin(), rings_.end(),
-                                  [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+    last_ring_ = nullptr;
+    forget_a_thread();
   }
   last_thread_ = thread;
   last_ring_ = &rings_[thread];
@@ -58,8 +68,11 @@ void ForwardStacks::turn_to(std::uint64_t thread) {
 void ForwardStacks::become(const Rings& rings) {
   rings_ = rings;
   last_ring_ = nullptr;
-  turns_ = 0;
-  for (const auto& [thread, ring] : rings_) turns_ = std::max(turns_, ring.used);
+  turns_ = parts_ = 0;
+  for (const auto& [thread, ring] : rings_) {
+    turns_ = std::max(turns_, ring.used);
+    for (const std::shared_ptr<Part>& part : ring.parts) parts_ += part ? 1 : 0;
+  }
 }
 
 std::size_t ForwardStacks::changed_bytes() const {

@@ -31,6 +31,8 @@ class ForwardStacks {
     std::uint32_t stack = 0;
   };
   static constexpr std::size_t kRemembered = std::size_t{1} << 18, kPart = std::size_t{1} << 10, kThreads = 256;
+  // Of all threads together: 128 MiB. No program comes near; a made-up trace may want all that there is.
+  static constexpr std::size_t kMostParts = std::size_t{1} << 13;
   using Part = std::array<Entry, kPart>;
   // The last nodes that a thread made. A step of the largest models makes tens of thousands, most threads make few, so
   // it grows in parts; these are shared with the checkpoints that were made since they changed.
@@ -75,13 +77,17 @@ class ForwardStacks {
  private:
   bool is_of_view(std::uint16_t node_type);
   void turn_to(std::uint64_t thread);
+  void forget_a_thread();
 
   Entry& entry_of(std::uint64_t thread, std::uint64_t node) {
     if (thread != last_thread_ || !last_ring_) turn_to(thread);
     const std::size_t at = node % kRemembered;
     if (at / kPart >= last_ring_->parts.size()) last_ring_->parts.resize(at / kPart + 1);
     std::shared_ptr<Part>& part = last_ring_->parts[at / kPart];
-    if (part.use_count() != 1) part = part ? std::make_shared<Part>(*part) : std::make_shared<Part>();
+    if (part.use_count() != 1) {
+      if (!part && ++parts_ > kMostParts) forget_a_thread();
+      part = part ? std::make_shared<Part>(*part) : std::make_shared<Part>();
+    }
     return (*part)[at % kPart];
   }
 
@@ -89,6 +95,7 @@ class ForwardStacks {
   std::vector<bool> of_view_;  // by node type
   std::vector<std::uint64_t> nodes_made_;
   Rings rings_;
+  std::size_t parts_ = 0;  // in rings_
   std::uint64_t turns_ = 0;
   std::uint64_t last_thread_ = 0;
   Ring* last_ring_ = nullptr;

@@ -1,6 +1,8 @@
 #include "replay.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace alloctrace {
 
@@ -75,8 +77,8 @@ Change Replay::apply(Event& event, std::uint64_t sequence, std::int64_t time_ns,
     default:
       return {};
   }
-  end_state(findings);
-  return {static_cast<std::ptrdiff_t>(seen_.state.device)};
+  const bool is_other = end_state(findings);
+  return {static_cast<std::ptrdiff_t>(seen_.state.device), 0, is_other};
 }
 
 // Events of the state are missing.
@@ -86,28 +88,36 @@ void Replay::void_state(ReplayFindings* findings) {
   note_loss();
 }
 
-void Replay::end_state(ReplayFindings* findings) {
+bool Replay::end_state(ReplayFindings* findings) {
   DeviceMemory& device = devices_[seen_.state.device];
   const bool is_first = device.is_untouched();  // a recording that began in mid-run
   if (is_first && !seen_.state.events.empty()) seen_.was_in_use[seen_.state.device] = true;
-  const std::string difference = device.difference_to(seen_.state.events);
+  const bool begins = is_first && seen_.is_known[seen_.state.device];
+  const bool agrees = device.equals(seen_.state.events);
+  std::optional<DeviceMemory> described;
+  if (!agrees) {
+    described = device.described_by(seen_.state.events, seen_.state.sequence, seen_.state.time_ns, begins);
+  }
   if (findings) {
     ++findings->states;
-    if (difference.empty() || is_first) {
+    if (agrees || is_first) {
       ++findings->agreeing;
     } else if (!seen_.is_known[seen_.state.device]) {
       ++findings->resumed;
     } else if (findings->differences.size() < ReplayFindings::kKept) {
-      findings->differences.push_back({seen_.state.sequence, seen_.state.device, difference});
+      // Where it describes no memory, it is not compared with all that there is: there may be many such states.
+      findings->differences.push_back({seen_.state.sequence, seen_.state.device,
+                                       described ? device.difference_to(seen_.state.events) : "a state without sense"});
     }
   }
-  const bool begins = is_first && seen_.is_known[seen_.state.device];
-  if (difference.empty() || device.adopt(seen_.state.events, seen_.state.sequence, seen_.state.time_ns, begins)) {
+  if (described) device.adopt(std::move(*described));
+  if (agrees || described) {
     seen_.is_known[seen_.state.device] = true;
   } else if (findings) {
     ++findings->void_states;
   }
   seen_.state.events.clear();
+  return described.has_value();
 }
 
 void Replay::note_loss() {
@@ -135,7 +145,8 @@ void Replay::unpack(const PackedReplay& packed) {
 }
 
 std::size_t PackedReplay::bytes() const {
-  std::size_t sum = sizeof *this + knowledge.state.events.capacity() * sizeof(Event) + forward_bytes;
+  std::size_t sum = sizeof *this + knowledge.state.events.capacity() * sizeof(Event) + forward_bytes +
+                    knowledge.device_of_location.capacity() * sizeof knowledge.device_of_location[0];
   for (const PackedMemory& device : devices) sum += device.bytes();
   return sum;
 }

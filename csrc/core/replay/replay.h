@@ -65,6 +65,7 @@ struct PackedReplay {
 struct Change {
   std::ptrdiff_t device = -1;       // whose memory; -1: none
   std::uint32_t forward_stack = 0;  // of an allocation of backward, see ForwardStacks
+  bool is_other_state = false;      // all of it: the trace says that it is another
 };
 
 class Replay {
@@ -111,7 +112,8 @@ class Replay {
     return index < devices_.size() ? &devices_[index] : nullptr;
   }
   std::size_t device_of(std::uint32_t location);
-  void end_state(ReplayFindings* findings);
+  // Whether the device became what the state says.
+  bool end_state(ReplayFindings* findings);
   void void_state(ReplayFindings* findings);
 
   const Definitions* definitions_;

@@ -58,9 +58,11 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
       roles_.fates().ended(event, device, memory);
     }
   };
+  std::uint64_t events = 0;  // not their numbers: any may be missing in between
   while (!cursor.at_end()) {
     if (progress) progress(static_cast<double>(cursor.chunk()) / static_cast<double>(chunks.size()));
-    if (chunks[cursor.chunk()].first_sequence >= next_checkpoint_) keep_checkpoint(cursor.chunk(), cursor.replay());
+    if (events >= next_checkpoint_) keep_checkpoint(cursor.chunk(), events, cursor.replay());
+    events += chunks[cursor.chunk()].event_count;
     cursor.take_chunk(UINT64_MAX, &findings_, take);
   }
   // Of a device whose states all were void, nothing was noted.
@@ -108,11 +110,9 @@ void ReplayRun::finish_samples() {
   }
 }
 
-void ReplayRun::keep_checkpoint(std::size_t chunk, const Replay& replay) {
-  const auto begin_of = [this](std::size_t index) {
-    return trace_->chunks()[checkpoints_[index].chunk].first_sequence;
-  };
-  checkpoints_.push_back({chunk, replay.packed()});
+void ReplayRun::keep_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {
+  const auto begin_of = [this](std::size_t index) { return checkpoints_[index].events; };
+  checkpoints_.push_back({chunk, events, replay.packed()});
   const std::size_t bytes = checkpoints_.back().state.bytes();
   checkpoint_bytes_ += bytes;
   while (checkpoint_bytes_ > kCheckpointBytes && checkpoints_.size() > 1) {
@@ -132,7 +132,7 @@ void ReplayRun::keep_checkpoint(std::size_t chunk, const Replay& replay) {
         std::max(checkpoint_distance_, begin_of(checkpoints_.size() - 1) * 3 / 2 / checkpoints_.size());
   }
   const std::uint64_t worth = std::min<std::uint64_t>(bytes / kBytesPerEvent, kFarthest);
-  next_checkpoint_ = trace_->chunks()[chunk].first_sequence + std::max(checkpoint_distance_, worth);
+  next_checkpoint_ = events + std::max(checkpoint_distance_, worth);
 }
 
 const Checkpoint* ReplayRun::checkpoint_before(std::uint64_t sequence) const {

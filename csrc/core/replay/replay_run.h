@@ -100,7 +100,7 @@ class ReplayRun {
   static constexpr std::size_t kCheckpointBytes = std::size_t{400} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
-  void keep_checkpoint(std::size_t chunk, const Replay& replay);
+  void keep_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay);
 
   std::shared_ptr<const TraceReader> trace_;
   ReplayFindings findings_;

@@ -79,7 +79,7 @@ std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const T
     const DeviceMemory& memory = cursor.replay().devices()[device];
     if (event.kind == EventKind::kAlloc) {
       totals[device].allocated(memory);
-    } else if (event.kind >= EventKind::kStateSegment && event.kind <= EventKind::kAllocatorState) {
+    } else if (change.is_other_state) {
       totals[device].count_all(memory);
     } else if (memory.ended().birth != UINT64_MAX) {
       totals[device].ended(memory.ended());

@@ -21,22 +21,38 @@ std::uint8_t StackKinds::find(std::uint32_t stack) const {
   return kinds;
 }
 
+// Looked at once: a name may be long, and have many functions.
+std::uint8_t StackKinds::kind_of_file(std::uint32_t filename) const {
+  const std::string_view file = definitions_->string(filename);
+  if (file.empty()) return kKnownFile;  // and any number
+  if (filename >= files_.size()) files_.resize(filename + std::size_t{1});
+  std::uint8_t& kind = files_[filename];
+  if (kind != 0) return kind;
+  kind = kKnownFile;
+  if (!contains(file, "/torch/")) return kind;
+  kind |= kTorchFile;
+  if (contains(file, "/torch/autograd/")) kind |= kAutogradFile;
+  if (contains(file, "/torch/optim/")) kind |= kOptimizerFile;
+  if (file.ends_with("/torch/optim/optimizer.py")) kind |= kWrapperFile;
+  return kind;
+}
+
 // Of a frame whose caller has these kinds.
 std::uint8_t StackKinds::kinds_within(std::uint32_t stack, std::uint8_t caller) const {
   const Code& code = definitions_->code(definitions_->frame(stack).code);
-  const std::string_view file = definitions_->string(code.filename), name = definitions_->string(code.name);
+  const std::uint8_t file = kind_of_file(code.filename);
+  const std::string_view name = definitions_->string(code.name);
   std::uint8_t kinds = kKnown | (caller & kUnderEngine);
-  if (contains(file, "/torch/autograd/")) {
+  if ((file & kAutogradFile) != 0) {
     if (name == "_engine_run_backward") return static_cast<std::uint8_t>(kinds | kEngine | kUnderEngine);
     if (name == "_make_grads") return kinds | kRoot;
   }
-  if (contains(file, "/torch/optim/")) {
+  if ((file & kOptimizerFile) != 0) {
     // The frame of optimizer.py wraps the step of every optimizer, the user's own too: what it calls is no closure.
-    const bool is_wrapper = file.ends_with("/torch/optim/optimizer.py");
-    return kinds | kOptimizer | (is_wrapper ? 0 : kCallsClosure);
+    return kinds | kOptimizer | ((file & kWrapperFile) != 0 ? 0 : kCallsClosure);
   }
   if ((caller & kOptimizer) != 0) {
-    if (contains(file, "/torch/")) return kinds | (caller & (kOptimizer | kCallsClosure));
+    if ((file & kTorchFile) != 0) return kinds | (caller & (kOptimizer | kCallsClosure));
     if ((caller & kCallsClosure) == 0) return kinds | kOptimizer;
   }
   return kinds;

@@ -25,6 +25,8 @@ class StackKinds {
  private:
   static constexpr std::uint8_t kKnown = 1, kEngine = 2, kUnderEngine = 4, kRoot = 8, kOptimizer = 16,
                                 kCallsClosure = 32;
+  static constexpr std::uint8_t kKnownFile = 1, kTorchFile = 2, kAutogradFile = 4, kOptimizerFile = 8,
+                                kWrapperFile = 16;
 
   std::uint8_t kinds_of(std::uint32_t stack) const {
     if (stack < kinds_.size() && kinds_[stack] != 0) return kinds_[stack];
@@ -32,9 +34,11 @@ class StackKinds {
   }
   std::uint8_t find(std::uint32_t stack) const;
   std::uint8_t kinds_within(std::uint32_t stack, std::uint8_t caller) const;
+  std::uint8_t kind_of_file(std::uint32_t filename) const;
 
   const Definitions* definitions_;
   mutable std::vector<std::uint8_t> kinds_;  // by stack; 0: not looked at yet
+  mutable std::vector<std::uint8_t> files_;  // by file name; 0: not looked at yet
 };
 
 }  // namespace alloctrace

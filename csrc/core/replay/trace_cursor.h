@@ -16,7 +16,8 @@ namespace alloctrace {
 
 // A state that is kept, and where the trace continues from it.
 struct Checkpoint {
-  std::size_t chunk = 0;  // the first whose events are not in the state
+  std::size_t chunk = 0;     // the first whose events are not in the state
+  std::uint64_t events = 0;  // that are
   PackedReplay state;
 };
 

@@ -29,8 +29,22 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
+// A part of a mangled name may stand for what came before it ("S_", "T0_"), and so double its length: a few hundred
+// bytes could become gigabytes. Types of nodes have few of these.
+bool is_short_when_read(const std::string& name) {
+  constexpr std::size_t kLongest = 1024, kMostReferences = 8;
+  if (name.size() > kLongest) return false;
+  std::size_t references = 0;
+  for (std::size_t at = 0; at < name.size(); ++at) {
+    if (name[at] != 'S' && name[at] != 'T') continue;
+    const std::size_t end = name.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", at + 1);
+    if (end != std::string::npos && name[end] == '_') ++references;
+  }
+  return references <= kMostReferences;
+}
+
 std::string readable_node_type(const NodeType& type) {
-  if (!type.mangled) return type.name;
+  if (!type.mangled || !is_short_when_read(type.name)) return type.name;
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(
       abi::__cxa_demangle(type.name.c_str(), nullptr, nullptr, &status), &std::free);
@@ -44,7 +58,8 @@ py::dict stack_table(const TraceReader& trace) {
   const std::size_t count = std::max<std::size_t>(definitions.frame_count(), 1);
   std::vector<std::uint32_t> parent(count), name(count), qualified_name(count), filename(count);
   std::vector<std::uint32_t> module(count), same(count);
-  std::vector<std::int32_t> line(count);
+  std::vector<std::int32_t> line = definitions.lines();
+  line.resize(count);
   const SameStacks same_stacks(definitions);
   for (std::uint32_t id = 1; id < count; ++id) {
     const FrameRecord& frame = definitions.frame(id);
@@ -53,7 +68,6 @@ py::dict stack_table(const TraceReader& trace) {
     name[id] = code.name;
     qualified_name[id] = code.qualified_name;
     filename[id] = code.filename;
-    line[id] = definitions.line(id);
     module[id] = frame.module;
     same[id] = same_stacks.of(id);
   }

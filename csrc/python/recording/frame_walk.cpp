@@ -13,11 +13,14 @@ namespace {
 
 std::atomic<WalkMode> walk_mode{WalkMode::kPublicApi};
 std::atomic<bool> modules_are_allowed{false};
+std::atomic<bool> subinterpreter_was_met{false};
 
 }  // namespace
 
 void set_walk_mode(WalkMode mode) noexcept { walk_mode.store(mode, std::memory_order_relaxed); }
 void use_public_api() noexcept { set_walk_mode(WalkMode::kPublicApi); }
+
+bool met_subinterpreter() noexcept { return subinterpreter_was_met.exchange(false, std::memory_order_relaxed); }
 
 void allow_modules(bool allowed) noexcept { modules_are_allowed.store(allowed, std::memory_order_relaxed); }
 
@@ -152,7 +155,10 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry, ModuleRegi
   }
   // The death of code objects in subinterpreters is not watched; since their stacks never enter the cache, the check
   // costs the others nothing.
-  if (thread->interp != PyInterpreterState_Main()) return 0;
+  if (thread->interp != PyInterpreterState_Main()) {
+    subinterpreter_was_met.store(true, std::memory_order_relaxed);
+    return kStackNotStored;
+  }
   try {
     const std::uint32_t stack = define_stack(innermost, registry, modules);
     if (stack != 0 && stack != kStackNotStored) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../../core/format/format.h"
 #include "code_registry.h"
 #include "module_registry.h"
 
@@ -34,7 +35,7 @@ struct alignas(64) StackCache {
 inline constexpr std::uint32_t kStackNotStored = UINT32_MAX;
 
 // Deeper stacks are cut off at the outer end: their innermost frames stand under the root.
-inline constexpr std::uint32_t kMaxDepth = 4096;
+inline constexpr std::uint32_t kMaxDepth = kMaxStackDepth;
 
 // Called at import, with the GIL: compares the compiled-in layout of frames with the public API (from 3.13 on also with
 // what the interpreter reports about itself), and begins to watch code objects. Returns an empty string when everything
@@ -46,12 +47,15 @@ std::string check_layout();
 void use_public_api() noexcept;
 
 // Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
-// Python state or runs no Python code, when the interpreter is shutting down, and in subinterpreters; kStackNotStored
-// when it could not be stored. Needs no GIL, makes no Python object, touches no reference count, and blocks on nothing
-// but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
+// Python state or runs no Python code, and when the interpreter is shutting down; kStackNotStored when it could not be
+// stored, and in subinterpreters. Needs no GIL, makes no Python object, touches no reference count, and blocks on
+// nothing but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
 // interpreter does: a walk that is under way on another thread when the interpreter frees that thread's state cannot be
 // stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept;
+
+// Whether a subinterpreter allocated since this was last asked.
+bool met_subinterpreter() noexcept;
 
 // From now on the frames of this code object (see first_argument in cpython_layout.h) are calls of modules: stacks tell
 // the instances apart. nullptr: of none. With the GIL, while no session is on. False where that cannot be done: another

@@ -229,6 +229,7 @@ PYBIND11_MODULE(_record, module) {
     return torch_side::snapshot_cuda_allocator();
   });
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
+  module.def("met_subinterpreter", &python::met_subinterpreter);
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_said"));
   module.def("push_roles", &push_roles, py::arg("found"));

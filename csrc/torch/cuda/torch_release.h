@@ -33,14 +33,15 @@ namespace native = c10::cuda::CUDACachingAllocator;
 
 using native::TraceEntry;
 
-// On these processors torch stamps its entries with the counter that clock.h reads.
+// On these processors torch stamps its entries with the counter that clock.h reads, if it is steady.
 inline std::uint64_t entry_time(const TraceEntry& entry) {
 #if defined(__x86_64__)
-  return static_cast<std::uint64_t>(entry.time_.approx_t_);
+  if (counter_is_steady) [[likely]]
+    return static_cast<std::uint64_t>(entry.time_.approx_t_);
 #else
   static_cast<void>(entry);
-  return read_counter();
 #endif
+  return read_counter();
 }
 
 // The allocator's segments and blocks, without torch's own history, which takes hundreds of milliseconds.

@@ -53,6 +53,8 @@ NOTABLE = 0.1
 USUAL_CONTEXT = 1 << 30
 """Bytes that a healthy process uses on a device outside torch: CUDA context, cuBLAS, NCCL."""
 TOP_SITES = 20
+_MOST_BLOCKS, ALWAYS_FOUND = 2_000_000, 20
+"""Requests are looked into, from the last one on, until there were so many blocks around them, and at least so many."""
 SETUP_STEPS = 2
 """The optimizer makes its state in the first step; the first gradients may be made again in the second."""
 
@@ -240,10 +242,19 @@ def find_ooms(
     if not requests:
         return []
     history = SettingsHistory(trace)
-    return [_out_of_memory(trace, request, history) for request in requests]
+    found: list[OutOfMemory] = []
+    looked_at = 0
+    for request in reversed(requests):
+        one, blocks = _out_of_memory(trace, request, history)
+        found.append(one)
+        looked_at += blocks
+        if looked_at > _MOST_BLOCKS and len(found) >= ALWAYS_FOUND:
+            break
+    return found[::-1]
 
 
-def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: SettingsHistory) -> OutOfMemory:
+def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: SettingsHistory) -> tuple[OutOfMemory, int]:
+    """And how many blocks there were."""
     device, at = request.device, request.seq - 1
     settings = history.before(device, request.seq)
     segments = trace.segments(at, device=device).sort_values("address", ignore_index=True)
@@ -260,7 +271,7 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
     allocated = int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
     sites = top_sites(sites_of_blocks(trace.stacks, live), TOP_SITES)
     peak = trace.replay.peak("reserved", device)
-    return OutOfMemory(
+    found = OutOfMemory(
         request=request,
         step=trace.positions.step_at(request.seq),
         site=Site.of_stack(trace.stacks, request.stack_id),
@@ -280,6 +291,7 @@ def _out_of_memory(trace: RecordedTrace, request: RefusedRequest, history: Setti
         pool_sites=_pool_sites(trace, parts[1], live),
         _trace=trace,
     )
+    return found, len(blocks)
 
 
 def _set_up(trace: RecordedTrace, request: RefusedRequest, blocks: pd.DataFrame) -> int | None:

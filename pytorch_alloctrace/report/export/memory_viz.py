@@ -12,6 +12,7 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ..tables import rows
+from .stacks import whole_or_cut
 
 MOST_EVENTS = 600_000
 """Of each export: the page hides what comes before the last so many."""
@@ -56,7 +57,9 @@ class _Frames:
     def of(self, stack: int) -> list[dict[str, Any]]:
         found = self._stacks.get(stack)
         if found is None:
-            known = self._trace.frames(stack) or ([self._trace.stacks.frame(stack)] if stack else [])
+            known = whole_or_cut(self._trace.frames(stack), len(self._trace.stacks)) or (
+                [self._trace.stacks.frame(stack)] if stack else []
+            )
             keys = [(frame.function, frame.filename, frame.line) for frame in known]
             found = self._stacks[stack] = [
                 self._frames.setdefault(key, {"name": key[0], "filename": key[1], "line": key[2]}) for key in keys

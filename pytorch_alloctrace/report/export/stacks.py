@@ -11,6 +11,10 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import NO_STACK, Frame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_MOST_FRAMES = 4_000_000
+"""Of all stacks together."""
+_ALWAYS_SHOWN = 64
+"""Innermost frames of each."""
 
 
 def speedscope(
@@ -93,7 +97,14 @@ def _sizes(
         after = trace.stack_totals(within.until, device=device).set_index("stack_id")["bytes"]
         before = trace.stack_totals(within.since, device=device).set_index("stack_id")["bytes"]
         totals = after.sub(before, fill_value=0)
+    totals = totals[totals > 0]
     for stack, size in totals.items():
-        if size > 0:
-            found = trace.frames(int(str(stack)))
-            yield ([*reversed(found)] or [trace.stacks.frame(int(str(stack)))]), int(size)
+        found = whole_or_cut(trace.frames(int(str(stack))), len(totals))
+        yield ([*reversed(found)] or [trace.stacks.frame(int(str(stack)))]), int(size)
+
+
+def whole_or_cut(frames: list[Frame], stacks: int) -> list[Frame]:
+    """The frames of one of so many stacks, innermost first. Where all of them are so deep that together they would be
+    far larger than their trace, where they share their callers: the innermost ones, and how many are left out."""
+    most = max(_MOST_FRAMES // stacks, _ALWAYS_SHOWN)
+    return frames if len(frames) <= most else [*frames[:most], Frame(f"({len(frames) - most} more)", "", 0)]

@@ -1,0 +1,564 @@
+"""What programs do that is hard on a recorder: they are killed, fork at the worst moment, re-enter its hooks, and have
+stacks, names and threads of any kind. They go on as they would alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import core_probe
+import pytest
+from running import ROOT, program_environment
+from test_recording import build_library
+
+import pytorch_alloctrace as alloctrace
+
+
+def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
+    """The bytes of the allocations, in order."""
+    return [int(size) for size in trace.events(kinds=[kind])["nbytes"]]
+
+
+# 1. Ends
+
+
+@pytest.mark.parametrize("end", ["segfault", "abort", "exit", "exception"])
+def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None:
+    """Without any clean-up: all that was committed is read back."""
+    library = tmp_path / "throws.cpp"
+    library.write_text(
+        '#include <stdexcept>\nextern "C" void fail() noexcept { throw std::runtime_error("uncaught"); }'
+    )
+    subprocess.run(["g++", "-shared", "-fPIC", "-w", library, "-o", tmp_path / "throws.so"], check=True)
+    done = run_program(
+        """
+        import ctypes, os, resource, sys, torch
+        import pytorch_alloctrace as alloctrace
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        library = ctypes.CDLL("./throws.so")
+        alloctrace.enable("t.alloctrace")
+        held = [torch.empty(size, dtype=torch.uint8) for size in range(1, 2001)]
+        {"segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(7),
+         "exception": library.fail}[sys.argv[1]]()
+        """,
+        end,
+        check=False,
+    )
+    ends = {"segfault": -signal.SIGSEGV, "abort": -signal.SIGABRT, "exit": 7, "exception": -signal.SIGABRT}
+    assert done.returncode == ends[end], done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert sizes(trace) == list(range(1, 2001)) and len(trace.live()) == 2000
+    assert trace.integrity.state == "complete" and not trace.integrity.ended
+
+
+EATS_MEMORY = """
+import mmap, os, signal, sys, torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace")
+witness = memoryview(mmap.mmap(os.open("witness", os.O_RDWR), 8)).cast("Q")
+print("ready", flush=True)
+sys.stdin.readline()
+held = []
+while True:
+    held.append(torch.ones(1 << 20, dtype=torch.uint8))   # touched: only so it counts
+    witness[0] = len(held)
+"""
+
+
+def memory_group() -> Path | None:
+    """A control group whose memory can be limited; None where this user may not make one."""
+    for parent in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
+        group = parent / f"alloctrace-test-{os.getpid()}"
+        limit = group / ("memory.max" if parent.name == "cgroup" else "memory.limit_in_bytes")
+        try:
+            group.mkdir()
+            if limit.exists():
+                return group
+            group.rmdir()
+        except OSError:
+            continue
+    return None
+
+
+def test_the_kernel_kills_the_program_for_its_memory(tmp_path: Path) -> None:
+    """By the limit of a control group, where one can be made; otherwise the kill itself, while it takes memory."""
+    (tmp_path / "witness").write_bytes(bytes(8))
+    group = memory_group()
+    running = subprocess.Popen(
+        [sys.executable, "-c", EATS_MEMORY],
+        cwd=tmp_path, env=program_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdin is not None and running.stdout is not None
+    try:
+        assert running.stdout.readline() == "ready\n"
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(running.pid))
+            limit = group / "memory.max"
+            limit = limit if limit.exists() else group / "memory.limit_in_bytes"
+            limit.write_text(str(300 << 20))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(group)
+                swap = group / "memory.swap.max"
+                if swap.exists():
+                    swap.write_text("0")
+        running.stdin.write("\n")
+        running.stdin.flush()
+        while group is None and running.poll() is None:
+            if int.from_bytes((tmp_path / "witness").read_bytes(), "little") > 100:
+                running.send_signal(signal.SIGKILL)
+        assert running.wait(300) == -signal.SIGKILL
+    finally:
+        running.kill()
+        running.wait()
+        if group is not None:
+            group.rmdir()
+    counted = int.from_bytes((tmp_path / "witness").read_bytes(), "little")
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert counted > 20 and counted <= sizes(trace).count(1 << 20) <= counted + 1
+    assert trace.integrity.state == "complete" and not trace.integrity.ended
+
+
+# 4. Other processes
+
+
+FORKS = """
+import os, threading, torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace")
+stop = threading.Event()
+
+def work(number):
+    while not stop.is_set():
+        torch.empty(1000 + number, dtype=torch.uint8)
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+for thread in threads: thread.start()
+for number in range(60):
+    child = os.fork()
+    if child == 0:
+        # What a hook of another thread held at the fork must hold nobody up here.
+        mine = [torch.empty(77777, dtype=torch.uint8) for _ in range(100)]
+        alloctrace.mark("child")
+        if number % 10 == 0:
+            alloctrace.enable(f"child-{number}.alloctrace")
+            kept = torch.empty(55555, dtype=torch.uint8)
+            alloctrace.disable()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+for thread in threads: thread.join()
+alloctrace.disable()
+"""
+
+
+def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) -> None:
+    run_program(FORKS, timeout=600)
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.ended and trace.missed_frees == trace.unmatched_frees == 0 and trace.marks().empty
+    assert set(sizes(trace)) <= {*range(1000, 1006)} and trace.verify().ok == (trace.integrity.lost == 0)
+    for number in range(0, 60, 10):
+        assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
+
+
+LOADER = """
+import os, sys, torch
+import pytorch_alloctrace as alloctrace
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index): return torch.full((1234,), index, dtype=torch.uint8)
+
+def batches(method):
+    loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=method)
+    return [int(batch.sum()) for batch in loader]
+
+if __name__ == "__main__":
+    alloctrace.enable("t.alloctrace")
+    print(batches(sys.argv[1]), flush=True)
+    alloctrace.disable()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_data_loader(run_program, tmp_path: Path, method: str) -> None:
+    done = run_program(LOADER, method, timeout=600)
+    expected = [1234 * sum(range(first, first + 4)) for first in range(0, 24, 4)]
+    assert done.stdout == f"{[total % (1 << 64) for total in expected]}\n" and done.stderr == ""
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and 1234 not in sizes(trace)
+    assert sorted(path.name for path in tmp_path.glob("*.alloctrace*")) == ["t.alloctrace"]
+
+
+def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
+    """A child that shares the parent's memory until it becomes another program."""
+    done = run_program(
+        """
+        import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        for number in range(20):
+            torch.empty(500 + number, dtype=torch.uint8)
+            assert subprocess._USE_VFORK
+            assert subprocess.run(["true"], close_fds=False).returncode == 0
+            assert os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)[1] == 0
+        alloctrace.disable()
+        print("went on")
+        """
+    )
+    assert done.stdout == "went on\n" and done.stderr == ""
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and sizes(trace) == list(range(500, 520))
+
+
+# 5. Threads and interpreters
+
+
+def test_a_thousand_threads_that_each_allocate_once(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import threading, torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace")
+        for number in range(0, 1000, 20):
+            threads = [threading.Thread(target=torch.empty, args=(number + one,), kwargs={"dtype": torch.uint8})
+                       for one in range(1, 21)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+        alloctrace.disable()
+        """,
+        timeout=600,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert sorted(sizes(trace)) == list(range(1, 1001)) and trace.live().empty
+    assert trace.events(kinds=["alloc"])["thread"].nunique() == 1000 and trace.integrity.state == "complete"
+
+
+IN_DESTRUCTORS = """
+#include <c10/core/Allocator.h>
+#include <thread>
+#include <vector>
+// Made in another order than ours is: some are destroyed before, some after what a recorder keeps for the thread.
+struct Allocates { ~Allocates() { c10::GetAllocator(c10::kCPU)->allocate(4321); } bool is_used = false; };
+thread_local Allocates first;
+thread_local Allocates second;
+extern "C" void allocate_at_the_end(int threads) {
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i) running.emplace_back([i] {
+    if (i % 2) first.is_used = true;
+    if (i % 3) c10::GetAllocator(c10::kCPU)->allocate(64);
+    second.is_used = true;
+  });
+  for (auto& thread : running) thread.join();
+}
+"""
+
+
+def test_allocations_in_destructors_of_threads(run_program, tmp_path: Path) -> None:
+    (tmp_path / "native.cpp").write_text(IN_DESTRUCTORS)
+    build_library(tmp_path / "native.cpp", tmp_path / "native.so")
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.CDLL("./native.so")
+        alloctrace.enable("t.alloctrace")
+        native.allocate_at_the_end(60)
+        alloctrace.disable()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    # Those of one library are made together, with the first use of any of them.
+    assert sizes(trace).count(4321) >= 60 and sizes(trace).count(64) == 40 and trace.live().empty
+    assert trace.integrity.state == "complete"
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_an_exit_handler_of_the_program(run_program, tmp_path: Path, order: str) -> None:
+    """It allocates, having been registered before or after ours: handlers run in reverse."""
+    done = run_program(
+        """
+        import atexit, sys
+        def late():
+            import torch
+            torch.empty(2222, dtype=torch.uint8)
+            print("late", flush=True)
+        if sys.argv[1] == "before": atexit.register(late)
+        import torch, pytorch_alloctrace as alloctrace
+        if sys.argv[1] == "after": atexit.register(late)
+        alloctrace.enable("t.alloctrace")
+        held = torch.empty(1111, dtype=torch.uint8)
+        """,
+        order,
+    )
+    assert done.stdout == "late\n" and done.stderr == ""
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.state == "complete" and trace.integrity.ended
+    assert sizes(trace) == ([1111] if order == "before" else [1111, 2222])
+
+
+SUBINTERPRETER = """
+import sys
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+import torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("t.alloctrace")
+other = interpreters.create(isolated=False)  # which may start threads
+interpreters.run_string(other, '''if True:
+    import ctypes, threading
+    native = ctypes.CDLL("./native.so")
+    def in_it(): native.allocate(3333)
+    threads = [threading.Thread(target=in_it) for _ in range(5)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+''')
+interpreters.destroy(other)
+held = torch.empty(1111, dtype=torch.uint8)
+alloctrace.disable()
+with alloctrace.enable("u.alloctrace"):
+    torch.empty(10)
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module of subinterpreters has another shape")
+def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, tmp_path: Path) -> None:
+    (tmp_path / "native.cpp").write_text(
+        '#include <c10/core/Allocator.h>\n'
+        'extern "C" void allocate(long n) { c10::GetAllocator(c10::kCPU)->allocate(n); }'
+    )  # fmt: skip
+    build_library(tmp_path / "native.cpp", tmp_path / "native.so")
+    done = run_program(SUBINTERPRETER)
+    assert done.stderr.count("no stacks of what subinterpreters allocated") == 1, done.stderr
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(kinds=["alloc"])
+    inside = events[events["nbytes"] == 3333]
+    assert len(inside) == 5 and (inside["stack_id"] == 0).all()
+    assert trace.integrity.unknown_stacks >= 5 and "without a stack" in str(trace.integrity)
+    assert (events[events["nbytes"] == 1111]["stack_id"] > 0).all()
+
+
+# 6. Beginnings and ends under load
+
+
+def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import threading, torch, pytorch_alloctrace as alloctrace
+        stop = threading.Event()
+        def work(number):
+            held = []
+            while not stop.is_set():
+                held.append(torch.empty(100 + number, dtype=torch.uint8))
+                if len(held) > 50: held.clear()
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads: thread.start()
+        for number in range(200):
+            alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
+            alloctrace.disable()
+        stop.set()
+        for thread in threads: thread.join()
+        """,
+        timeout=900,
+    )
+    for number in range(4):
+        trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
+        assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0
+        assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 116)}
+
+
+# 7. Code
+
+
+def test_code_that_is_made_and_destroyed_endlessly(run_program, tmp_path: Path) -> None:
+    """Each with a name of its own, often at the address of one before: no stack has the name of another."""
+    done = run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * 4096
+        with alloctrace.enable("t.alloctrace"):
+            for number in range(3000):
+                names = {"torch": torch, "number": number}
+                exec(f"def made_{number}(): return torch.empty(number, dtype=torch.uint8)\\nmade_{number}()", names)
+                if number == 1000: before = resident()
+        print(resident() - before)
+        """
+    )
+    assert int(done.stdout) < 64 << 20
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(kinds=["alloc"])
+    assert len(events) == 2999  # nothing is allocated for the first
+    for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
+        assert trace.frames(stack)[0].function == f"made_{size}"
+
+
+def test_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
+    """10,000 frames: the innermost 4,096 are kept."""
+    run_program(
+        """
+        import sys, threading, torch, pytorch_alloctrace as alloctrace
+        sys.setrecursionlimit(20_000)
+        threading.stack_size(512 << 20)
+        def down(levels):
+            return torch.empty(levels + 1, dtype=torch.uint8) if levels == 0 else down(levels - 1)
+        def work():
+            with alloctrace.enable("t.alloctrace"):
+                for _ in range(50): down(10_000)
+        thread = threading.Thread(target=work)
+        thread.start(); thread.join()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(kinds=["alloc"])
+    assert len(events) == 50 and events["stack_id"].nunique() == 1
+    frames = trace.frames(int(events["stack_id"].iloc[0]))
+    assert len(frames) == 4096 and {frame.function for frame in frames} == {"down"}
+    assert trace.integrity.state == "complete" and trace.verify().ok
+
+
+NAMES = {
+    "new line": "one\ntwo.py",
+    "quotes": "'\"`$(id).py",
+    "4 KB": "/" + "x" * 4090 + ".py",
+    "not UTF-8": os.fsdecode(b"\xff\xfe-caf\xe9.py"),
+    "escape": "\x1b[31mred\x1b[0m.py",
+    "markup": "<script>alert(1)</script>[bold].py",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_files(run_program, tmp_path: Path, name: str) -> None:
+    """They are read as they were; what no terminal may get is not printed."""
+    filename = NAMES[name]
+    run_program(
+        f"""
+        import torch, pytorch_alloctrace as alloctrace
+        names = {{"torch": torch}}
+        exec(compile("def make(): return torch.empty(1000, dtype=torch.uint8)", {filename!a}, "exec"), names)
+        with alloctrace.enable("t.alloctrace"):
+            held = [names["make"]() for _ in range(3)]
+        """
+    )
+    path = tmp_path / "t.alloctrace"
+    trace = alloctrace.load(path)
+    frame = trace.frames(int(trace.live()["stack_id"].iloc[0]))[0]
+    assert frame.function == "make"
+    assert frame.filename == "".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in filename)
+    for verb in ("diagnose", "sites", "leaks", "blocks"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytorch_alloctrace", verb, path, *(["--csv"] if verb == "blocks" else [])],
+            cwd=ROOT, capture_output=True, timeout=300, env=program_environment(PYTHONIOENCODING="utf-8"),
+        )  # fmt: skip
+        assert done.returncode in (0, 1) and b"\x1b" not in done.stdout + done.stderr, done.stderr
+
+
+def test_endless_new_stacks(run_program, tmp_path: Path) -> None:
+    """More than the table has room for at once: events without a stack are counted, none is lost."""
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        lines = "\\n".join(f"    if n == {number}: return torch.empty(8, dtype=torch.uint8)" for number in range(400))
+        names = {"torch": torch}
+        exec(compile(f"def one(n):\\n{lines}\\ndef two(a, b):\\n" + "\\n".join(
+            f"    if a == {number}: return one(b)" for number in range(250)), "many.py", "exec"), names)
+        with alloctrace.enable("t.alloctrace"):
+            for a in range(250):
+                for b in range(0, 400, 4): names["two"](a, b)
+        """,
+        timeout=600,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    events = trace.events(kinds=["alloc"])
+    assert len(events) == 25_000 and trace.integrity.state == "complete"
+    known = events[events["stack_id"] > 0]
+    assert len(events) - len(known) <= trace.integrity.unknown_stacks
+    assert known["stack_id"].nunique() == len(known)
+
+
+# 9. Clocks
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
+@pytest.mark.parametrize("source", ["hpet", "tsc"])
+def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path, source: str) -> None:
+    """Then times are those of the monotonic clock."""
+    (tmp_path / "source").write_text(f"{source}\n")
+    run_program(
+        """
+        import time, torch, pytorch_alloctrace as alloctrace
+        with alloctrace.enable("t.alloctrace"):
+            for number in range(5):
+                before = time.time_ns()
+                torch.empty(1000 + number, dtype=torch.uint8)
+                print(before, time.time_ns())
+                time.sleep(0.01)
+        """,
+        LD_PRELOAD=str(core_probe.preloaded("clock_source.c")),
+        CLOCK_SOURCE=str(tmp_path / "source"),
+    )
+    from format_reader import TraceFile
+
+    file = TraceFile(tmp_path / "t.alloctrace")
+    is_monotonic = all(
+        abs(anchor.counter - anchor.monotonic) < 10_000_000
+        for anchor in (file.first, *(block.end for block in file.blocks))
+    )
+    assert is_monotonic == (source == "hpet")
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    times = trace.events(kinds=["alloc"])["time_ns"].to_numpy()
+    assert len(times) == 5 and (times[1:] - times[:-1] > 9_000_000).all()
+
+
+# 10. Hooks within hooks
+
+
+def test_hooks_that_are_entered_again(run_program, tmp_path: Path) -> None:
+    """From a signal handler in Python, from destructors that the garbage collector runs, and from the allocator behind
+    ours, which allocates from torch's itself."""
+    (tmp_path / "nested.cpp").write_text(
+        """
+        #include <c10/core/Allocator.h>
+        #include <c10/core/CPUAllocator.h>
+        struct Nested final : c10::Allocator {
+          c10::Allocator* upstream; int depth = 0;
+          c10::DataPtr allocate(size_t n) override {
+            if (n == 6000 && depth == 0) { ++depth; c10::GetAllocator(c10::kCPU)->allocate(60); --depth; }
+            return upstream->allocate(n);
+          }
+          c10::DeleterFnPtr raw_deleter() const override { return upstream->raw_deleter(); }
+          void copy_data(void* d, const void* s, size_t n) const override { upstream->copy_data(d, s, n); }
+        };
+        static Nested nested;
+        extern "C" void put_in_front() { nested.upstream = c10::GetAllocator(c10::kCPU);
+          c10::SetCPUAllocator(&nested, 0); }
+        """
+    )
+    build_library(tmp_path / "nested.cpp", tmp_path / "nested.so")
+    run_program(
+        """
+        import ctypes, gc, signal, torch, pytorch_alloctrace as alloctrace
+        ctypes.CDLL("./nested.so").put_in_front()   # ours comes in front of it
+        alloctrace.enable("t.alloctrace")
+        class Circle:
+            def __init__(self): self.me, self.tensor = self, torch.empty(70, dtype=torch.uint8)
+            def __del__(self): torch.empty(71, dtype=torch.uint8)
+        def handler(*_): torch.empty(80, dtype=torch.uint8)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        for number in range(3000):
+            torch.empty(6000, dtype=torch.uint8)
+            Circle()
+            if number % 100 == 0: gc.collect()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.collect()
+        alloctrace.disable()
+        """,
+        timeout=600,
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    found = sizes(trace)
+    assert [found.count(size) for size in (6000, 60, 70, 71)] == [3000] * 4 and found.count(80) > 0
+    assert trace.live().empty and trace.missed_frees == trace.unmatched_frees == 0
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0

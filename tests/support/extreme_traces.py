@@ -1,0 +1,467 @@
+"""Makes traces of just under a megabyte, each with as much as can be of one thing: what takes a reader longest.
+
+    python extreme_traces.py FOLDER [NAME...]
+
+Their checksums fit. What a reader does for one of these things must not depend on how many there are of another: work
+that grows with the product would show here, in minutes or gigabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import core_probe
+import hostile_traces
+import numpy as np
+import numpy.typing as npt
+from hostile_traces import DEFINITIONS, END, EVENTS, HEADER, delta, text, varint
+
+MOST_BYTES = 1_000_000
+_MS = 1_000_000
+_ALLOC, _REQUESTED, _COMPLETED, _SEGMENT, _SEGMENT_FREE, _MAP, _UNMAP = range(1, 8)
+_OOM, _STEP, _MARK, _BEGIN, _END, _ROLE, _CONFIG, _NO_SPLIT = 9, 10, 11, 12, 13, 16, 18, 19
+_STATE_SEGMENT, _STATE_BLOCK, _LATENCY, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 22, 25, 27, 28
+_BASE = 0x7F0000000000
+
+Made = Callable[[int], bytes]
+TRACES: dict[str, Made] = {}
+"""By name, what makes a trace of n such things."""
+
+
+def _extreme(made: Made) -> Made:
+    TRACES[made.__name__] = made
+    return made
+
+
+def largest(name: str) -> bytes:
+    """The trace with as many of a thing as there is room for."""
+    made, low, high = TRACES[name], 1, 2
+    while len(made(high)) < MOST_BYTES and high < 1 << 21:
+        low, high = high, high * 2
+    while high - low > max(low // 64, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if len(made(middle)) < MOST_BYTES else (low, middle)
+    return made(low)
+
+
+# The parts of a trace
+
+
+def events(count: int, **columns: Any) -> core_probe.Events:
+    """So many events; each column is a number or an array."""
+    made = core_probe.make_events(count)
+    made["location"], made["thread"] = 1, 1
+    for name, values in columns.items():
+        made[name] = values
+    return made
+
+
+def mixed(*parts: core_probe.Events) -> core_probe.Events:
+    """The first of each part, the second of each, ..."""
+    return np.stack(parts, axis=1).reshape(-1)
+
+
+def record(kind: int, *fields: bytes) -> bytes:
+    """A definition."""
+    body = bytes([kind]) + b"".join(fields)
+    return varint(len(body)) + body
+
+
+def string(number: int, value: str) -> bytes:
+    return record(1, varint(number), text(value))
+
+
+def code(number: int, name: int, filename: int, table: bytes = b"") -> bytes:
+    kind = 1 if table else 0
+    return record(2, *map(varint, (number, name, name, filename)), delta(1, 0), varint(kind), varint(len(table)), table)
+
+
+def frame(number: int, parent: int, of_code: int = 1, instruction: int = 0, module: int = 0) -> bytes:
+    return record(3, *map(varint, (number, parent, of_code, instruction)), varint(module) if module else b"")
+
+
+def location(number: int, device: int = 1, index: int = 0, stream: int = 0, pool: int = 0) -> bytes:
+    return record(6, varint(number), delta(device, 0), delta(index, 0), varint(stream), varint(0), varint(pool))
+
+
+def thread(number: int, autograd: int = 0) -> bytes:
+    return record(4, varint(number), varint(number), varint(autograd or number), text("t"))
+
+
+PLAIN = string(1, "main") + string(2, "/home/user/train.py") + code(1, 1, 2) + thread(1) + location(1)
+
+
+def trace(
+    definitions: bytes = b"",
+    made: core_probe.Events | None = None,
+    *,
+    header: dict[str, Any] | None = None,
+    block_events: int = 65_536,
+    gap: int = 0,
+) -> bytes:
+    """A whole trace. gap: event numbers between two blocks that are missing."""
+    anchor = [_MS, _MS, 1_700_000_000 * 10**9]
+    blocks: list[bytes] = []
+    first = 0
+
+    def add(kind: int, payload: bytes, count: int = 0) -> None:
+        nonlocal anchor
+        begin, anchor = anchor, [part + count * 1000 + 1 for part in anchor]
+        blocks.append(hostile_traces.block(kind, payload, first, count, begin, anchor, [0] * 6))
+
+    add(HEADER, json.dumps(header or {"program": "train.py", "arguments": []}).encode())
+    add(DEFINITIONS, PLAIN + definitions)
+    made = events(0) if made is None else made
+    made["time"] = anchor[0] + 1000 * np.arange(len(made), dtype=np.uint64)
+    for begin in range(0, len(made), block_events):
+        part = made[begin : begin + block_events]
+        add(EVENTS, core_probe.encode(part, len(part), anchor[0]), len(part))
+        first += len(part) + gap
+    add(END, b"{}")
+    return hostile_traces.file_header() + b"".join(blocks)
+
+
+def _addresses(count: int, distance: int = 512) -> npt.NDArray[np.uint64]:
+    return (_BASE + distance * np.arange(count)).astype(np.uint64)
+
+
+def _numbers(count: int, first: int = 1) -> range:
+    return range(first, first + count)
+
+
+# What there is much of
+
+
+@_extreme
+def live_blocks(n: int) -> bytes:
+    return trace(made=events(n, kind=_ALLOC, address=_addresses(n), size=100, location=1))
+
+
+@_extreme
+def states_without_sense(n: int) -> bytes:
+    """After half of the events made blocks, each pair of the others is a state that cannot be."""
+    live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
+    states = mixed(events(n, kind=_STATE, size=1), events(n, kind=_STATE_SEGMENT, address=1))
+    return trace(made=np.concatenate([live, states]))
+
+
+@_extreme
+def states_that_agree(n: int) -> bytes:
+    """Of a device that had many blocks and has none."""
+    address = _addresses(n)
+    born, gone = (events(n, kind=kind, address=address, size=100) for kind in (_ALLOC, _COMPLETED))
+    return trace(made=np.concatenate([born, gone, events(4 * n, kind=_STATE, size=0)]))
+
+
+@_extreme
+def states_that_differ(n: int) -> bytes:
+    """Each says that the one block is another."""
+    at = _addresses(2)[np.arange(n) % 2]
+    segment = events(n, kind=_STATE_SEGMENT, address=at, size=2 << 20)
+    return trace(made=mixed(events(n, kind=_STATE, size=2), segment,
+                            events(n, kind=_STATE_BLOCK, address=at, size=2 << 20, node_sequence=1)))  # fmt: skip
+
+
+@_extreme
+def pools(n: int) -> bytes:
+    """Each of its own kind, and allocations that ask for all of them."""
+    places = b"".join(location(number, pool=number) for number in _numbers(n, 2))
+    at = np.arange(2, n + 2)
+    kinds = [events(n, kind=kind, location=at) for kind in (_POOL_USE, _NO_SPLIT, _POOL_ALLOCATOR)]
+    segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
+    taken = events(n, kind=_ALLOC, address=_addresses(n), size=512)
+    return trace(places, np.concatenate([*kinds, segment, taken, kinds[0]]))
+
+
+@_extreme
+def free_sizes(n: int) -> bytes:
+    """Of free memory, no two alike, all nearly so."""
+    sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
+    return trace(made=events(n, kind=_SEGMENT, address=_addresses(n, 1 << 41), size=sizes))
+
+
+@_extreme
+def free_sizes_that_change(n: int) -> bytes:
+    sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
+    address = _addresses(n, 1 << 41)
+    made = events(n, kind=_SEGMENT, address=address, size=sizes)
+    return trace(made=np.concatenate([made, events(n, kind=_SEGMENT_FREE, address=address[::-1], size=sizes[::-1])]))
+
+
+@_extreme
+def deep_stacks(n: int) -> bytes:
+    """One stack as deep as there are frames; events at its ends, in turn."""
+    frames = b"".join(frame(number, number - 1, 1, number) for number in _numbers(n))
+    stacks = np.arange(n, dtype=np.uint64) + 1
+    stacks[1::2] = n + 1 - stacks[1::2]
+    return trace(frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=stacks))
+
+
+@_extreme
+def broad_stacks(n: int) -> bytes:
+    frames = b"".join(frame(number, number % 7, 1, number) for number in _numbers(n))
+    return trace(frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1))
+
+
+@_extreme
+def line_table(n: int) -> bytes:
+    """Many frames in a function of very many lines."""
+    table = bytes([1, 1]) * (2 * n)
+    frames = b"".join(frame(number, 0, 2, 4 * n - 1) for number in _numbers(n))
+    return trace(code(2, 1, 2, table) + frames, events(n, kind=_ALLOC, address=_addresses(n), stack=np.arange(n) + 1))
+
+
+@_extreme
+def names(n: int) -> bytes:
+    """One file name as long as there are functions in it."""
+    long = string(3, "/home/user/" + "x" * (25 * n) + ".py")
+    codes = b"".join(code(number, 1, 3) + frame(number, 0, number) for number in _numbers(n, 2))
+    at = events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 2)
+    return trace(long + codes, at)
+
+
+@_extreme
+def node_names(n: int) -> bytes:
+    """Mangled names that become ever longer when they are read."""
+    name = "_Z1fI1aE" + "1b".join(["N1cIS_S_E"] * 24) + "E"
+    growing = "_Z1f" + "".join(f"1tIS{'' if i == 0 else _base36(i - 1)}_S{'' if i == 0 else _base36(i - 1)}_E"
+                               for i in range(60))  # fmt: skip
+    nodes = b"".join(record(7, varint(number), varint(1), text((name, growing)[number % 2])) for number in _numbers(n))
+    made = events(n, kind=_ALLOC, address=_addresses(n), size=100, node_type=np.arange(n) % 65_000 + 1)
+    return trace(nodes, made)
+
+
+def _base36(value: int) -> str:
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return (_base36(value // 36) if value >= 36 else "") + digits[value % 36]
+
+
+@_extreme
+def settings(n: int) -> bytes:
+    """Read anew at each of their changes."""
+    value = json.dumps({"expandable_segments": False, "x": "y" * (3 * n), "large_segment_size": 1 << 21})
+    return trace(string(3, value) + string(4, value), events(n, kind=_CONFIG, size=np.arange(n) % 2 + 3))
+
+
+@_extreme
+def nodes_of_threads(n: int) -> bytes:
+    """What forward remembers of each thread, as far apart as can be."""
+    threads = b"".join(thread(number) for number in _numbers(256))
+    at = np.arange(n)
+    made = events(n, kind=_ALLOC, address=_addresses(n), stack=1, thread=at % 256 + 1, sequence=at // 256 * 1024 + 1)
+    return trace(threads + frame(1, 0), made)
+
+
+@_extreme
+def far_apart(n: int) -> bytes:
+    """A few events in each block, and very many missing in between; most of the trace was live before."""
+    places = location(280_000)
+    live = events(4 * n, kind=_ALLOC, address=_addresses(4 * n), size=100)
+    more = events(2 * n, kind=_ALLOC, address=_addresses(2 * n) + np.uint64(1 << 40), size=100, location=280_000)
+    return trace(places, np.concatenate([live, more]), block_events=max(len(live) // 60_000, 2), gap=1 << 40)
+
+
+@_extreme
+def requests_without_blocks(n: int) -> bytes:
+    """Frees of blocks that nobody made, then many small blocks of the file: each is a place to begin from."""
+    asked = events(n, kind=_REQUESTED, address=_addresses(n))
+    return trace(made=asked, block_events=max(n // 3000, 1), gap=1 << 20)
+
+
+@_extreme
+def steps_of_many_devices(n: int) -> bytes:
+    places = b"".join(location(number, index=number) for number in _numbers(78, 2))
+    begin = events(78, kind=_ALLOC, address=_addresses(78), size=100, location=np.arange(2, 80))
+    return trace(places, np.concatenate([begin, events(n, kind=_STEP, size=np.arange(n), address=1, location=0)]))
+
+
+@_extreme
+def regions(n: int) -> bytes:
+    """All of one name, none of which ends before the last has begun."""
+    begins, ends = (events(n, kind=kind, size=1, location=0) for kind in (_BEGIN, _END))
+    return trace(made=np.concatenate([begins, ends]))
+
+
+@_extreme
+def marks(n: int) -> bytes:
+    made = b"".join(string(number, f"m{number}") for number in _numbers(n, 3))
+    return trace(made, events(n, kind=_MARK, size=np.arange(n) + 3, location=0))
+
+
+@_extreme
+def refused_requests(n: int) -> bytes:
+    """Each among as many blocks as there are requests."""
+    segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
+    live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512)
+    return trace(frame(1, 0), np.concatenate([segment, live, events(n, kind=_OOM, size=1 << 41, stack=1)]))
+
+
+@_extreme
+def refused_requests_of_stacks(n: int) -> bytes:
+    frames = b"".join(frame(number, 0, 1, number) for number in _numbers(n))
+    segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
+    stacks = np.arange(n) + 1
+    live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512, stack=stacks)
+    refused = events(n, kind=_OOM, size=(1 << 41) + stacks, stack=stacks)
+    return trace(frames, np.concatenate([segment, mixed(live, refused)]))
+
+
+@_extreme
+def holders(n: int) -> bytes:
+    made = b"".join(
+        record(13, varint(n), varint(number), varint(1), varint(100), text(f"h{number}"), text("p"), text("f"),
+               varint(2), delta(_BASE + 512 * number, 0), delta(512, 0)) for number in range(n))  # fmt: skip
+    return trace(made + frame(1, 0), events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=1))
+
+
+@_extreme
+def library_blocks(n: int) -> bytes:
+    made = b"".join(record(10, varint(n), varint(_BASE + 512 * n), text(f"w{n}")) for n in range(n))
+    return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100))
+
+
+@_extreme
+def named_blocks(n: int) -> bytes:
+    """Each again and again."""
+    address = _addresses(n)
+    live = events(n, kind=_ALLOC, address=address, size=100)
+    roles = events(n, kind=_ROLE, address=address, node_sequence=np.arange(n) % 4 + 1, size=np.arange(n) % 2 + 1)
+    return trace(made=np.concatenate([live, roles, roles]))
+
+
+@_extreme
+def modules(n: int) -> bytes:
+    """Each inside of the one before, and called by it."""
+    made = b"".join(record(11, *map(varint, (number, 1, number - 1, 2))) for number in _numbers(n))
+    frames = b"".join(frame(number, number - 1, 1, 4, number) for number in _numbers(n))
+    return trace(made + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),
+                 header={"options": {"modules": True}})  # fmt: skip
+
+
+@_extreme
+def modules_without_names(n: int) -> bytes:
+    made = b"".join(record(11, *map(varint, (number, 1, 0, 0))) for number in _numbers(n))
+    frames = b"".join(frame(number, number - 1, 1, 4, number) for number in _numbers(n))
+    return trace(made + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),
+                 header={"options": {"modules": True}})  # fmt: skip
+
+
+@_extreme
+def threads(n: int) -> bytes:
+    made = b"".join(thread(number) for number in _numbers(n))
+    return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100, thread=np.arange(n) + 1, sequence=7))
+
+
+@_extreme
+def steps_of_stacks(n: int) -> bytes:
+    """A line for each step, each with a block that stays."""
+    frames = b"".join(frame(number, 0, 1, number) for number in _numbers(n))
+    blocks = events(n, kind=_ALLOC, address=_addresses(n), size=4096, stack=np.arange(n) + 1)
+    return trace(frames, mixed(blocks, events(n, kind=_STEP, size=np.arange(n), location=0)))
+
+
+@_extreme
+def loops(n: int) -> bytes:
+    """Under many calls: each pair of stacks is another."""
+    codes = b"".join(code(number, 1, 2) for number in _numbers(9, 2))
+    frames = b"".join(frame(number, number // 3, number % 9 + 1, number % 50) for number in _numbers(n))
+    stacks = (np.arange(n, dtype=np.uint64) * np.uint64(7919)) % n + 1
+    address = _addresses(n)
+    return trace(codes + frames, mixed(events(n, kind=_ALLOC, address=address, size=100, stack=stacks),
+                                       events(n, kind=_COMPLETED, address=address)))  # fmt: skip
+
+
+@_extreme
+def mappings(n: int) -> bytes:
+    """Of one range, in pieces, with as much between as there is of each."""
+    unit = 2 << 20
+    address = _addresses(n, unit)
+    mapped = events(n, kind=_MAP, address=address, size=unit)
+    taken = events(n, kind=_ALLOC, address=address, size=unit)
+    gone = events(n, kind=_UNMAP, address=address, size=unit)
+    return trace(made=np.concatenate([mapped, taken, gone[::2], mapped[::2]]))
+
+
+@_extreme
+def blocks_of_one_segment(n: int) -> bytes:
+    """Half of them free, each stranded by the next."""
+    address = _addresses(n, 1024)
+    segment = events(1, kind=_SEGMENT, address=_BASE, size=1024 * n)
+    born = events(n, kind=_ALLOC, address=address, size=1024)
+    asked, done = (events(n, kind=kind, address=address, size=1024) for kind in (_REQUESTED, _COMPLETED))
+    return trace(made=np.concatenate([segment, born, mixed(asked[::2], done[::2])]))
+
+
+@_extreme
+def segments(n: int) -> bytes:
+    """A small block in each of very many."""
+    address = _addresses(n, 2 << 20)
+    segment = events(n, kind=_SEGMENT, address=address, size=2 << 20)
+    return trace(made=mixed(segment, events(n, kind=_ALLOC, address=address, size=512)))
+
+
+@_extreme
+def driver_samples(n: int) -> bytes:
+    return trace(made=events(n, kind=17, address=np.arange(n) * 4096, size=80 << 30, sequence=core_probe_unknown(n),
+                             node_sequence=core_probe_unknown(n)))  # fmt: skip
+
+
+def core_probe_unknown(n: int) -> npt.NDArray[np.uint64]:
+    return np.full(n, (1 << 64) - 1, dtype=np.uint64)
+
+
+@_extreme
+def losses(n: int) -> bytes:
+    """Between any two events; the device's memory is unknown after each."""
+    live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
+    return trace(made=mixed(live, events(n, kind=14, size=3, location=0)))
+
+
+@_extreme
+def sources(n: int) -> bytes:
+    made = b"".join(record(8, varint(2), varint(number), text("x = 1")) for number in _numbers(n))
+    return trace(made + frame(1, 0), events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=1))
+
+
+@_extreme
+def streams(n: int) -> bytes:
+    places = b"".join(location(number, stream=number) for number in _numbers(n, 2))
+    at = np.arange(n) + 2
+    segment = events(n, kind=_SEGMENT, address=_addresses(n, 2 << 20), size=2 << 20, location=at)
+    return trace(places, mixed(segment, events(n, kind=_ALLOC, address=_addresses(n, 2 << 20), size=1, location=at)))
+
+
+@_extreme
+def damaged_blocks(n: int) -> bytes:
+    """Sound headers of blocks that each claim the rest of the file, and do not have it."""
+    whole = trace()
+    headers = []
+    for number in range(n):
+        left = (n - 1 - number) * 136
+        rest = struct.pack("<IHH", 1, EVENTS, 0) + struct.pack("<15Q", left, 0, 1, *[0] * 12)
+        headers.append(struct.pack("<II", 0x4B425441, zlib.crc32(rest)) + rest)
+    return whole + b"".join(headers)
+
+
+@_extreme
+def header_json(n: int) -> bytes:
+    nested: Any = {"a": ["x" * 100] * (n // 100), "options": {str(number): number for number in range(n // 10)}}
+    return trace(header={"program": "p" * n, "arguments": [nested] * 2, "devices": [{"name": "x"}] * (n // 20)})
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in sys.argv[2:] or TRACES:
+        path = folder / f"{name}.alloctrace"
+        path.write_bytes(largest(name))
+        print(path, path.stat().st_size, flush=True)
+
+
+if __name__ == "__main__":
+    main()
