@@ -222,7 +222,8 @@ class LeakMaker:
     def _live(self, sites: list[int]) -> tuple[int, ...]:
         """The bytes of all survivors of some lines that were born by each of at most 200 times, evenly spread."""
         survivors, clock = self.lives.survivors, self.lives.clock
-        rows = np.isin(survivors.site, sites)
+        none = np.zeros(0, np.int64)
+        rows = np.sort(np.concatenate([survivors.of_site.get(site, none) for site in sites]))
         count = min(_SAMPLES, int(clock.length) + 1) if clock.whole else _SAMPLES
         times = np.linspace(0, clock.length, count)
         born = survivors.birth[rows]
