@@ -36,7 +36,7 @@ class Checker(TorchDispatchMode):
 
 
 def record(folder: Path, name: str, scale: float, growth: float) -> None:
-    recording = Recording(folder / f"{name}.alloctrace", folder / f"{name}.expected")
+    recording = Recording(folder / f"{name}.alloctrace", folder / f"{name}.expected", pools=list)
     with Checker(recording, growth):
         PROGRAMS[name].run(max(2, round(PROGRAMS[name].steps * scale)))
     recording.check()
