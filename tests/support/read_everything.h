@@ -70,7 +70,8 @@ inline std::string read_everything(const std::string& path, const std::string& s
       what_if::LaneOptions other;
       other.settings = R"({"expandable_segments": true})";
       other.capacity = std::uint64_t{40} << 30;
-      static_cast<void>(what_if::predict(opened, device.device_type(), device.device_index(), {{}, other}));
+      static_cast<void>(
+          what_if::predict(opened, device.device_type(), device.device_index(), {}, {what_if::LaneOptions{}, other}));
     }
     return trace.integrity().state();
   } catch (const FormatError&) {

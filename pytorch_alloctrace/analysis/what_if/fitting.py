@@ -207,7 +207,7 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
         (at, name, card)
         for at, one in enumerate(found)
         for name, card in cards[at]
-        if not _has_plenty(one, card, search.must_serve)
+        if not _has_plenty(one, card, search)
         and (requested is None or (card.capacity or 0) >= requested.bytes)
     ]
     if len(unclear) * len(search.orders) > most_runs:
@@ -218,18 +218,19 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
     for at, one in enumerate(found):
         enough: tuple[str, Card] | None = None
         for name, card in reversed(cards[at]):
-            if not (_has_plenty(one, card, search.must_serve) or (at, name) in fits):
+            if not (_has_plenty(one, card, search) or (at, name) in fits):
                 break
             enough = name, card
         smallest.append(enough)
     return smallest
 
 
-def _has_plenty(one: Outcome, card: Card, must_serve: Sequence[int]) -> bool:
-    """Whether a run is never refused anything on this card, since it needs less wherever it was tried."""
-    serves_all = one.serves_all and (one.card.memory is not None or not must_serve)
-    is_unlimited = one.setting.fraction is None and one.retries[1] == 0
-    return serves_all and is_unlimited and (card.memory or 0) >= one.on_device
+def _has_plenty(one: Outcome, card: Card, search: _Search) -> bool:
+    """Whether a run is never refused anything on this card, since it needs less wherever it was tried. Of a share of
+    the device, that is not said."""
+    serves_all = one.serves_all and (one.card.memory is not None or not search.must_serve)
+    has_limit = one.setting.fraction is not None or search.model.trace.kind_counts.get("memory_fraction", 0) > 0
+    return serves_all and not has_limit and one.retries[1] == 0 and (card.memory or 0) >= one.on_device
 
 
 def _edge(tried: dict[int, bool], least: int) -> tuple[int, int]:
