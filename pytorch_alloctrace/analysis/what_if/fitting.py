@@ -207,8 +207,7 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
         (at, name, card)
         for at, one in enumerate(found)
         for name, card in cards[at]
-        if not _has_plenty(one, card, search)
-        and (requested is None or (card.capacity or 0) >= requested.bytes)
+        if not _has_plenty(one, card, search) and (requested is None or (card.capacity or 0) >= requested.bytes)
     ]
     if len(unclear) * len(search.orders) > most_runs:
         return None
