@@ -143,8 +143,10 @@ def test_blocks_cut_out_of_the_middle(sample: Sample, tmp_path: Path) -> None:
         assert trace.integrity.state == "gaps" and trace.integrity.missing_events == block.count
         found = assert_exact_but_for_the_gap(trace, sample, block.first, block.first + block.count - 1)
         exact, wrong = exact + found[0], wrong + found[1]
-        unfitting += trace.verify().after_loss
-        assert trace.verify().resumed >= 1
+        verified = trace.verify()
+        unfitting += verified.after_loss
+        # A block of a few events may have none that moves memory.
+        assert verified.resumed >= 1 or found[1] == 0
     assert exact >= 20, "most checkpoints lie outside the gaps"
     assert wrong >= 1 and unfitting >= 10, "a gap must show"
 
