@@ -23,6 +23,7 @@ from .gathered import Gathered
 from .held import Held
 from .integrity import Integrity
 from .kinds import KINDS, STEP, device_name, kind_name, named_device
+from .opening import open_reader
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import POINTS, Replay
 from .roles import ROLES_SHOWN
@@ -69,7 +70,7 @@ class RecordedTrace:
         if spool is not None and not os.path.exists(spool):
             raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
         with self._pass("reading"):
-            self._reader = _open(self.path, os.fsencode(spool) if spool else b"", progress)
+            self._reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
         self.header: dict[str, Any] = _json_object(self._reader.header_json)
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
@@ -571,20 +572,6 @@ class RecordedTrace:
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
-
-
-def _open(path: str, spool: bytes, progress: Progress | None) -> _replay.TraceReader:
-    try:
-        return _replay.TraceReader(os.fsencode(path), spool, progress)
-    except _replay.FormatError:
-        with open(path, "rb") as file:
-            is_pickle = re.match(rb"\x80[\x02-\x05]", file.read(2)) is not None
-        if is_pickle:
-            raise TraceError(
-                f"{path!r} is a pickle, not a trace: if torch's _dump_snapshot wrote it, `alloctrace convert` makes a "
-                "trace of it"
-            ) from None
-        raise
 
 
 def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame:

@@ -100,7 +100,8 @@ def what_if_data(found: WhatIf) -> dict[str, Any]:
     }
 
 
-def _outcome_data(one: Outcome) -> dict[str, Any]:
+def outcome_figures(one: Outcome) -> dict[str, Any]:
+    """What the page and the JSON say of an outcome alike."""
     return {
         "setting": one.setting.text,
         "fits": one.fits,
@@ -108,9 +109,15 @@ def _outcome_data(one: Outcome) -> dict[str, Any]:
         "peak_reserved": list(one.peak_reserved),
         "on_device": one.on_device,
         "retries": list(one.retries),
-        "driver_calls": list(one.driver_calls),
         "orders": one.orders,
         "refused_orders": one.refused_orders,
+    }
+
+
+def _outcome_data(one: Outcome) -> dict[str, Any]:
+    return {
+        **outcome_figures(one),
+        "driver_calls": list(one.driver_calls),
         "refused": None if one.refused is None else dataclasses.asdict(one.refused),
         "served": list(one.served),
         "refused_again": list(one.refused_again),

@@ -10,7 +10,7 @@ from ...analysis.what_if.model import Card
 from ...analysis.what_if.prediction import Outcome, Refused, WhatIf
 from ...errors import NotPredictableError
 from ...reading.recorded import RecordedTrace
-from ..what_if import CARDS_ARE_NOMINAL, INHERITED, UNKNOWN, card_in_words, for_torch
+from ..what_if import CARDS_ARE_NOMINAL, INHERITED, UNKNOWN, card_in_words, for_torch, outcome_figures
 from .names import PageStacks
 
 _LONG = "The trace is too long to try settings on it each time that a report is made: the verb what-if does."
@@ -65,14 +65,7 @@ def _conditions(found: WhatIf, *, is_whole: bool) -> list[str]:
 
 def _outcome(one: Outcome, card: tuple[str, Card] | None, stacks: PageStacks) -> dict[str, Any]:
     return {
-        "setting": one.setting.text,
-        "fits": one.fits,
-        "serves_all": one.serves_all,
-        "peak_reserved": list(one.peak_reserved),
-        "on_device": one.on_device,
-        "retries": list(one.retries),
-        "orders": one.orders,
-        "refused_orders": one.refused_orders,
+        **outcome_figures(one),
         "refused": None if one.refused is None else _refused(one.refused, stacks),
         "served": len(one.served),
         "refused_again": len(one.refused_again),
