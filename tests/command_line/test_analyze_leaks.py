@@ -50,12 +50,15 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
     for row in leaks.to_dict("records"):
         assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.8 < row["confidence"] <= 1
-    # The driver had used less than 1 GiB of 2 GiB; 200,192 bytes a step.
+    # The driver had used less than 1 GiB of 2 GiB; 200,192 bytes a step. A step takes no less than the shortest, and on
+    # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is the longest.
     seconds = trace.steps()["time_ns"].diff() / 1e9
-    assert 2**30 / 200_192 * seconds.min() < leaks["forecast"][0] < 2**31 / 200_192 * seconds.max()
+    shortest, average = seconds.min(), (trace.end_ns - trace.begin_ns) / 1e9 / 60
+    assert 2**30 / 200_192 * shortest < leaks["forecast"][0] < 2**31 / 200_192 * average
     # 4,000 bytes a step; the steps of each are timed over other parts of the run.
     ratio = leaks["forecast"][1] / leaks["forecast"][0] / (200_192 / 4_000)
-    assert seconds.min() / seconds.max() < ratio < seconds.max() / seconds.min()
+    longest = max(average, seconds.max())
+    assert 0.99 * shortest / average < ratio < 1.01 * longest / shortest
 
     text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
     assert "LEAK program.py:7: +196 KiB per step" in text and "LEAK program.py:8: +3.9" in text
