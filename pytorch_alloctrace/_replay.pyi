@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from .errors import TraceError
@@ -154,7 +155,7 @@ class PositionEvent:
     """The number of the step, or the string id of the name."""
     is_said: bool
     """Of a step: the program ended it, not an optimizer."""
-    live_bytes: list[int]
+    live_bytes: npt.NDArray[np.int64]
     """Requested bytes on each device, in the order of `Replay.timelines`."""
 
 class Refusal:

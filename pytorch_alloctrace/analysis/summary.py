@@ -16,7 +16,7 @@ from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, find_leaks
-from .usage.inside import Inside, look_inside
+from .usage.inside import WORTH_OPENING, Inside, look_inside
 from .usage.roles import RoleShares, roles_of
 
 
@@ -194,7 +194,10 @@ def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> 
         seconds=_seconds(trace, time_ns),
         step=None if event is None else trace.positions.step_at(event),
         sites=shown,
-        insides=tuple(look_inside(trace.stacks, held, site.stack_id, total) for site in shown),
+        insides=tuple(
+            look_inside(trace.stacks, held, site.stack_id, total) if site.bytes >= WORTH_OPENING * total else None
+            for site in shown
+        ),
         more_sites=int((sites["live_bytes"] > 0).sum()) - len(shown),
         more_bytes=total - sum(site.bytes for site in shown),
         roles=roles_of(trace, device, "end" if event is None else event),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,20 @@ StepOf: TypeAlias = Callable[[npt.NDArray[Any]], Any]
 """The step that each of some events belongs to."""
 
 
+class _Places(NamedTuple):
+    """By location id."""
+
+    devices: pd.Categorical
+    streams: npt.NDArray[np.int64]
+    pools: pd.Categorical
+
+
 class EventTables:
     """Makes the tables of one trace."""
 
     def __init__(self, reader: _replay.TraceReader) -> None:
         self._reader = reader
+        self._known_places = _Places(pd.Categorical([]), np.zeros(0, np.int64), pd.Categorical([]))
 
     def empty(self, columns: Sequence[str], step_of: StepOf) -> pd.DataFrame:
         """A table without events."""
@@ -43,23 +52,18 @@ class EventTables:
     def table(self, raw: dict[str, Any], columns: Sequence[str], step_of: StepOf) -> pd.DataFrame:
         """The events of one part, by column, as they came from the reader."""
         location = raw["location"]
-        # Damage may have taken the definition of a location.
-        locations = self.locations.reindex(range(max(len(self.locations), int(location.max(initial=0)) + 1)))
+        most = int(location.max(initial=0))
         made: dict[str, Any] = {}
         for name in columns:
             if name == "kind":
                 names = [kind_name(number) for number in range(max(len(KINDS), int(raw["kind"].max(initial=0)) + 1))]
                 made[name] = pd.Categorical.from_codes(raw["kind"].astype(np.int16), categories=pd.Index(names))
             elif name == "device":
-                codes, known = pd.factorize(locations["device"].fillna("").astype(str))
-                made[name] = pd.Categorical.from_codes(codes[location], categories=known)
+                made[name] = self._places(most).devices[location]
             elif name == "stream":
-                made[name] = locations["stream"].fillna(0).to_numpy(np.int64)[location]
+                made[name] = self._places(most).streams[location]
             elif name == "pool":
-                pools = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
-                known = pd.Index([*dict.fromkeys(pools)], tupleize_cols=False)
-                codes = np.array([known.get_loc(pool) for pool in pools], np.int32)
-                made[name] = pd.Categorical.from_codes(codes[location], categories=known)
+                made[name] = self._places(most).pools[location]
             elif name == "step":
                 made[name] = step_of(raw["seq"])
             elif name == "node_type":
@@ -68,6 +72,19 @@ class EventTables:
                 made[name] = raw[name]
         # Nobody else has these arrays: to copy them into one block is a sixth of the time of reading all events.
         return pd.DataFrame(made, copy=False)
+
+    def _places(self, most: int) -> _Places:
+        """With an entry for each location id up to `most`: damage may have taken the definition of one."""
+        if most >= len(self._known_places.streams):
+            locations = self.locations.reindex(range(max(len(self.locations), most + 1)))
+            pools = [value if isinstance(value, tuple) else (0, 0) for value in locations["pool"]]
+            known = pd.Index([*dict.fromkeys(pools)], tupleize_cols=False)
+            self._known_places = _Places(
+                pd.Categorical(locations["device"].fillna("").astype(object)),
+                locations["stream"].fillna(0).to_numpy(np.int64),
+                pd.Categorical.from_codes(known.get_indexer(pd.Index(pools, tupleize_cols=False)), categories=known),
+            )
+        return self._known_places
 
     def node_types(self, numbers: npt.NDArray[np.integer[Any]]) -> Any:
         """Types of autograd nodes, in full, by number; "" for none."""

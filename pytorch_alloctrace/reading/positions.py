@@ -85,7 +85,7 @@ class Region:
     end_ns: int | None
 
 
-PositionEvent: TypeAlias = tuple[int, int, int, int, bool, list[int]]
+PositionEvent: TypeAlias = tuple[int, int, int, int, bool, npt.NDArray[np.int64]]
 """Kind, event, time, value, whether the program said so, and what was live, by device."""
 
 
@@ -93,16 +93,17 @@ class PositionTable:
     """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by
     device)."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, int, Any, list[int]]]) -> None:
-        # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
-        self._steps = [
-            (kind, min(seq, _LARGEST), time, min(number, _LARGEST), live)
-            for kind, seq, time, number, live in rows
-            if kind == STEP
-        ]
+    def __init__(self, rows: Sequence[tuple[int, int, int, Any, npt.NDArray[np.int64]]]) -> None:
+        steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
-        self._ends = np.array([row[1] for row in self._steps], dtype=np.int64)
-        self._numbers = np.array([row[3] for row in self._steps], dtype=np.int64)
+        # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
+        self._ends, self._times, self._numbers = (
+            np.array([min(row[column], _LARGEST) for row in steps], dtype=np.int64) for column in (1, 2, 3)
+        )
+        # Devices that had no event yet are missing at the end of a row.
+        self._live = np.zeros((len(steps), max((len(row[4]) for row in steps), default=0)), np.int64)
+        for row, (*_, live) in zip(self._live, steps, strict=True):
+            np.minimum(live, _LARGEST // max(self._live.shape[1], 1), out=row[: len(live)])
 
     @classmethod
     def of_events(cls, found: Sequence[PositionEvent], text: Callable[[int], str]) -> PositionTable:
@@ -141,16 +142,15 @@ class PositionTable:
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
         """See `Trace.steps`. devices: by index."""
-        rows = [
+        known = [index for index in devices if index < self._live.shape[1]]
+        return pd.DataFrame(
             {
-                "step": number,
-                "seq": seq,
-                "time_ns": time_ns,
-                "live_bytes": sum(live[index] for index in devices if index < len(live)),
+                "step": self._numbers,
+                "seq": self._ends,
+                "time_ns": self._times,
+                "live_bytes": self._live[:, known].sum(axis=1),
             }
-            for _, seq, time_ns, number, live in self._steps
-        ]
-        return pd.DataFrame(rows) if rows else no_rows(("step", "seq", "time_ns", "live_bytes"))
+        )
 
     def marks(self) -> pd.DataFrame:
         """See `Trace.marks`."""

@@ -103,8 +103,8 @@ def location(number: int, device_type: int, index: int) -> bytes:
     return hostile_traces.varint(len(body)) + body
 
 
-def string(number: int) -> bytes:
-    body = b"\x01" + hostile_traces.varint(number) + b"\x01x"
+def string(number: int, value: str = "x") -> bytes:
+    body = b"\x01" + hostile_traces.varint(number) + hostile_traces.text(value)
     return hostile_traces.varint(len(body)) + body
 
 
@@ -121,6 +121,13 @@ def test_numbers_beyond_the_bounds_are_damage(tmp_path: Path) -> None:
     devices = [location(number, 1, number) for number in range(1, 82)]
     assert state(b"".join(devices[:80])) == "truncated" and state(b"".join(devices)) == "corrupt"
     assert state(cpu + string(1 << 16)) == "truncated" and state(cpu + string((1 << 16) + 1000)) == "corrupt"
+
+
+def test_of_a_name_that_is_longer_than_any_path_the_beginning_is_read(tmp_path: Path) -> None:
+    names = ["x" * 4096, "x" * 4097, "x" + "é" * 3000]  # the last: not within a character
+    marks = [{"kind": 11, "size": number} for number in range(1, 4)]
+    path = trace_of(tmp_path, marks, b"".join(string(number, name) for number, name in enumerate(names, 1)))
+    assert list(alloctrace.load(path).marks()["name"]) == ["x" * 4096, "x" * 4096 + "…", "x" + "é" * 2047 + "…"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,15 @@ std::int32_t index_of(std::int32_t device_type, std::uint64_t folded) {
   return static_cast<std::int32_t>(index);
 }
 
+// Of a longer one only the beginning is read.
+std::string name_of(ByteReader& fields) {
+  const std::string_view text = fields.text();
+  if (text.size() <= kLongestName) return std::string(text);
+  std::size_t end = kLongestName;
+  while (end > 0 && (static_cast<std::uint8_t>(text[end]) & 0xC0) == 0x80) --end;  // not within a character of UTF-8
+  return std::string(text.substr(0, end)) + "\u2026";
+}
+
 // The record is written in place and its length put before it: a thread_local buffer would be gone when a tensor is
 // freed by another thread_local's destructor.
 template <typename Fill>
@@ -181,7 +190,7 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
   switch (type) {
     case DefinitionType::kString: {
       const std::uint32_t id = fields.varint32();
-      slot(strings_, id) = fields.text();
+      slot(strings_, id) = name_of(fields);
       break;
     }
     case DefinitionType::kCode: {
@@ -213,12 +222,12 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       ThreadRecord& thread = slot(threads_, id);
       thread.native_id = fields.varint();
       thread.autograd_id = fields.varint();
-      thread.name = fields.text();
+      thread.name = name_of(fields);
       break;
     }
     case DefinitionType::kThreadName: {
       const std::uint32_t id = fields.varint32();
-      slot(threads_, id).python_name = fields.text();
+      slot(threads_, id).python_name = name_of(fields);
       break;
     }
     case DefinitionType::kLocation: {
@@ -241,14 +250,14 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       const std::uint32_t id = fields.varint32();
       NodeType type_record;
       type_record.mangled = fields.varint() != 0;
-      type_record.name = fields.text();
+      type_record.name = name_of(fields);
       slot(node_types_, id) = std::move(type_record);
       break;
     }
     case DefinitionType::kSourceLine: {
       const std::uint32_t filename = fields.varint32();
       const std::uint32_t line = fields.varint32();
-      sources_[{filename, line}] = fields.text();
+      sources_[{filename, line}] = name_of(fields);
       break;
     }
     case DefinitionType::kDevice: {
@@ -256,15 +265,15 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       device.device_type = static_cast<std::int32_t>(unzigzag(fields.varint()));
       device.device_index = index_of(device.device_type, fields.varint());
       device.bytes = fields.varint();
-      device.name = fields.text();
-      device.uuid = fields.text();
-      device.pci_address = fields.text();
+      device.name = name_of(fields);
+      device.uuid = name_of(fields);
+      device.pci_address = name_of(fields);
       devices_[{device.device_type, device.device_index}] = std::move(device);
       break;
     }
     case DefinitionType::kLibraryBlock: {
       const std::uint64_t event = fields.varint(), address = fields.varint();
-      const std::string name(fields.text());
+      const std::string name = name_of(fields);
       const auto [known, is_new] =
           library_numbers_.try_emplace(name, static_cast<std::uint32_t>(library_names_.size()));
       if (is_new) library_names_.push_back(name);
@@ -278,9 +287,9 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       holder.line = fields.varint();
       holder.count = fields.varint();
       holder.bytes = fields.varint();
-      holder.holder = fields.text();
-      holder.path = fields.text();
-      holder.filename = fields.text();
+      holder.holder = name_of(fields);
+      holder.path = name_of(fields);
+      holder.filename = name_of(fields);
       std::uint64_t last = 0;
       // No number from a file decides how much is reserved: each address has at least a byte.
       for (std::uint64_t left = fields.varint(); left > 0; --left) {

@@ -43,6 +43,9 @@ constexpr std::int64_t kMaxDeviceIndex = 127;  // torch's type of an index has e
 // No block or segment is larger: the addresses of a process have no more bits.
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 57;
 
+// In bytes. No path is longer; a name that many rows repeat must not make gigabytes of a megabyte.
+constexpr std::size_t kLongestName = 4096;
+
 // No stack has more frames: the recorder keeps the innermost ones of those that are deeper.
 constexpr std::uint32_t kMaxStackDepth = 4096;
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <charconv>
 
+#include "../format/format.h"
+
 namespace alloctrace {
 namespace {
 
@@ -24,9 +26,8 @@ const char* read_number(const char* begin, const char* end, std::uint64_t& value
 }  // namespace
 
 void AllocatorSettings::read(const std::string& json) {
-  // Read at each change: work in proportion to the trace. Those that torch reports have hundreds of bytes.
-  constexpr std::size_t kLongest = 16'384;
-  if (json.size() > kLongest) return;
+  // One of which only the beginning was read says nothing. Those that torch reports have hundreds of bytes.
+  if (json.size() > kLongestName) return;
   const char* const end = json.data() + json.size();
   const auto number = [&](const std::string& key, std::uint64_t& value) {
     const std::size_t at = value_of(json, key);

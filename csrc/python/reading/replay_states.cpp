@@ -351,7 +351,9 @@ void define_results(py::module_& module) {
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
       .def_readonly("is_said", &PositionEvent::is_said)
-      .def_readonly("live_bytes", &PositionEvent::live_bytes);
+      .def_property_readonly("live_bytes", [](const PositionEvent& event) {
+        return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
+      });
   py::class_<Refusal>(module, "Refusal")
       .def_readonly("seq", &Refusal::sequence)
       .def_readonly("forward_stack", &Refusal::forward_stack);
