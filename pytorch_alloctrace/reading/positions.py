@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .. import _replay
 from ..errors import PositionError
 from .dtypes import no_rows
 from .kinds import MARK, REGION_BEGIN, REGION_END, STEP, kind_name
@@ -85,25 +86,30 @@ class Region:
     end_ns: int | None
 
 
-PositionEvent: TypeAlias = tuple[int, int, int, int, bool, npt.NDArray[np.int64]]
-"""Kind, event, time, value, whether the program said so, and what was live, by device."""
+PositionEvent: TypeAlias = tuple[int, int, int, int, bool, _replay.PositionEvent | None]
+"""Kind, event, time, value, whether the program said so, and what knows what was live."""
 
 
 class PositionTable:
-    """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, live bytes by
-    device)."""
+    """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, what knows what was
+    live)."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, int, Any, npt.NDArray[np.int64]]]) -> None:
+    def __init__(self, rows: Sequence[tuple[int, int, int, Any, _replay.PositionEvent | None]]) -> None:
         steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
+        numbers = [(seq, time_ns, number) for _, seq, time_ns, number, _ in steps]
         self._ends, self._times, self._numbers = (
-            np.array([min(row[column], _LARGEST) for row in steps], dtype=np.int64) for column in (1, 2, 3)
+            np.array([min(row[column], _LARGEST) for row in numbers], dtype=np.int64) for column in range(3)
         )
-        # Devices that had no event yet are missing at the end of a row.
-        self._live = np.zeros((len(steps), max((len(row[4]) for row in steps), default=0)), np.int64)
-        for row, (*_, live) in zip(self._live, steps, strict=True):
-            np.minimum(live, _LARGEST // max(self._live.shape[1], 1), out=row[: len(live)])
+        # A row a step, a column a device. One at a time: there may be many of each.
+        no_bytes = np.zeros(0, np.int64)
+        self._live = np.zeros((len(steps), 0), np.int64)
+        for index, (*_, event) in enumerate(steps):
+            live = no_bytes if event is None else event.live_bytes
+            if len(live) > self._live.shape[1]:  # devices that had no event before
+                self._live = np.pad(self._live, ((0, 0), (0, len(live) - self._live.shape[1])))
+            np.minimum(live, _LARGEST // max(len(live), 1), out=self._live[index, : len(live)])
 
     @classmethod
     def of_events(cls, found: Sequence[PositionEvent], text: Callable[[int], str]) -> PositionTable:
@@ -115,8 +121,8 @@ class PositionTable:
         said = next((seq for kind, seq, _, _, is_said, _ in found if kind == STEP and is_said), -1)
         return cls(
             [
-                (kind, seq, time_ns, value if kind == STEP else text(value), live_bytes)
-                for kind, seq, time_ns, value, is_said, live_bytes in found
+                (kind, seq, time_ns, value if kind == STEP else text(value), event)
+                for kind, seq, time_ns, value, is_said, event in found
                 if kind != STEP or is_said or seq > said
             ]
         )

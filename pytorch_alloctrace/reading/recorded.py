@@ -499,7 +499,7 @@ class RecordedTrace:
     def positions(self) -> PositionTable:
         """The steps, marks and regions, and which step an event belongs to."""
         return PositionTable.of_events(
-            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one.live_bytes) for one in self.replay.positions],
+            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one) for one in self.replay.positions],
             self._reader.string,
         )
 
@@ -510,11 +510,10 @@ class RecordedTrace:
             return self.positions
         names = ("kind", "seq", "time_ns", "nbytes", "address")
         rows: list[PositionEvent] = []
-        unknown = np.zeros(0, np.int64)
         stream = self._reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
         while (raw := stream.next(_CHUNK)) is not None:
             for kind, seq, time_ns, value, is_said in zip(*(raw[name].tolist() for name in names), strict=True):
-                rows.append((kind, seq, time_ns, value, is_said != 0, unknown))
+                rows.append((kind, seq, time_ns, value, is_said != 0, None))
         return PositionTable.of_events(rows, self._reader.string)
 
     def _step_of(self, seq: npt.NDArray[Any]) -> Any:

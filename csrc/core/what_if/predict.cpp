@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kBatch = std::size_t{1} << 18;  // requests: 12 MiB
 constexpr unsigned kMostThreads = 8;
+constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 20;  // of all lanes of a pass: a block takes about 400 bytes
 
 // Each lane takes the batch, on as many threads as the machine has.
 void take_all(std::deque<Lane>& lanes, const Batch& batch, const std::vector<std::string>& settings) {
@@ -39,23 +40,31 @@ void take_all(std::deque<Lane>& lanes, const Batch& batch, const std::vector<std
 Prediction predict(const std::shared_ptr<const TraceReader>& trace, std::int32_t device_type, std::int32_t device_index,
                    TorchRelease release, const std::vector<LaneOptions>& options,
                    const std::function<void(double)>& progress) {
-  RequestReader reader(trace, device_type, device_index);
-  std::deque<Lane> lanes;
-  for (const LaneOptions& one : options) lanes.emplace_back(one, release);
   Prediction prediction;
-  Batch batch;
-  const std::uint64_t all = std::max<std::uint64_t>(trace->integrity().events, 1);
-  while (reader.next(batch, kBatch)) {
-    prediction.requests += batch.requests.size();
-    for (const Inherited& row : batch.inherited) {
-      prediction.inherited += row.is_segment;
-      prediction.inherits_expandable |= row.is_expandable;
+  const double all = static_cast<double>(std::max<std::uint64_t>(trace->integrity().events, 1));
+  const double wanted = static_cast<double>(std::max<std::size_t>(options.size(), 1));
+  do {
+    const std::size_t done = prediction.lanes.size();
+    RequestReader reader(trace, device_type, device_index);
+    std::deque<Lane> lanes;
+    for (std::size_t lane = done; lane < options.size(); ++lane) lanes.emplace_back(options[lane], release);
+    prediction.requests = prediction.inherited = 0;
+    Batch batch;
+    while (reader.next(batch, kBatch)) {
+      prediction.requests += batch.requests.size();
+      for (const Inherited& row : batch.inherited) {
+        prediction.inherited += row.is_segment;
+        prediction.inherits_expandable |= row.is_expandable;
+      }
+      if (prediction.inherits_expandable) break;
+      // The last ones wait for a pass of their own.
+      while (lanes.size() > 1 && lanes.size() * reader.blocks() > kMostBlocks) lanes.pop_back();
+      take_all(lanes, batch, reader.settings());
+      const double share = std::min(1.0, static_cast<double>(reader.events_read()) / all);
+      if (progress) progress((static_cast<double>(done) + static_cast<double>(lanes.size()) * share) / wanted);
     }
-    if (prediction.inherits_expandable) break;
-    take_all(lanes, batch, reader.settings());
-    if (progress) progress(std::min(1.0, static_cast<double>(reader.events_read()) / static_cast<double>(all)));
-  }
-  for (Lane& lane : lanes) prediction.lanes.push_back(lane.result());
+    for (Lane& lane : lanes) prediction.lanes.push_back(lane.result());
+  } while (prediction.lanes.size() < options.size());
   return prediction;
 }
 

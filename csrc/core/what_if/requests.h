@@ -85,6 +85,8 @@ class RequestReader {
   // The settings that kSettings requests name: texts of `config` events.
   const std::vector<std::string>& settings() const { return settings_; }
   std::uint64_t events_read() const { return events_read_; }
+  // As many as were there at once so far.
+  std::uint64_t blocks() const { return block_count_; }
 
  private:
   struct Place {
