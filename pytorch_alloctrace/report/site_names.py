@@ -13,7 +13,7 @@ from .stacks import Frames
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
 def printable(text: str) -> str:
@@ -37,7 +37,9 @@ class SiteNames:
     def file(self, filename: str) -> str:
         """Relative to the folder of installed packages (which may be inside the program's working directory) or to the
         working directory; else in full."""
-        filename = _PACKAGES.sub("", filename)
+        # Looked for once: from each of its characters on, a long name takes half a second.
+        if packages := _PACKAGES.match(filename):
+            filename = filename[packages.end() :]
         if self._folder and filename.startswith(self._folder):
             filename = filename[len(self._folder) :]
         return printable(filename)

@@ -51,7 +51,7 @@ def test_the_verb_and_the_table_on_cuda(run_cuda_program, tmp_path: Path) -> Non
         assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
         assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.8 < row["confidence"] <= 1
     # The driver had used less than 1 GiB of 2 GiB; 200,192 bytes a step. A step takes no less than the shortest, and on
-    # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is the longest.
+    # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is longest.
     seconds = trace.steps()["time_ns"].diff() / 1e9
     shortest, average = seconds.min(), (trace.end_ns - trace.begin_ns) / 1e9 / 60
     assert 2**30 / 200_192 * shortest < leaks["forecast"][0] < 2**31 / 200_192 * average
