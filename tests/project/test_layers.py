@@ -12,7 +12,7 @@ import pytest
 from running import ROOT
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "analyze")
+LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
 """A part may import those before it, in any place: at the top, in a function, or for types alone."""
 BESIDE = {"recording": ("recording", "objects", "errors", "command"), "objects": ("objects", "errors")}
 """What runs in the program under trace imports nothing of these."""
