@@ -98,7 +98,8 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
     summaries |= {verb.name: verb.summary for verb in VERBS}
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s FOLDER [options]\n       %(prog)s run [options] SCRIPT [arguments]",
+        usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s FOLDER [options]\n"
+        "       %(prog)s run [options] SCRIPT [arguments]",
         description="Records the memory of a PyTorch program, and says from the trace what happened:\n"
         "what leaks, what made the peak, what grows.",
         epilog=f"examples:\n{_EXAMPLES}",
@@ -118,7 +119,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
         own.usage = f"{PROGRAM} {f'[{DEFAULT}]' if verb.name == DEFAULT else verb.name} {verb.traces} [options]"
         own.set_defaults(verb=verb)
         verb.add_arguments(own)
-        own.add_common()
+        own.add_common(verb.traces_help)
         examples = "\n".join(_example(*example) for example in verb.examples)
         own.epilog = f"{own.notes}\nexamples:\n{examples}".lstrip()
     return parser, parsers

@@ -1,4 +1,5 @@
-"""The verb `ranks`: all ranks of a distributed run. Also what a folder, or several traces, without a verb are read by."""
+"""The verb `ranks`: all ranks of a distributed run. It is also that of a command without a verb that names a folder, or
+several traces."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class Ranks(Verb):
         ("ranks traces/ --scheduler tcp://head:8786", "read by the workers of a cluster of Dask"),
     )
     traces = "FOLDER|TRACE..."
+    traces_help = "a folder with the traces of all ranks, several such folders, or the traces"
     reads_events = False
 
     def add_arguments(self, parser: VerbParser) -> None:

@@ -13,7 +13,8 @@ left_out: a list
 findings: a list, the most pressing first
     kind ("oom", "leak", "differs", "device": it also uses the CUDA device of another rank), title, sentences, device
     ("cuda" is each rank's own), ranks, paths, of (so many could have it), site, bytes_per_unit and unit (of a leak),
-    since_step (null: not known), since_start, measures (kind, measure, value, usual: the median of the others, distance)
+    since_step (null: not known), since_start, measures (kind, measure, value, usual: the median of the others,
+    distance: how far out of line)
 notes: a list of sentences
 leaks: "found", "none", "unknown"
 alike: true if nothing differs by more than nobody would look into
@@ -75,15 +76,15 @@ def ranks_findings(comparison: Comparison) -> tuple[RankWords, ...]:
 
 def write_ranks(comparison: Comparison, screen: Screen, top: int, kind: str | None = None) -> None:
     """Writes the verdict, then a table of the ranks. top: rows of it; kind: the kind of device that it shows."""
-    run = comparison.run
-    if run is None:
-        for sentence in incomplete_sentences(comparison):
-            _labelled(LABEL, "bold yellow", sentence, screen)
+    incomplete = incomplete_sentences(comparison)
+    for sentence in incomplete:
+        _labelled(LABEL, "bold yellow", sentence, screen)
+    if incomplete:
+        screen.blank()
+    if comparison.run is None:
         screen.text("No trace could be read.")
         return
     _header(comparison, screen)
-    for sentence in incomplete_sentences(comparison):
-        _labelled(LABEL, "bold yellow", sentence, screen)
     for words in ranks_findings(comparison):
         screen.blank()
         _finding(words, screen)
@@ -131,10 +132,10 @@ def incomplete_sentences(comparison: Comparison) -> list[str]:
     run = comparison.run
     if run is not None and run.missing:
         # A foreign trace may claim any number.
-        has = "rank has" if len(run.missing) == 1 else "ranks have"
+        has, they = ("has", "it") if len(run.missing) == 1 else ("have", "they")
         found.append(
-            f"Of {run.world_size:,} ranks {len(run.missing):,} {has} no trace here: {_listed(run.missing)}. What they "
-            "did is unknown."
+            f"{len(run.missing):,} of {run.world_size:,} ranks {has} no trace here: {_listed(run.missing)}. "
+            f"What {they} did is unknown."
         )
     for one in comparison.left_out:
         if one.why == "unreadable":
@@ -151,7 +152,7 @@ def incomplete_sentences(comparison: Comparison) -> list[str]:
 
 def notes(comparison: Comparison) -> list[str]:
     """What is to be known besides."""
-    found = []
+    found: list[str] = []
     run = comparison.run
     if run is None:
         return found
@@ -191,7 +192,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _worded(finding: RankFinding) -> RankWords:
-    names, where = _names(finding.ranks[0]), _where(finding)
+    names, where, others = _names(finding.ranks[0]), _where(finding), _others(finding)
     device = "" if finding.device == CUDA else f" on {finding.device}"
     site: Site | None = None
     sentences: list[str] = []
@@ -217,16 +218,16 @@ def _worded(finding: RankFinding) -> RankWords:
         if site is not None:
             sentences.append(f"It was made at {names.site(site)}.")
     elif finding.kind == "device":
-        most = max(figures.peak for card in finding.ranks if (figures := card.of_kind(finding.device)))
+        most = max(own.peak for card in finding.ranks if (own := card.of_kind(finding.device)))
         title = f"{where} also {'uses' if len(finding.ranks) == 1 else 'use'} {finding.device}, another rank's device"
         sentences.append(f"Up to {units.size(most)} there: set the device before the first use of CUDA.")
     else:
         first = finding.deviations[0]
-        title = f"{where}{device}: {_deviation(first)}"
+        title = f"{where}{device}: {_deviation(first, others)}"
         site = None if finding.explanation is None else finding.explanation.site
     rest = finding.deviations if finding.kind != "differs" else finding.deviations[1:]
     if rest:
-        said = "; ".join(map(_deviation, rest))
+        said = "; ".join(_deviation(one, others) for one in rest)
         of_first = "" if len(finding.ranks) == 1 else f" ({finding.ranks[0].name})"
         sentences.append(f"{said[:1].upper()}{said[1:]}{of_first}.")
     sentences += _explained(finding, names)
@@ -239,9 +240,10 @@ def _explained(finding: RankFinding, names: SiteNames) -> list[str]:
     if one is None or (finding.leak is not None and one.site == finding.leak.site):
         return []
     more = "more" if one.bytes > one.usual else "less"
+    change, in_all = (units.size(abs(count)) for count in (one.bytes - one.usual, one.difference))
     return [
-        f"At its peak {names.site(one.site)} holds {units.size(one.bytes)}, on the others {units.size(one.usual)}: "
-        f"{units.size(abs(one.bytes - one.usual))} {more}, of {units.size(abs(one.difference))} in all."
+        f"At its peak {names.site(one.site)} holds {units.size(one.bytes)}, on {_others(finding)} "
+        f"{units.size(one.usual)}: {change} {more}, of {in_all} in all."
     ]
 
 
@@ -251,18 +253,25 @@ def _since(finding: RankFinding) -> list[str]:
         of_bytes = any(one.measure in BYTES for one in finding.deviations)
         step = finding.figures.peak_step if finding.kind == "differs" else None
         if of_bytes and step is not None:
-            return [f"At the ends of its steps it holds what the others hold; its peak is within step {step:,}."]
+            hold = "holds" if finding.of == 2 else "hold"
+            return [
+                f"At the ends of its steps it holds what {_others(finding)} {hold}; its peak is within step {step:,}."
+            ]
         return []
     it = "It" if len(finding.ranks) == 1 else _capital(finding.ranks[0].name)
     if departure.from_start:
-        return [f"{it} has differed from the others since the first step."]
-    return [f"{it} departs from the others in step {departure.step:,}."]
+        return [f"{it} has differed from {_others(finding)} since the first step."]
+    return [f"{it} departs from {_others(finding)} in step {departure.step:,}."]
 
 
-def _deviation(one: Deviation) -> str:
+def _deviation(one: Deviation, others: str) -> str:
     if one.measure == TIME:
-        return f"{units.duration(one.value)} per step, the others {units.duration(one.usual)}"
-    return f"{_MEASURES[one.measure]} {units.size(one.value)}, the others {units.size(one.usual)}"
+        return f"{units.duration(one.value)} per step, {others} {units.duration(one.usual)}"
+    return f"{_MEASURES[one.measure]} {units.size(one.value)}, {others} {units.size(one.usual)}"
+
+
+def _others(finding: RankFinding) -> str:
+    return "the other" if finding.of == 2 else "the others"
 
 
 def _where(finding: RankFinding) -> str:
@@ -290,15 +299,16 @@ def _finding(words: RankWords, screen: Screen) -> None:
     width = max(min(screen.width - indent - 40, 60), 10)
     both = (*departure.live, *departure.usual)
     own = words.finding.ranks[0].name
-    column = max(len(own), len("the others"))
-    for name, values in ((own, departure.live), ("the others", departure.usual)):
+    others = _others(words.finding)
+    column = max(len(own), len(others))
+    for name, values in ((own, departure.live), (others, departure.usual)):
         points = np.array_split(np.array(values), min(width, len(values)))
         # On one scale, so that they can be compared: from the lowest to the highest of both.
         drawn = [*(int(part.max()) for part in points), min(both), max(both)]
         chart = units.sparkline(drawn, len(drawn), plain=screen.plain)[:-2]
         arrow = "to" if screen.plain else "→"
-        line = Text.assemble(f"{name:<{column}}  ", (chart, "green"), f"  {units.size(values[0])} {arrow} {units.size(values[-1])}")
-        screen.text(line, indent)
+        levels = f"{units.size(values[0])} {arrow} {units.size(values[-1])}"
+        screen.text(Text.assemble(f"{name:<{column}}  ", (chart, "green"), f"  {levels}"), indent)
 
 
 def _all_clear(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -317,17 +327,17 @@ def _all_clear(comparison: Comparison) -> list[tuple[str, str, str]]:
             said = ", ".join(_usual(spread.measure, spread.median, spread.low, spread.high) for spread in of_bytes)
             found.append(("OK", "bold green", f"{all_ranks} look alike: {said}."))
         else:
-            widest = max(of_bytes, key=lambda spread: (spread.high - spread.low) / max(spread.floor, 1))
-            low, high = (units.size(value) for value in (widest.low, widest.high))
+            first = next(spread for spread in of_bytes if not spread.is_alike)
+            low, high = (units.size(value) for value in (first.low, first.high))
             found.append(
                 (
                     "NOTE",
                     "bold yellow",
-                    f"No rank stands out, but they are not alike: {_MEASURES[widest.measure]} from {low} to {high}.",
+                    f"No rank stands out, but they are not alike: {_MEASURES[first.measure]} from {low} to {high}.",
                 )
             )
     if comparison.leaks_answer is LeaksAnswer.NONE:
-        found.append(("OK", "bold green", f"No leak found on any of {units.counted(len(comparison.cards), 'rank')}."))
+        found.append(("OK", "bold green", "No leak found on any rank."))
     return found
 
 
@@ -394,9 +404,9 @@ def _header(comparison: Comparison, screen: Screen) -> None:
     where = "" if hosts < 2 else f" on {units.counted(hosts, 'host')}"
     first = Text(_names(card).file(card.program) or "(unknown program)", style="bold")
     first.append(f", {ranks}{where}", style="not bold")
-    steps = sorted({one.steps for one in run.cards})
-    counted = units.counted(steps[-1], "step") if len(steps) == 1 else f"{steps[0]:,} to {units.counted(steps[-1], 'step')}"
-    first.append(f", {counted if steps[-1] else 'no steps'}", style="not bold")
+    fewest, most = (of(one.steps for one in run.cards) for of in (min, max))
+    steps = units.counted(most, "step") if most else "no steps"
+    first.append(f", {steps}" if fewest == most else f", {fewest:,} to {steps}", style="not bold")
     screen.text(first, hanging=2)
 
 

@@ -61,7 +61,7 @@ class RankFinding:
     rates: tuple[float, float] = (0.0, 0.0)
     """The lowest and the highest rate of the leak."""
     deviations: tuple[Deviation, ...] = ()
-    """What is out of line about the first rank, the furthest first."""
+    """What is out of line about the first rank, in the order of MEASURES."""
     departure: Departure | None = None
     explanation: Explanation | None = None
 
@@ -122,7 +122,9 @@ class Comparison:
     def is_alike(self) -> bool:
         """Whether all figures of the main device are within what nobody would look into."""
         return not self.findings and all(
-            spread.is_alike for (kind, measure), spread in self.spreads.items() if kind == self.main and measure in BYTES
+            spread.is_alike
+            for (kind, measure), spread in self.spreads.items()
+            if kind == self.main and measure in BYTES
         )
 
 
@@ -163,7 +165,13 @@ class _Comparing:
         first = [card.path for one in rare for card in one.ranks]
         cards = sorted(
             self._run.cards,
-            key=lambda card: (card.path not in first, -distances.get(card.path, 0.0), card.rank or 0, card.path),
+            key=lambda card: (
+                card.path not in first,
+                -distances.get(card.path, 0.0),
+                card.whole and not _ended_early(card),  # not among those of which nothing is to be said
+                card.rank or 0,
+                card.path,
+            ),
         )
         return Comparison(
             run=self._run,
@@ -192,10 +200,12 @@ class _Comparing:
                 if measure == TIME and kind != self._main:
                     continue  # all devices of a rank have the same steps
                 self._compare(kind, measure, found)
-        return {path: sorted(ones, key=lambda one: -abs(one.distance)) for path, ones in found.items()}
+        return found
 
     def _compare(self, kind: str, measure: str, found: dict[str, list[Deviation]]) -> None:
-        values = {card.path: value for card in self._compared if (value := self._comparable(card, kind, measure)) is not None}
+        values = {
+            card.path: value for card in self._compared if (value := self._comparable(card, kind, measure)) is not None
+        }
         typical = {card.path: values[card.path] for card in self._typical if card.path in values}
         if len(values) < 2 or len(typical) < 2:
             return
@@ -253,10 +263,10 @@ class _Comparing:
             ones = [one for one in self._deviations[card.path] if (card.path, one.kind) not in covered]
             if ones:
                 open_ones.append((card, ones))
-        open_ones.sort(key=lambda pair: -abs(pair[1][0].distance))
+        open_ones.sort(key=lambda pair: -max(abs(one.distance) for one in pair[1]))
         groups: dict[tuple[object, ...], list[RankFinding]] = {}
         for card, ones in open_ones[:MOST_EXPLAINED]:
-            kind = ones[0].kind
+            kind = max(ones, key=lambda one: abs(one.distance)).kind
             mine = tuple(one for one in ones if one.kind == kind)
             finding = self._explained(RankFinding("differs", kind, (card,), len(self._compared), deviations=mine))
             line = None if finding.explanation is None else card.line(finding.explanation.site)
@@ -293,9 +303,7 @@ class _Comparing:
         out = {card.path for card in ranks}
         others = [card for card in self._typical if card.path not in out and card.of_kind(kind) is not None]
         in_line = [
-            card
-            for card in others
-            if not any(one.kind == kind for one in self._deviations[card.path])
+            card for card in others if not any(one.kind == kind for one in self._deviations[card.path])
         ] or others
         at = np.unique(np.linspace(0, len(in_line) - 1, min(len(in_line), MOST_REFERENCES)).round().astype(int))
         return [in_line[index] for index in at.tolist()]

@@ -1,8 +1,8 @@
 """What is kept of the trace of one rank: plain values that fit into a megabyte, however long the run was.
 
-A summary has two parts. The card is a few kilobytes: whose trace it is, and its figures; those of all ranks together are
-what ranks are compared by. The detail, what was live at the end of each step and what the peak consisted of, is looked
-at of a few ranks only. All figures are those that the verdict on the single trace shows.
+A summary has two parts. The card is a few kilobytes: whose trace it is, and its figures; ranks are compared by the
+cards of all of them. The detail, what was live at the end of each step and what the peak consisted of, is looked at of
+a few ranks only. All figures are those that the verdict on the single trace shows.
 """
 
 from __future__ import annotations

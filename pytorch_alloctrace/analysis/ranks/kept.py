@@ -1,9 +1,9 @@
 """Summaries that are kept: a Parquet file of at most 1 MB next to each trace.
 
 Its rows are what was live at the ends of steps (device, step, live_bytes), which any tool that reads Parquet shows; the
-first row has all else, as JSON. A summary is used only if it is whole, of this version, and made of this very trace: of its
-id, size and time of change, and those of its spool. Anything else is made anew. That of a trace which is still being
-written is neither kept nor used.
+first row has all else, as JSON. A summary is used only if it is whole, of this version, and made of this very trace:
+of its id, size and time of change, and those of its spool. Anything else is made anew. That of a trace which is still
+being written is neither kept nor used. Whoever may read the trace may read its summary, and nobody else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import json
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,12 +36,10 @@ MOST_BYTES = 1_000_000
 def summary_of(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> RankSummary:
     """The summary of a trace: the kept one, or else a new one, which is kept if its folder can be written. Never raises
     for what is in the file: what cannot be read has a card that says why."""
-    running = is_being_recorded(path)
-    source = _source(path, user_paths)
-    if keep and not running:
-        known = _load(path, source)
-        if known is not None:
-            return known
+    known = kept_summary(path, user_paths) if keep else None
+    if known is not None:
+        return known
+    running, source = is_being_recorded(path), _source(path, user_paths)
     try:
         summary = summarize_trace(path, str(source["session"]), user_paths)
     except (TraceError, OSError) as error:
@@ -50,6 +49,11 @@ def summary_of(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> 
     if keep and not running and source == _source(path, user_paths):
         _keep(path, summary, source)
     return summary
+
+
+def kept_summary(path: str, user_paths: Sequence[str] = ()) -> RankSummary | None:
+    """The kept one, if it is of the trace as it is now."""
+    return None if is_being_recorded(path) else _load(path, _source(path, user_paths))
 
 
 def kept_at(path: str) -> str:
@@ -97,9 +101,7 @@ def _load(path: str, source: dict[str, Any]) -> RankSummary | None:
         if facts["source"] != source:
             return None
         card = made(Card, {**facts["card"], "path": path})  # the folder may have been moved
-        lines = tuple(
-            (str(kind), tuple(made(HeldLine, line) for line in held)) for kind, held in facts["lines"]
-        )
+        lines = tuple((str(kind), tuple(made(HeldLine, line) for line in held)) for kind, held in facts["lines"])
         number, steps, live = columns
         levels = tuple(
             Levels(str(kind), steps[number == index], live[number == index])
@@ -116,7 +118,9 @@ def _keep(path: str, summary: RankSummary, source: dict[str, Any]) -> None:
     try:
         data = encode(summary, source)
         try:
-            with open(unfinished, "xb") as file:
+            # It has lines of source, as the trace has.
+            mode = stat.S_IMODE(os.stat(path).st_mode) & 0o666
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
             os.replace(unfinished, kept_at(path))
         finally:

@@ -2,8 +2,8 @@
 
 Each leaf reduces a trace to its summary (see `kept`), of which the card goes on; each node above joins the cards of at
 most `BRANCHES` others. With dask the tree is a graph of dask's: run by threads of this process, each of which has a
-process of its own that reads (see `workers`), or on the cluster whose scheduler is named, whose workers need nothing but
-this package. Without dask, threads of this process do the same.
+process of its own that reads (see `workers`), or on the cluster whose scheduler is named, whose workers need nothing
+but this package. Without dask, threads of this process do the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ... import __version__
 from ...errors import MissingPackageError, SchedulerError
 from .figures import Card, Detail, RankSummary
-from .kept import summary_of
+from .kept import kept_summary, summary_of
 from .workers import Workers, available_cores
 
 BRANCHES = 16
@@ -68,7 +68,10 @@ class Reduction:
         self._keep = keep
         self._progress = progress
         self._jobs = jobs or available_cores()
-        self._client, self._owned = _client(scheduler) if scheduler is not None else (None, False)
+        self._client: Any = None
+        self._owned = False
+        if scheduler is not None:
+            self._client, self._owned = _client(scheduler)
         self._workers = None if self._client is not None else Workers(self._jobs)
 
     def __enter__(self) -> Reduction:
@@ -118,7 +121,9 @@ class Reduction:
         workers, finished, lock = self._workers, [0], threading.Lock()
 
         def read(path: str) -> Part:
-            part = leaf(workers.summary((path, self._user_paths, self._keep)), with_detail)
+            # What is kept is read in a millisecond, a process starts in a second.
+            known = kept_summary(path, self._user_paths) if self._keep else None
+            part = leaf(known or workers.summary((path, self._user_paths, self._keep)), with_detail)
             with lock:
                 finished[0] += 1
                 if self._progress is not None:

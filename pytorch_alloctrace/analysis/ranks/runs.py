@@ -80,7 +80,9 @@ def find_run(cards: Sequence[Card]) -> tuple[Run | None, list[LeftOut]]:
     chosen.cards.sort(key=lambda card: card.rank or 0)
     left_out += [LeftOut(card, "child") for card in chosen.children]
     left_out += [LeftOut(card, "no rank") for card in without]
-    left_out += [LeftOut(card, "other run") for run in runs if run is not chosen for card in [*run.cards, *run.children]]
+    left_out += [
+        LeftOut(card, "other run") for run in runs if run is not chosen for card in [*run.cards, *run.children]
+    ]
     return chosen, left_out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,14 @@ _LINES = 100
 _LEAKS = 8
 _TEXT = 400
 """Longest text: a foreign trace may have any. Of a path the end is kept."""
-_JOB = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_JOB = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
 
 
 def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
@@ -57,6 +65,7 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
     environment = _environment(header)
     rank, world_size = _rank(header, environment)
     steps = trace.steps()
+    is_running = is_being_recorded(trace.path)
     return Card(
         path=trace.path,
         unreadable="",
@@ -70,14 +79,14 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
         world_size=world_size,
         job=tuple(f"{name}={environment[name]}"[:_TEXT] for name in _JOB if name in environment),
         begin_ns=trace.begin_ns,
-        end_ns=trace.end_ns,
+        end_ns=time.time_ns() if is_running else trace.end_ns,
         state=integrity.state,
         integrity=str(integrity),
         cut=integrity.cut,
         has_gaps=integrity.has_gaps,
         whole=integrity.whole,
         is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
-        is_running=is_being_recorded(trace.path),
+        is_running=is_running,
         steps=len(steps),
         last_step=int(steps["step"].iloc[-1]) if len(steps) else None,
         devices=tuple(
@@ -151,8 +160,8 @@ def _levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
 
 
 def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
-    """The rank and the number of ranks, as the launcher had told the process. Traces of earlier versions have them among
-    their environment variables alone."""
+    """The rank and the number of ranks, as the launcher had told the process. Traces of earlier versions have them
+    among their environment variables alone."""
     size, rank = header.get("world_size"), header.get("rank")
     if not isinstance(size, int):
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
@@ -186,4 +195,3 @@ def session_of(path: str) -> str:
             return file.read(32)[16:].hex()
     except OSError:
         return ""
-
