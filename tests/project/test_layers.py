@@ -21,8 +21,13 @@ COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recor
 the replay, which has the one copy of them.)"""
 ANYTHING = ("__init__", "__main__", "notebook", "live")
 """They put all together: a notebook, and `tensors()`, record and read in one process."""
-EXCEPTIONS = {("recording.session", "trace"), ("analyze.command_line", "__init__")}
-"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version."""
+EXCEPTIONS = {
+    ("recording.session", "trace"),
+    ("analyze.command_line", "__init__"),
+    ("analysis.ranks.kept", "__init__"),
+}
+"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version, and so does
+what is kept of a trace."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
 INCLUDES = {

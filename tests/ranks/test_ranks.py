@@ -257,7 +257,7 @@ def test_a_rank_that_was_killed_or_still_runs(run_program, tmp_path: Path, monke
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with alloctrace.enable(tmp_path / "traces", devices=("cpu",)):
+    with alloctrace.enable(f"{tmp_path}/traces/", devices=("cpu",)):
         run_program(KILLED, check=False, RANK="0", WORLD_SIZE="2")
         torch.ones(100_000)
         ranks = alloctrace.load_ranks(tmp_path / "traces")

@@ -70,7 +70,9 @@ def forget(folder: Path) -> int:
 def measure(folder: Path, ranks: int, steps: int) -> dict[str, Any]:
     traces = folder / str(ranks)
     row: dict[str, Any] = {"ranks": ranks, "steps": steps, "bytes": make(traces, ranks, steps)}
-    with cluster(folder) as (address, (scheduler, *workers)):
+    # The profiler of a worker of Dask keeps the call stacks of an hour, half a megabyte for each second.
+    profile = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+    with cluster(folder, **profile) as (address, (scheduler, *workers)):
         row["cluster"] = compare(traces, "--scheduler", address)
         row["cluster"] |= {"scheduler_mib": highest(scheduler), "workers_mib": [highest(one) for one in workers]}
         row["summary_bytes"] = forget(traces)

@@ -29,6 +29,7 @@ from .summarizing import session_of, summarize_trace
 
 VERSION = 1
 """Of what a summary consists of. The version of the package counts too: another may judge otherwise."""
+PACKAGE = __version__
 ENDING = ".summary.parquet"
 MOST_BYTES = 1_000_000
 
@@ -65,7 +66,7 @@ def _source(path: str, user_paths: Sequence[str]) -> dict[str, Any]:
     """What a summary is made of."""
     return {
         "version": VERSION,
-        "package": __version__,
+        "package": PACKAGE,
         "session": session_of(path),
         "trace": _stamp(path),
         "spool": _stamp(path + ".spool"),

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ... import __version__
 from ...errors import MissingPackageError, SchedulerError
 from .figures import Card, Detail, RankSummary
-from .kept import kept_summary, summary_of
+from .kept import PACKAGE, kept_summary, summary_of
 from .workers import Workers, available_cores
 
 BRANCHES = 16
@@ -181,10 +180,10 @@ def _check(client: Any, address: str) -> None:
     if not versions:
         raise SchedulerError(f"the scheduler {address} has no workers: start some with `dask worker {address}`")
     for worker, version in versions.items():
-        if version != __version__:
+        if version != PACKAGE:
             has = _line(version) if isinstance(version, Exception) else f"it has version {version}"
             raise SchedulerError(
-                f"the worker {worker} needs pytorch_alloctrace {__version__} in its environment: {has}"
+                f"the worker {worker} needs pytorch_alloctrace {PACKAGE} in its environment: {has}"
             )
 
 
