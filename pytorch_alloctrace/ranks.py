@@ -14,6 +14,7 @@ from .analysis.ranks.figures import Card, Detail
 from .analysis.ranks.reduction import Progress, Reduction
 from .analysis.ranks.tables import ranks_table
 from .errors import TraceError
+from .reading.kinds import named_device
 from .report.capture import html_of, text_of
 from .report.ranks import RankWords, ranks_findings, write_ranks
 from .report.screen import Screen
@@ -99,14 +100,15 @@ class Ranks:
     def table(self, device: str | None = None) -> pd.DataFrame:
         """The ranks, a row each, those that differ most first.
 
-        device: "cuda" (each rank's own), "cpu", "pinned"; default the one that holds most. Columns: rank (<NA> if the
+        device: "cuda" (each rank's own), "cpu", "pinned", or another CUDA device that ranks use besides their own, such
+        as "cuda:0"; default the one that holds most. Columns: rank (<NA> if the
         process had none), host, device (its own name: "cuda:3"), peak_bytes and live_bytes (requested bytes: at the
         peak, at the end of the last step), reserved_bytes (the highest), leak_rate (allocated bytes per leak_unit),
         leak_filename, leak_line, seconds_per_step, steps, out_of_memory, state ("complete", "killed", "running",
         "truncated", "gaps", "corrupt"), distance (how far out of line its furthest figure is: from 1 on it counts, see
-        docs/ranks.md), path. What is not known is <NA>.
+        docs/ranks.md), path. What is not known is <NA>. Raises TraceError for a device that no rank has used.
         """
-        return ranks_table(self.comparison, device)
+        return ranks_table(self.comparison, None if device is None else named_device(device, self.comparison.kinds))
 
     def findings(self) -> tuple[RankWords, ...]:
         """What is wrong with ranks or different about them, the most pressing first: each has a title, sentences, site

@@ -139,7 +139,7 @@ def _are_several(words: Sequence[str], parsers: dict[str, VerbParser]) -> bool:
         for number, word in enumerate(words)
         if not word.startswith("-") and (number == 0 or words[number - 1] not in takes_value)
     ]
-    return any(os.path.isdir(word) for word in named) or (len(named) > 1 and all(map(os.path.exists, named)))
+    return len(named) > 1 or any(word.endswith(os.sep) or os.path.isdir(word) for word in named)
 
 
 def _takes_value(parsers: dict[str, VerbParser]) -> set[str]:

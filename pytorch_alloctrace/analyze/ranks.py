@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..analysis.summary import LeaksAnswer
 from ..ranks import load_ranks
+from ..reading.kinds import named_device
 from ..report.progress import SlowProgress
 from ..report.ranks import incomplete_sentences, ranks_data, write_ranks
 from ..report.screen import Screen
@@ -16,7 +17,6 @@ from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
 
 _ROWS = 10
-_DEVICES = ("cuda", "cpu", "pinned")
 
 
 class Ranks(Verb):
@@ -29,16 +29,14 @@ class Ranks(Verb):
     examples = (
         ("traces/", "the ranks whose traces are in a folder"),
         ("ranks traces/ --fail", "the same; exit status 1 when a rank leaks or differs, 3 when one cannot be judged"),
-        ("ranks traces/ --scheduler tcp://head:8786", "read by the workers of a cluster of Dask"),
+        ("ranks traces/ --csv > ranks.csv", "the figures of all of them"),
     )
     traces = "FOLDER|TRACE..."
     traces_help = "a folder with the traces of all ranks, several such folders, or the traces"
     reads_events = False
 
     def add_arguments(self, parser: VerbParser) -> None:
-        parser.add_argument(
-            "--device", choices=_DEVICES, help="what the table shows; cuda: each rank's own (default: what holds most)"
-        )
+        parser.add_device('what the table shows, such as "cpu"; cuda: each rank\'s own (default: what holds most)')
         parser.add_argument(
             "--fail",
             action="store_true",
@@ -79,12 +77,13 @@ class Ranks(Verb):
                 progress=progress,
             )
         found, top = ranks.comparison, query.rows(_ROWS)
+        kind = None if options.device is None else named_device(options.device, found.kinds)
         if options.json:
-            query.print_json(ranks_data(found, top, options.device))
+            query.print_json(ranks_data(found, top, kind))
         elif options.csv:
-            query.print_csv(ranks.table(options.device).head(top))
+            query.print_csv(ranks.table(kind).head(top))
         else:
-            write_ranks(found, query.screen, top, options.device)
+            write_ranks(found, query.screen, top, kind)
         if options.json or options.csv:
             screen = Screen(Console(stderr=True), options.width)
             for sentence in incomplete_sentences(found):

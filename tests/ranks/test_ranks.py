@@ -209,6 +209,9 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     ):
         found = run_command(tmp_path, ["ranks", "a", *options], {})
         assert found.returncode == 2 and said in found.stderr
+    found = run_command(tmp_path, ["a", "--device", "cuda:7"], {})
+    assert found.returncode == 2 and "no device 'cuda:7' was recorded, only cuda, cpu" in found.stderr
+    assert found.stderr.count("\n") == 1
     found = run_command(tmp_path, ["a", "--csv", "--device", "cpu", "--top", "1", "--jobs", "1"], {})
     assert (
         found.stdout.splitlines()[0].startswith("rank,host,device,peak_bytes") and len(found.stdout.splitlines()) == 2

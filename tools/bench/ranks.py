@@ -1,6 +1,6 @@
 """Makes the traces of runs of many ranks, one of which leaks, and compares them: through a cluster of Dask with two
 worker processes, and by processes of this machine, the first time and with the summaries that are kept then. Prints a
-table; --out writes JSON."""
+table; --out writes JSON. Processor time is what a busy machine does not change."""
 
 from __future__ import annotations
 
@@ -46,10 +46,17 @@ def compare(folder: Path, *options: str) -> dict[str, Any]:
         ("leak", [json.loads(text)["run"]["world_size"] * 2 // 3])
     ]
     return {
-        "seconds": round(time.monotonic() - begin, 2),
+        "seconds": round(time.monotonic() - begin, 1),
+        "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
         "mib": round(used.ru_maxrss / 1024),
         "since_step": found[0]["since_step"],
     }
+
+
+def processor_seconds(processes: list[subprocess.Popen[bytes]]) -> float:
+    """Of these together, so far."""
+    fields = [Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split() for one in processes]
+    return round(sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK"), 1)
 
 
 def highest(process: subprocess.Popen[bytes]) -> int:
@@ -73,8 +80,13 @@ def measure(folder: Path, ranks: int, steps: int) -> dict[str, Any]:
     # The profiler of a worker of Dask keeps the call stacks of an hour, half a megabyte for each second.
     profile = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
     with cluster(folder, **profile) as (address, (scheduler, *workers)):
+        before = processor_seconds(workers)
         row["cluster"] = compare(traces, "--scheduler", address)
-        row["cluster"] |= {"scheduler_mib": highest(scheduler), "workers_mib": [highest(one) for one in workers]}
+        row["cluster"] |= {
+            "workers_processor_seconds": round(processor_seconds(workers) - before, 1),
+            "scheduler_mib": highest(scheduler),
+            "workers_mib": [highest(one) for one in workers],
+        }
         row["summary_bytes"] = forget(traces)
     (folder / "scheduler.json").unlink(missing_ok=True)
     row["here"] = compare(traces)

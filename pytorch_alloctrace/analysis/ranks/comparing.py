@@ -99,6 +99,11 @@ class Comparison:
     """Further ranks that are out of line and in no finding."""
 
     @property
+    def kinds(self) -> list[str]:
+        """The kinds of devices that ranks have used."""
+        return list(dict.fromkeys(one.kind for card in self.cards for one in card.devices))
+
+    @property
     def incomplete(self) -> tuple[Card, ...]:
         """The ranks of whose traces a part is missing."""
         return tuple(card for card in self.cards if not card.whole)

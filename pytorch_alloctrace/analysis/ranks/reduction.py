@@ -182,9 +182,7 @@ def _check(client: Any, address: str) -> None:
     for worker, version in versions.items():
         if version != PACKAGE:
             has = _line(version) if isinstance(version, Exception) else f"it has version {version}"
-            raise SchedulerError(
-                f"the worker {worker} needs pytorch_alloctrace {PACKAGE} in its environment: {has}"
-            )
+            raise SchedulerError(f"the worker {worker} needs pytorch_alloctrace {PACKAGE} in its environment: {has}")
 
 
 def _line(error: BaseException) -> str:
