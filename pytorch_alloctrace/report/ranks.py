@@ -64,9 +64,13 @@ class RankWords:
     """A finding in words."""
 
     finding: RankFinding
+    """What it words: the ranks, the leak, the figures that are out of line, when it departed."""
     title: str
+    """One line without a full stop."""
     sentences: tuple[str, ...]
+    """What it rests on."""
     site: Site | None
+    """The line to look at; None where none explains it."""
 
 
 def ranks_findings(comparison: Comparison) -> tuple[RankWords, ...]:

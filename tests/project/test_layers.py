@@ -26,8 +26,8 @@ EXCEPTIONS = {
     ("analyze.command_line", "__init__"),
     ("analysis.ranks.kept", "__init__"),
 }
-"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version, and so does
-what is kept of a trace."""
+"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version, and so
+does what is kept of a trace."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
 INCLUDES = {

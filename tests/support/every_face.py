@@ -56,6 +56,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "oom-json": ("oom", "--json"),
     "verify": ("verify",),
     "verify-json": ("verify", "--json"),
+    "ranks": ("ranks", "--no-summaries", "--jobs", "1"),
     "convert": ("convert",),
     "range": ("leaks", "--since", "0"),
     "what-if": ("what-if",),

@@ -318,7 +318,7 @@ class _Comparing:
         owners = {(card.host, one.device): card for card in self._run.cards for one in card.devices if one.kind == CUDA}
         found: dict[str, list[Card]] = {}
         for card in self._run.cards:
-            for one in card.devices:
+            for one in card.devices if card.rank is not None else ():
                 owner = owners.get((card.host, one.device))
                 if one.kind.startswith("cuda:") and owner not in (None, card) and one.peak >= LEAST_BYTES:
                     found.setdefault(one.kind, []).append(card)

@@ -165,7 +165,8 @@ def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | No
     size, rank = header.get("world_size"), header.get("rank")
     if not isinstance(size, int):
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
-    known = [int(text) if text.isdecimal() and len(text) < 10 else None for text in (str(rank), str(size))]
+    # As many as a list of those that are missing may have.
+    known = [int(text) if text.isdecimal() and len(text) < 7 else None for text in (str(rank), str(size))]
     return known[0], known[1]
 
 
