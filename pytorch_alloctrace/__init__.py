@@ -28,6 +28,7 @@ from .errors import (
     PositionError,
     RecorderUnavailableError,
     ReportError,
+    SchedulerError,
     SessionError,
     SettingError,
     TraceError,
@@ -43,6 +44,7 @@ if _TYPE_CHECKING:
     from .live.tensors import tensors
     from .notebook import diagnose
     from .objects.holders import Holders, holders
+    from .ranks import Ranks, load_ranks
     from .reading.integrity import Integrity
     from .reading.sites import Frame
     from .trace import Trace, finish, load
@@ -60,8 +62,10 @@ __all__ = [
     "MissingPackageError",
     "NotPredictableError",
     "PositionError",
+    "Ranks",
     "RecorderUnavailableError",
     "ReportError",
+    "SchedulerError",
     "Session",
     "SessionError",
     "SettingError",
@@ -79,6 +83,7 @@ __all__ = [
     "holders",
     "is_enabled",
     "load",
+    "load_ranks",
     "mark",
     "observe",
     "pluggable_library",
@@ -94,6 +99,7 @@ _ON_FIRST_USE = {
     "Frame": ".reading.sites",
     "Holders": ".objects.holders",
     "Integrity": ".reading.integrity",
+    "Ranks": ".ranks",
     "Trace": ".trace",
     "changes": ".live.changes",
     "compare": ".analysis.usage.comparison",
@@ -103,6 +109,7 @@ _ON_FIRST_USE = {
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
     "load": ".trace",
+    "load_ranks": ".ranks",
     "tensors": ".live.tensors",
 }
 """Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""

@@ -57,3 +57,7 @@ class NotPredictableError(AlloctraceError):
 
 class ReportError(AlloctraceError):
     """A report cannot be written where it was asked for."""
+
+
+class SchedulerError(AlloctraceError):
+    """A scheduler of Dask cannot be used: nobody answers, it has no workers, or these lack this package."""

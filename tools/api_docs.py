@@ -33,6 +33,7 @@ from pytorch_alloctrace.reading.sites import Site
 from pytorch_alloctrace.report.diagnosis import Diagnosis
 from pytorch_alloctrace.report.finding import Finding
 from pytorch_alloctrace.report.page.report import Report
+from pytorch_alloctrace.report.ranks import RankWords
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/api.md"
 INTRODUCTION = """\
@@ -51,7 +52,7 @@ of that name. A **range** is everything after `since`, up to and including `unti
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
 IN_THE_PROGRAM = ("holders", "tensors", "changes", "footprint")
-READING = ("load", "finish", "convert", "compare", "diagnose")
+READING = ("load", "load_ranks", "finish", "convert", "compare", "diagnose")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
     "IncompleteTraceWarning",
@@ -59,6 +60,7 @@ ERRORS = (
     "ReportError",
     "SettingError",
     "NotPredictableError",
+    "SchedulerError",
 )
 VALUES: tuple[tuple[type, str], ...] = (
     (Holders, "`alloctrace.holders()`"),
@@ -80,6 +82,8 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Fit, "`trace.fit()`"),
     (Fitting, "each of `Fit.fittings`"),
     (OnCard, "each of `Fitting.cards`"),
+    (alloctrace.Ranks, "`alloctrace.load_ranks()`"),
+    (RankWords, "each of `Ranks.findings()`"),
     (Diagnosis, "`trace.diagnose()` and `alloctrace.diagnose()`"),
     (Finding, "each of `trace.diagnose()`"),
     (Report, "`trace.report()`"),

@@ -52,9 +52,9 @@ class VerbParser(argparse.ArgumentParser):
         self.set_defaults(csv=False, markdown=False, all_frames=False, by=None, device=None, top=None, user_path=[])
         self.set_defaults(since=None, until=None, region=None, depth=None)
 
-    def add_common(self) -> None:
-        """What every verb has. Comes last."""
-        self.add_argument("traces", nargs="+", metavar="TRACE", help="the trace file")
+    def add_common(self, traces: str) -> None:
+        """What every verb has. Comes last. traces: what it reads."""
+        self.add_argument("traces", nargs="+", metavar="TRACE", help=traces)
         self._output.add_argument(
             "--width",
             type=count,

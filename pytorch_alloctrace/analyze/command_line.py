@@ -30,7 +30,9 @@ from .verbs import VERBS
 PROGRAM = command.SCRIPT if command.spelled() == command.SCRIPT else f"python -m {command.MODULES[0]}"
 """How the help calls this program: as short as it is installed here."""
 DEFAULT = "diagnose"
-"""The verb of a command that names none."""
+"""The verb of a command that names none,"""
+OF_SEVERAL = "ranks"
+"""and where it names a folder or several traces."""
 _LINE = 79
 _EXAMPLES = f"""\
   {PROGRAM} run train.py
@@ -68,7 +70,8 @@ def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
     general = [word for word in arguments if word in ("-h", "--help", "--version")]
     if name is None and general:
         parser.parse_args(general)
-    options, unknown = parser.parse_known_args([name or DEFAULT, *rest])
+    chosen = name or (OF_SEVERAL if _are_several(rest, parsers) else DEFAULT)
+    options, unknown = parser.parse_known_args([chosen, *rest])
     own = parsers[options.verb.name]
     option = next((word for word in unknown if word.startswith("-")), None)
     if option is not None:
@@ -95,7 +98,8 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
     summaries |= {verb.name: verb.summary for verb in VERBS}
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s run [options] SCRIPT [arguments]",
+        usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s FOLDER [options]\n"
+        "       %(prog)s run [options] SCRIPT [arguments]",
         description="Records the memory of a PyTorch program, and says from the trace what happened:\n"
         "what leaks, what made the peak, what grows.",
         epilog=f"examples:\n{_EXAMPLES}",
@@ -115,7 +119,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
         own.usage = f"{PROGRAM} {f'[{DEFAULT}]' if verb.name == DEFAULT else verb.name} {verb.traces} [options]"
         own.set_defaults(verb=verb)
         verb.add_arguments(own)
-        own.add_common()
+        own.add_common(verb.traces_help)
         examples = "\n".join(_example(*example) for example in verb.examples)
         own.epilog = f"{own.notes}\nexamples:\n{examples}".lstrip()
     return parser, parsers
@@ -127,10 +131,26 @@ def _example(arguments: str, shows: str) -> str:
     return "  " + " \\\n".join(command) + "\n" + explained
 
 
+def _are_several(words: Sequence[str], parsers: dict[str, VerbParser]) -> bool:
+    """Whether a command without a verb names a folder, or several traces."""
+    takes_value = _takes_value(parsers)
+    named = [
+        word
+        for number, word in enumerate(words)
+        if not word.startswith("-") and (number == 0 or words[number - 1] not in takes_value)
+    ]
+    return len(named) > 1 or any(word.endswith(os.sep) or os.path.isdir(word) for word in named)
+
+
+def _takes_value(parsers: dict[str, VerbParser]) -> set[str]:
+    """The options that are followed by a value."""
+    options = [item for parser in parsers.values() for item in parser._option_string_actions.items()]
+    return {option for option, action in options if action.nargs is None}
+
+
 def _verb_first(arguments: Sequence[str], parsers: dict[str, VerbParser]) -> tuple[str | None, list[str]]:
     """The verb, wherever it stands, and what is left. None: the command names none."""
-    options = [item for parser in parsers.values() for item in parser._option_string_actions.items()]
-    takes_value = {option for option, action in options if action.nargs is None}
+    takes_value = _takes_value(parsers)
     for number, word in enumerate(arguments):
         # In `--at peak` it is a position.
         if word in parsers and (number == 0 or arguments[number - 1] not in takes_value):

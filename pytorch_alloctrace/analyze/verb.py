@@ -129,7 +129,9 @@ class Verb(ABC):
     if_cut: ClassVar[str] = "What came after the break is not in it."
     """What it does to the answer when the end of the trace is missing, in a sentence."""
     traces: ClassVar[str] = "TRACE"
-    """What it reads, as the usage names it."""
+    """What it reads, as the usage names it,"""
+    traces_help: ClassVar[str] = "the trace file"
+    """and as the help explains it."""
 
     working: ClassVar[str] = "adding up"
     """What it does with a trace that was replayed, as the progress bar says."""

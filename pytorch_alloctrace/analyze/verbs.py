@@ -17,6 +17,7 @@ from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .oom import Oom
 from .peak import Peak
+from .ranks import Ranks
 from .report import Report
 from .segments import Segments
 from .serve import Serve
@@ -32,6 +33,7 @@ VERBS: list[Verb] = [
     Peak(),
     Annotate(),
     Diff(),
+    Ranks(),
     Sites(),
     Segments(),
     Blocks(),

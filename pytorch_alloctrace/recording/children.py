@@ -22,8 +22,6 @@ from . import session
 VARIABLE = "ALLOCTRACE_FOLLOW"
 """The environment variable that has the arguments of enable() for children, as JSON."""
 
-DEFAULT_PATH = "alloctrace-{rank}-{pid}.alloctrace"
-
 HOOK_FOLDER = str(Path(__file__).resolve().parent / "_follow")
 
 # Runs after everything that the program itself registered: the trace should include what its clean-up frees.
@@ -78,9 +76,11 @@ def enable_here() -> None:
 
 def _template(path: str | None) -> str:
     if path is None:
-        return DEFAULT_PATH
+        return session.DEFAULT_NAME
     if "{pid}" in path:
         return path
+    if path.endswith(os.sep) or os.path.isdir(path):
+        return os.path.join(path, session.DEFAULT_NAME)
     name = Path(path)
     return str(name.with_name(f"{name.stem}-{{pid}}{name.suffix}"))
 

@@ -27,10 +27,25 @@ ENVIRONMENT_ALLOWED = (
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
     "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
 )
 """The environment variables that go into the trace. Others may hold secrets."""
+
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),  # torchrun, and whoever does as torch.distributed's env:// wants it
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script alone has no number of tasks of a step
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+"""The environment variables with the rank and the number of ranks, by launcher; the first that has both counts."""
 
 GENERATED_CODE = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """The environment variables that name folders of generated code."""
@@ -52,7 +67,19 @@ def other_gpu_platform() -> str | None:
 
 def rank() -> str:
     """This process's rank in a distributed run; "0" if unknown."""
-    return os.environ.get("RANK", "0")
+    return os.environ.get(_launcher()[0], os.environ.get("RANK", "0"))
+
+
+def world_size() -> int | None:
+    """How many ranks the distributed run has that this process belongs to; None if it belongs to none."""
+    size = os.environ.get(_launcher()[1], "")
+    return int(size) if size else None
+
+
+def _launcher() -> tuple[str, str]:
+    """The variables of the launcher that started this process; those of torchrun if none did."""
+    numbers = [pair for pair in LAUNCHERS if all(os.environ.get(name, "").isdecimal() for name in pair)]
+    return numbers[0] if numbers else ("RANK", "")
 
 
 def library_prefixes() -> list[str]:
@@ -93,7 +120,9 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
         "working_directory": os.getcwd(),
         "host": os.uname().nodename,
         "process": os.getpid(),
+        "parent_process": os.getppid(),
         "rank": rank(),
+        "world_size": world_size(),
         "started": time.time(),
         "python": sys.version.split()[0],
         "platform": _platform(),

@@ -77,7 +77,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out",
         metavar="PATH",
-        help="the trace file; {rank}, {pid} and {host} are filled in (default: alloctrace-{rank}-{pid}.alloctrace)",
+        help="the trace file, or a folder for it; {rank}, {pid} and {host} are filled in (default: "
+        "alloctrace-{rank}-{pid}.alloctrace)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the trace file if it exists")
     parser.add_argument(

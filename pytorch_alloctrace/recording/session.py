@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "cpu")
 STACKS = ("python", "none")
 ON_FULL = ("wait", "drop")
+DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
 
 RING_EVENTS = 1 << 18
 """Events that the spool can hold while the writer is busy: 16 MiB."""
@@ -202,7 +203,9 @@ def enable(
     """Starts recording every allocation and free of torch into a trace file.
 
     path: where the trace goes; ``{rank}``, ``{pid}`` and ``{host}`` in it are filled in. Default:
-        ``alloctrace-{rank}-{pid}.alloctrace`` in the working directory.
+        ``alloctrace-{rank}-{pid}.alloctrace`` in the working directory; in a folder, if that is what the path is. One
+        that ends in a slash is made. Where there are several ranks, a name without ``{rank}`` gets it:
+        ``run.alloctrace`` is ``run-rank3.alloctrace`` then.
     devices: which allocators to record: "cuda", "cpu" or both; one that torch does not have is left out.
     stacks: "python", or "none" for no stacks.
     on_full: what happens to an event when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
@@ -396,14 +399,28 @@ def _check_option(option: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
-    text = os.fspath(path) if path is not None else "alloctrace-{rank}-{pid}.alloctrace"
+    text = os.fspath(path) if path is not None else DEFAULT_NAME
     if "\0" in text:
         raise SessionError(f"path={text!r} has a null character: give another path")
+    folder, name = os.path.split(text)
+    if not name or os.path.isdir(text):
+        text = os.path.join(text, DEFAULT_NAME)
+    elif (program.world_size() or 1) > 1 and "{rank}" not in text:
+        # Two ranks must never write one file, nor one end with an error because the other was there first. Numbers of
+        # processes do not tell them apart: in containers they are the same on every machine.
+        stem, ending = os.path.splitext(name)
+        text = os.path.join(folder, f"{stem}-rank{{rank}}{ending}")
     filled = text.replace("{rank}", program.rank()).replace("{pid}", str(os.getpid()))
     try:
-        return Path(os.path.abspath(filled.replace("{host}", os.uname().nodename)))
+        target = Path(os.path.abspath(filled.replace("{host}", os.uname().nodename)))
     except FileNotFoundError:
         raise SessionError("the working directory is gone: change to another one, then enable() again") from None
+    if not name:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SessionError(f"the folder {target.parent} cannot be made: {error.strerror or error}") from None
+    return target
 
 
 def _spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
 from running import needs_cuda_build, program_environment, run_python, with_cuda
 from served import served
@@ -57,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, size in (("run", 2), ("before", 2), ("after", 6)):
         command = with_cuda([sys.executable, "models/train.py", f"{name}.alloctrace", str(size)])
         run_python(made, command, check=True, timeout=120, environment={})
+    write_ranks(made / "traces", 2, rank1=Rank(1, 2, leaks_from=10))
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 from running import ROOT
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "analyze")
+LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
 """A part may import those before it, in any place: at the top, in a function, or for types alone."""
 BESIDE = {"recording": ("recording", "objects", "errors", "command"), "objects": ("objects", "errors")}
 """What runs in the program under trace imports nothing of these."""
@@ -21,8 +21,13 @@ COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recor
 the replay, which has the one copy of them.)"""
 ANYTHING = ("__init__", "__main__", "notebook", "live")
 """They put all together: a notebook, and `tensors()`, record and read in one process."""
-EXCEPTIONS = {("recording.session", "trace"), ("analyze.command_line", "__init__")}
-"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version."""
+EXCEPTIONS = {
+    ("recording.session", "trace"),
+    ("analyze.command_line", "__init__"),
+    ("analysis.ranks.kept", "__init__"),
+}
+"""`Session.load` reads what it recorded, and imports that only when it is called. --version needs the version, and so
+does what is kept of a trace."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
 INCLUDES = {

@@ -121,9 +121,27 @@ def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     faces["report"] = verb("report", "-o", str(folder / "report.html"))
     faces |= {f"export-{to}": verb("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
     faces["serve"] = lambda: _serve(trace)
+    faces["ranks"] = lambda: _compare_with_itself(trace)
     faces["finish"] = lambda: _finish(trace, folder)
     faces["api"] = lambda: _call_api(trace)
     return faces
+
+
+def _compare_with_itself(trace: Path) -> int:
+    """As two ranks. In this process: what is forked has the limits."""
+    import dataclasses
+
+    from pytorch_alloctrace.analysis.ranks.comparing import compare_ranks
+    from pytorch_alloctrace.analysis.ranks.kept import summary_of
+    from pytorch_alloctrace.ranks import Ranks
+    from pytorch_alloctrace.report.ranks import ranks_data
+
+    one = summary_of(str(trace), keep=False)
+    cards = [one.card, dataclasses.replace(one.card, path=f"{trace}-2", rank=None if one.card.rank is None else 7)]
+    ranks = Ranks(compare_ranks(cards, lambda asked: {card.path: one.detail for card in asked}))
+    print(ranks.verdict().rstrip())
+    print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
+    return 2 if one.card.unreadable else 0
 
 
 def _serve(trace: Path) -> int:

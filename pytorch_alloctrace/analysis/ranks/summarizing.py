@@ -1,0 +1,198 @@
+"""Reduces the trace of one rank to its summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserPathError
+from ...reading.finish import is_being_recorded
+from ...reading.recorded import RecordedTrace
+from ...reading.sites import Site
+from ..free_memory.oom import find_ooms
+from ..summary import DeviceSummary, Summary, summarize
+from .figures import CUDA, Card, Detail, DeviceFigures, HeldLine, Levels, RankLeak, RankSummary
+
+MOST_POINTS = 1000
+"""Most steps whose level is kept, for each of at most `_DEVICES` devices."""
+_DEVICES = 16
+"""Most devices: a process with more has those with the highest peaks."""
+_LINES = 100
+"""Most lines of a peak."""
+_LEAKS = 8
+_TEXT = 400
+"""Longest text: a foreign trace may have any. Of a path the end is kept."""
+_JOB = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
+
+
+def summarize_trace(path: str, session: str, user_paths: Sequence[str] = ()) -> RankSummary:
+    """Raises TraceError for what cannot be read."""
+    trace = _opened(path, user_paths)
+    summary = summarize(trace, top=_LINES, of_leaks=True)  # conditions are those of one process, and cost the most
+    kinds = _kinds(summary)
+    devices = [device for device in summary.devices if device.device in kinds]
+    return RankSummary(_card(trace, session, summary, kinds), _detail(trace, devices, kinds))
+
+
+def _opened(path: str, user_paths: Sequence[str]) -> RecordedTrace:
+    """One of several traces need not have all of the user paths."""
+    try:
+        return RecordedTrace(path, user_paths=user_paths)
+    except UserPathError as error:
+        return RecordedTrace(path, user_paths=[name for name in user_paths if name not in error.paths])
+
+
+def _kinds(summary: Summary) -> dict[str, str]:
+    """By device, what it is compared with on other ranks. Of several CUDA devices that a rank uses, its own is the one
+    with the highest peak."""
+    names = [device.device for device in summary.devices[:_DEVICES]]
+    cuda = [name for name in names if name.startswith("cuda:")]
+    return {name: CUDA if name in cuda[:1] else name for name in names}
+
+
+def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> Card:
+    header, integrity = trace.header, trace.integrity
+    environment = _environment(header)
+    rank, world_size = _rank(header, environment)
+    steps = trace.steps()
+    is_running = is_being_recorded(trace.path)
+    return Card(
+        path=trace.path,
+        unreadable="",
+        session=session,
+        program=_end(summary.program.path),
+        working_directory=summary.program.working_directory[:_TEXT],
+        host=summary.program.host[:_TEXT],
+        process=_number(header.get("process")),
+        parent_process=_number(header.get("parent_process")),
+        rank=rank,
+        world_size=world_size,
+        job=tuple(f"{name}={environment[name]}"[:_TEXT] for name in _JOB if name in environment),
+        begin_ns=trace.begin_ns,
+        end_ns=time.time_ns() if is_running else trace.end_ns,
+        state=integrity.state,
+        integrity=str(integrity),
+        cut=integrity.cut,
+        has_gaps=integrity.has_gaps,
+        whole=integrity.whole,
+        is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
+        is_running=is_running,
+        steps=len(steps),
+        last_step=int(steps["step"].iloc[-1]) if len(steps) else None,
+        devices=tuple(
+            _figures(trace, summary, device, kinds[device.device])
+            for device in summary.devices
+            if device.device in kinds
+        ),
+        leaks_known=summary.leaks_are_known,
+    )
+
+
+def _figures(trace: RecordedTrace, summary: Summary, device: DeviceSummary, kind: str) -> DeviceFigures:
+    reserved = trace.replay.peak("reserved", device.device)
+    leaks = [leak for leak in device.leaks.leaks if not leak.minor]
+    growth, open_lines = device.growth, device.leaks.unexplained
+    refused = next(iter(find_ooms(trace, device=device.device, last=1)), None)
+    return DeviceFigures(
+        kind=kind,
+        device=device.device,
+        peak=device.peak.bytes,
+        peak_step=device.peak.step,
+        reserved=None if reserved is None else reserved.bytes,
+        live=None if growth is None else growth.last,
+        seconds_per_step=None if growth is None or growth.steps < 2 else growth.seconds_per_step,
+        is_small=summary.is_small(device),
+        refused=None if refused is None else refused.request.requested,
+        refused_step=None if refused is None else refused.step,
+        refused_site=None if refused is None else _site(refused.site),
+        judged=device.leaks.judged,
+        decided=device.leaks.decided,
+        unexplained=_site(open_lines[0].site) if open_lines else None,
+        leaks=tuple(
+            RankLeak(
+                _site(leak.line),
+                leak.kind,
+                leak.unit,
+                float(leak.rate),
+                int(leak.bytes),
+                float(leak.confidence),
+                float(leak.onset),
+                int(leak.units_judged),
+                "" if leak.holder is None else leak.holder.names[0][:_TEXT],
+            )
+            for leak in leaks[:_LEAKS]
+        ),
+        leak_rate=float(sum(leak.rate for leak in leaks)),
+    )
+
+
+def _detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds: dict[str, str]) -> Detail:
+    return Detail(
+        levels=tuple(_levels(trace, device.device, kinds[device.device]) for device in devices),
+        lines=tuple(
+            (kinds[device.device], tuple(HeldLine(_site(one.site), one.bytes) for one in device.peak.sites))
+            for device in devices
+        ),
+    )
+
+
+def _levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
+    table = trace.steps(device=device)
+    steps, live = (table[name].to_numpy(np.int64) for name in ("step", "live_bytes"))
+    # A program may begin its count anew, with each epoch perhaps: numbers that come again are of no use here.
+    if len(np.unique(steps)) < len(steps):
+        steps = np.arange(len(steps), dtype=np.int64)
+    stride = 1
+    while np.count_nonzero(steps % stride == 0) > MOST_POINTS:
+        stride *= 2
+    picked = steps % stride == 0
+    return Levels(kind, steps[picked], live[picked])
+
+
+def _rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
+    """The rank and the number of ranks, as the launcher had told the process. Traces of earlier versions have them
+    among their environment variables alone."""
+    size, rank = header.get("world_size"), header.get("rank")
+    if not isinstance(size, int):
+        size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
+    # As many as a list of those that are missing may have.
+    known = [int(text) if text.isdecimal() and len(text) < 7 else None for text in (str(rank), str(size))]
+    return known[0], known[1]
+
+
+def _environment(header: dict[str, Any]) -> dict[str, str]:
+    # A damaged header may hold anything.
+    found = header.get("environment")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else 0
+
+
+def _site(site: Site) -> Site:
+    source = None if site.source is None else site.source.strip()[:_TEXT]
+    return Site(_end(site.filename), site.line, site.function[:_TEXT], source, site.user)
+
+
+def _end(path: str) -> str:
+    return path if len(path) <= _TEXT else "..." + path[-_TEXT:]
+
+
+def session_of(path: str) -> str:
+    """The id of a trace, in hexadecimal; "" of what cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(32)[16:].hex()
+    except OSError:
+        return ""

@@ -1,0 +1,496 @@
+"""The verdict on all ranks of a run in words, and as JSON: one object.
+
+All bytes are integers; rates are rounded to whole bytes; null means unknown. Later versions may add fields, but neither
+change nor remove any: `format_version` stays 1 as long as that holds.
+
+format, format_version
+    "pytorch_alloctrace.ranks", 1
+run: null if no trace could be read, else
+    program, begin_ns, world_size (null if the processes were told none), hosts, traces, compared (so many could be),
+    missing (ranks without a trace)
+left_out: a list
+    path, why ("unreadable", "other run", "child", "no rank"), text
+findings: a list, the most pressing first
+    kind ("oom", "leak", "differs", "device": it also uses the CUDA device of another rank), title, sentences, device
+    ("cuda" is each rank's own), ranks, paths, of (so many could have it), site, bytes_per_unit and unit (of a leak),
+    since_step (null: not known), since_start, measures (kind, measure, value, usual: the median of the others,
+    distance: how far out of line)
+notes: a list of sentences
+leaks: "found", "none", "unknown"
+alike: true if nothing differs by more than nobody would look into
+ranks: the rows of `Ranks.table`, those that differ most first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from ..analysis.ranks.comparing import Comparison, RankFinding
+from ..analysis.ranks.figures import CUDA, Card
+from ..analysis.ranks.outliers import BYTES, TIME, Deviation
+from ..analysis.ranks.runs import LeftOut
+from ..analysis.ranks.tables import ranks_table, state_of
+from ..analysis.summary import LeaksAnswer
+from ..reading.sites import Site
+from . import units
+from .incomplete import LABEL
+from .leaks import confidence_word
+from .screen import Screen
+from .site_names import SiteNames, printable
+from .tables import records
+
+FORMAT = "pytorch_alloctrace.ranks"
+FORMAT_VERSION = 1
+_LABELS = {
+    "oom": ("OUT OF MEMORY", "bold red"),
+    "leak": ("LEAK", "bold red"),
+    "differs": ("DIFFERS", "bold yellow"),
+    "device": ("OTHER DEVICE", "bold yellow"),
+}
+_MEASURES = {"peak": "peak", "reserved": "reserved", "live": "live at the end of the last step", TIME: "time per step"}
+_LISTED = 6
+"""Most ranks, or files, that a sentence names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankWords:
+    """A finding in words."""
+
+    finding: RankFinding
+    """What it words: the ranks, the leak, the figures that are out of line, when it departed."""
+    title: str
+    """One line without a full stop."""
+    sentences: tuple[str, ...]
+    """What it rests on."""
+    site: Site | None
+    """The line to look at; None where none explains it."""
+
+
+def ranks_findings(comparison: Comparison) -> tuple[RankWords, ...]:
+    """The findings in words, the most pressing first."""
+    return tuple(_worded(one) for one in comparison.findings)
+
+
+def write_ranks(comparison: Comparison, screen: Screen, top: int, kind: str | None = None) -> None:
+    """Writes the verdict, then a table of the ranks. top: rows of it; kind: the kind of device that it shows."""
+    incomplete = incomplete_sentences(comparison)
+    for sentence in incomplete:
+        _labelled(LABEL, "bold yellow", sentence, screen)
+    if incomplete:
+        screen.blank()
+    if comparison.run is None:
+        screen.text("No trace could be read.")
+        return
+    _header(comparison, screen)
+    for words in ranks_findings(comparison):
+        screen.blank()
+        _finding(words, screen)
+    clear, noted = _all_clear(comparison), notes(comparison)
+    if clear or noted:
+        screen.blank()
+    for label, style, sentence in clear:
+        _labelled(label, style, sentence, screen)
+    for sentence in noted:
+        screen.text(f"NOTE  {sentence}", hanging=6, style="dim")
+    _table(comparison, screen, top, kind)
+
+
+def ranks_data(comparison: Comparison, top: int, kind: str | None = None) -> dict[str, Any]:
+    """As plain values; see the module for the fields."""
+    run = comparison.run
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "run": None
+        if run is None
+        else {
+            "program": run.cards[0].program,
+            "begin_ns": run.begin_ns,
+            "world_size": run.world_size,
+            "hosts": sorted({card.host for card in run.cards}),
+            "traces": len(run.cards),
+            "compared": len(comparison.compared),
+            "missing": run.missing,
+        },
+        "left_out": [
+            {"path": one.card.path, "why": one.why, "text": _why(one, comparison)} for one in comparison.left_out
+        ],
+        "findings": [_finding_data(words) for words in ranks_findings(comparison)],
+        "notes": [*incomplete_sentences(comparison), *notes(comparison)],
+        "leaks": comparison.leaks_answer.value,
+        "alike": comparison.is_alike,
+        "ranks": records(ranks_table(comparison, kind).head(top)),
+    }
+
+
+def incomplete_sentences(comparison: Comparison) -> list[str]:
+    """What is missing: before any answer."""
+    found = []
+    run = comparison.run
+    if run is not None and run.missing:
+        # A foreign trace may claim any number.
+        has, they = ("has", "it") if len(run.missing) == 1 else ("have", "they")
+        found.append(
+            f"{len(run.missing):,} of {run.world_size:,} ranks {has} no trace here: {_listed(run.missing)}. "
+            f"What {they} did is unknown."
+        )
+    for one in comparison.left_out:
+        if one.why == "unreadable":
+            found.append(f"{_file(one.card)} cannot be read: {printable(one.card.unreadable)}.")
+    cut = comparison.incomplete
+    for card in cut[:_LISTED]:
+        gaps = card.has_gaps
+        effect = "Its figures are not compared." if gaps else "What came after the break is unknown."
+        found.append(f"{_capital(card.name)} is {card.integrity}. {effect}")
+    if len(cut) > _LISTED:
+        found.append(f"So are {units.counted(len(cut) - _LISTED, 'more rank')}, which the table marks.")
+    return found
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What is to be known besides."""
+    found: list[str] = []
+    run = comparison.run
+    if run is None:
+        return found
+    left_out = [one for one in comparison.left_out if one.why != "unreadable"]
+    for why in dict.fromkeys(one.why for one in left_out):
+        ones = [one for one in left_out if one.why == why]
+        files = [_file(one.card) for one in ones]
+        shown = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else "")
+        is_left = "is" if len(ones) == 1 else "are"
+        found.append(f"{units.counted(len(ones), 'trace')} {is_left} left out, {_why(ones[0], comparison)}: {shown}.")
+    last = Counter(card.last_step for card in comparison.compared).most_common(1)
+    usual = last[0][0] if last else None
+    for card in [card for card in run.cards if card.whole and (card.is_killed or card.is_running)][:_LISTED]:
+        how = "still runs" if card.is_running else "was killed"
+        steps = ""
+        if card.last_step is not None and usual is not None and card.last_step != usual:
+            steps = f": its last step is {card.last_step:,}, that of most is {usual:,}"
+        found.append(f"{_capital(card.name)} {how}{steps}.")
+    undecided = [card for card in run.cards if any(one.judged and not one.decided for one in card.devices)]
+    if undecided:
+        site = next(one.unexplained for one in undecided[0].devices if one.unexplained is not None)
+        name = _names(undecided[0]).site(site)
+        found.append(
+            f"Not decided on {_count(undecided, run.cards)} whether they leak: {name} held on to more, too irregularly "
+            f"or too late to call it a leak ({undecided[0].name})."
+        )
+    unjudged = [card for card in run.cards if any(not one.judged and not one.is_small for one in card.devices)]
+    if unjudged:
+        found.append(f"Too short to judge leaks on {_count(unjudged, run.cards)}.")
+    if comparison.more_out_of_line:
+        more = units.counted(comparison.more_out_of_line, "more rank")
+        found.append(f"{_capital(more)} out of line: see the table, or `table()` in Python.")
+    return found
+
+
+# Findings
+
+
+def _worded(finding: RankFinding) -> RankWords:
+    names, where, others = _names(finding.ranks[0]), _where(finding), _others(finding)
+    device = "" if finding.device == CUDA else f" on {finding.device}"
+    site: Site | None = None
+    sentences: list[str] = []
+    if finding.kind == "leak":
+        leak = finding.leak
+        assert leak is not None
+        site = leak.site
+        title = f"{names.site(site)}: {units.rate(leak.rate, leak.unit)}{device} on {where}"
+        low, high = finding.rates
+        if len(finding.ranks) > 1:
+            spread = "the same on each" if round(low) == round(high) else f"{units.size(low)} to {units.size(high)}"
+            sentences.append(f"Per {leak.unit}: {spread}.")
+        sentences.append(f"{confidence_word(leak.confidence).capitalize()} ({units.share(leak.confidence, 1)}).")
+        if leak.holder:
+            sentences.append(f"Held by {leak.holder}.")
+        if finding.is_common and leak.onset > leak.units_judged / 4:
+            sentences.append(f"From {leak.unit} {round(leak.onset):,} on.")
+    elif finding.kind == "oom":
+        figures = finding.figures
+        site = figures.refused_site
+        step = "" if figures.refused_step is None else f" in step {figures.refused_step:,}"
+        title = f"{where}{device}: a request of {units.size(figures.refused or 0)} was refused{step}"
+        if site is not None:
+            sentences.append(f"It was made at {names.site(site)}.")
+    elif finding.kind == "device":
+        most = max(own.peak for card in finding.ranks if (own := card.of_kind(finding.device)))
+        title = f"{where} also {'uses' if len(finding.ranks) == 1 else 'use'} {finding.device}, another rank's device"
+        sentences.append(f"Up to {units.size(most)} there: set the device before the first use of CUDA.")
+    else:
+        first = finding.deviations[0]
+        title = f"{where}{device}: {_deviation(first, others)}"
+        site = None if finding.explanation is None else finding.explanation.site
+    rest = finding.deviations if finding.kind != "differs" else finding.deviations[1:]
+    if rest:
+        said = "; ".join(_deviation(one, others) for one in rest)
+        of_first = "" if len(finding.ranks) == 1 else f" ({finding.ranks[0].name})"
+        sentences.append(f"{said[:1].upper()}{said[1:]}{of_first}.")
+    sentences += _explained(finding, names)
+    sentences += _since(finding)
+    return RankWords(finding, _capital(title), tuple(sentences), site)
+
+
+def _explained(finding: RankFinding, names: SiteNames) -> list[str]:
+    one = finding.explanation
+    if one is None or (finding.leak is not None and one.site == finding.leak.site):
+        return []
+    more = "more" if one.bytes > one.usual else "less"
+    change, in_all = (units.size(abs(count)) for count in (one.bytes - one.usual, one.difference))
+    return [
+        f"At its peak {names.site(one.site)} holds {units.size(one.bytes)}, on {_others(finding)} "
+        f"{units.size(one.usual)}: {change} {more}, of {in_all} in all."
+    ]
+
+
+def _since(finding: RankFinding) -> list[str]:
+    departure = finding.departure
+    if departure is None:
+        of_bytes = any(one.measure in BYTES for one in finding.deviations)
+        step = finding.figures.peak_step if finding.kind == "differs" else None
+        if of_bytes and step is not None:
+            hold = "holds" if finding.of == 2 else "hold"
+            return [
+                f"At the ends of its steps it holds what {_others(finding)} {hold}; its peak is within step {step:,}."
+            ]
+        return []
+    it = "It" if len(finding.ranks) == 1 else _capital(finding.ranks[0].name)
+    if departure.from_start:
+        return [f"{it} has differed from {_others(finding)} since the first step."]
+    return [f"{it} departs from {_others(finding)} in step {departure.step:,}."]
+
+
+def _deviation(one: Deviation, others: str) -> str:
+    if one.measure == TIME:
+        return f"{units.duration(one.value)} per step, {others} {units.duration(one.usual)}"
+    return f"{_MEASURES[one.measure]} {units.size(one.value)}, {others} {units.size(one.usual)}"
+
+
+def _others(finding: RankFinding) -> str:
+    return "the other" if finding.of == 2 else "the others"
+
+
+def _where(finding: RankFinding) -> str:
+    """Which ranks: "rank 3 alone (of 64)", "all 8 ranks", "3 of 64 ranks (3, 5 and 9)"."""
+    ranks = finding.ranks
+    if len(ranks) == 1:
+        return ranks[0].name if finding.of < 3 else f"{ranks[0].name} alone (of {finding.of:,})"
+    if len(ranks) == finding.of:
+        return "both ranks" if finding.of == 2 else f"all {finding.of:,} ranks"
+    return f"{len(ranks):,} of {finding.of:,} ranks ({_names_of(ranks)})"
+
+
+def _finding(words: RankWords, screen: Screen) -> None:
+    label, style = _LABELS[words.finding.kind]
+    indent = len(label) + 2
+    screen.text(Text.assemble((label, style), "  ", (words.title, "bold")), hanging=indent)
+    source = _names(words.finding.ranks[0]).source(words.site) if words.site is not None else None
+    if source:
+        screen.source(source, indent)
+    for sentence in words.sentences:
+        screen.text(sentence, indent)
+    departure = words.finding.departure
+    if departure is None or len(departure.live) < 2:
+        return
+    width = max(min(screen.width - indent - 40, 60), 10)
+    both = (*departure.live, *departure.usual)
+    own = words.finding.ranks[0].name
+    others = _others(words.finding)
+    column = max(len(own), len(others))
+    for name, values in ((own, departure.live), (others, departure.usual)):
+        points = np.array_split(np.array(values), min(width, len(values)))
+        # On one scale, so that they can be compared: from the lowest to the highest of both.
+        drawn = [*(int(part.max()) for part in points), min(both), max(both)]
+        chart = units.sparkline(drawn, len(drawn), plain=screen.plain)[:-2]
+        arrow = "to" if screen.plain else "→"
+        levels = f"{units.size(values[0])} {arrow} {units.size(values[-1])}"
+        screen.text(Text.assemble(f"{name:<{column}}  ", (chart, "green"), f"  {levels}"), indent)
+
+
+def _all_clear(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """What is not wrong, if that is known."""
+    found = []
+    compared = len(comparison.compared)
+    all_ranks = "Both ranks" if compared == 2 else f"All {compared:,} ranks"
+    if comparison.run is not None and compared < len(comparison.run.cards):
+        all_ranks += " that could be compared"
+    differs = any(not one.is_common for one in comparison.findings)
+    if compared > 1 and not differs:
+        # Of no step, the reserved bytes of a device without segments, there is none.
+        spreads = [spread for (kind, _), spread in comparison.spreads.items() if kind == comparison.main]
+        of_bytes = [spread for spread in spreads if spread.measure in BYTES]
+        if all(spread.is_alike for spread in of_bytes):
+            said = ", ".join(_usual(spread.measure, spread.median, spread.low, spread.high) for spread in of_bytes)
+            found.append(("OK", "bold green", f"{all_ranks} look alike: {said}."))
+        else:
+            first = next(spread for spread in of_bytes if not spread.is_alike)
+            low, high = (units.size(value) for value in (first.low, first.high))
+            found.append(
+                (
+                    "NOTE",
+                    "bold yellow",
+                    f"No rank stands out, but they are not alike: {_MEASURES[first.measure]} from {low} to {high}.",
+                )
+            )
+    if comparison.leaks_answer is LeaksAnswer.NONE:
+        found.append(("OK", "bold green", "No leak found on any rank."))
+    return found
+
+
+def _usual(measure: str, median: float, low: float, high: float) -> str:
+    if units.size(low) == units.size(high):
+        return f"{_MEASURES[measure]} {units.size(median)}"
+    return f"{_MEASURES[measure]} {units.size(low)} to {units.size(high)}"
+
+
+# The table
+
+
+def _table(comparison: Comparison, screen: Screen, top: int, kind: str | None) -> None:
+    kind = kind or comparison.main
+    shown, more = comparison.cards[:top], comparison.cards[top:]
+    hosts = len({card.host for card in comparison.cards}) > 1
+    rows = [("rank", *(("host",) if hosts else ()), "peak", "reserved", "leak", "step", "")]
+    rows += [_cells(card, kind, hosts, comparison) for card in shown]
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]) - 1)]
+    screen.blank()
+    screen.text(Text.assemble(("RANKS", "bold"), f"  {kind}, those that differ most first"), hanging=7)
+    for number, row in enumerate(rows):
+        cells = [
+            f"{cell:<{width}}" if column < 1 + hosts else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        line = Text("  ".join([*cells, row[-1]]).rstrip(), style="" if number else "dim")
+        screen.text(line, 2, hanging=2 + widths[0] + 2)
+    if more:
+        peaks = [figures.peak for card in more if (figures := card.of_kind(kind)) is not None]
+        between = f", peak {units.size(min(peaks))} to {units.size(max(peaks))}" if peaks else ""
+        screen.text(f"and {units.counted(len(more), 'more rank')}{between} (--top 0: all)", 2, style="dim")
+
+
+def _cells(card: Card, kind: str, hosts: bool, comparison: Comparison) -> tuple[str, ...]:
+    device = card.of_kind(kind)
+    rank = _file(card) if card.rank is None else str(card.rank)
+    host = (printable(card.host) or "?",) if hosts else ()
+    if device is None:
+        figures = ("-",) * 4
+    else:
+        figures = (
+            units.size(device.peak),
+            "-" if device.reserved is None else units.size(device.reserved),
+            f"{units.change(device.leak_rate)}/{device.leak_unit}" if device.leaks else "-",
+            "-" if device.seconds_per_step is None else units.duration(device.seconds_per_step),
+        )
+    marks = []
+    if any(one.refused is not None for one in card.devices):
+        marks.append("OUT OF MEMORY")
+    if (state := state_of(card)) != "complete":
+        marks.append(state.upper())
+    if comparison.distances.get(card.path, 0.0) >= 1:
+        marks.append("differs")
+    return (rank, *host, *figures, ", ".join(marks))
+
+
+def _header(comparison: Comparison, screen: Screen) -> None:
+    run = comparison.run
+    assert run is not None
+    card = run.cards[0]
+    ranks = units.counted(run.world_size or len(run.cards), "rank")
+    hosts = len({one.host for one in run.cards})
+    where = "" if hosts < 2 else f" on {units.counted(hosts, 'host')}"
+    first = Text(_names(card).file(card.program) or "(unknown program)", style="bold")
+    first.append(f", {ranks}{where}", style="not bold")
+    fewest, most = (of(one.steps for one in run.cards) for of in (min, max))
+    steps = units.counted(most, "step") if most else "no steps"
+    first.append(f", {steps}" if fewest == most else f", {fewest:,} to {steps}", style="not bold")
+    screen.text(first, hanging=2)
+
+
+# Words
+
+
+def _labelled(label: str, style: str, sentence: str, screen: Screen) -> None:
+    screen.text(Text.assemble((label, style), f"  {sentence}"), hanging=len(label) + 2)
+
+
+def _names(card: Card) -> SiteNames:
+    return SiteNames(card.working_directory)
+
+
+def _file(card: Card) -> str:
+    return printable(os.path.basename(card.path))
+
+
+def _why(one: LeftOut, comparison: Comparison) -> str:
+    if one.why == "unreadable":
+        return printable(one.card.unreadable)
+    if one.why == "child":
+        return "of a process that a rank started"
+    if one.why == "no rank":
+        return "of a process without a rank"
+    assert comparison.run is not None
+    apart = (one.card.begin_ns - comparison.run.begin_ns) / 1e9
+    return f"of another run ({units.duration(abs(apart))} {'later' if apart > 0 else 'earlier'})"
+
+
+def _count(some: Sequence[Card], all_cards: Sequence[Card]) -> str:
+    if len(some) == 1:
+        return some[0].name
+    if len(some) == len(all_cards):
+        return f"all {len(some):,} ranks"
+    return f"{len(some):,} of {len(all_cards):,} ranks ({_names_of(some)})"
+
+
+def _names_of(cards: Sequence[Card]) -> str:
+    if any(card.rank is None for card in cards):
+        files = [_file(card) for card in cards]
+        return ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED:,} more" if len(files) > _LISTED else "")
+    return _listed(sorted(card.rank for card in cards if card.rank is not None))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """ "1, 5 to 9 and 12": runs of numbers, the first few of many."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    if len(texts) > _LISTED:
+        left = sum(last - first + 1 for first, last in runs[_LISTED:])
+        return f"{', '.join(texts[:_LISTED])} and {left:,} more"
+    *most, last_text = texts
+    return f"{', '.join(most)} and {last_text}" if most else last_text
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.startswith(("rank", "all ", "both ", "a ")) else text
+
+
+def _finding_data(words: RankWords) -> dict[str, Any]:
+    finding = words.finding
+    departure, leak = finding.departure, finding.leak
+    return {
+        "kind": finding.kind,
+        "title": words.title,
+        "sentences": list(words.sentences),
+        "device": finding.device,
+        "ranks": [card.rank for card in finding.ranks],
+        "paths": [card.path for card in finding.ranks],
+        "of": finding.of,
+        "site": None if words.site is None else dataclasses.asdict(words.site),
+        "bytes_per_unit": None if leak is None else round(leak.rate),
+        "unit": None if leak is None else leak.unit,
+        "since_step": None if departure is None else departure.step,
+        "since_start": None if departure is None else departure.from_start,
+        "measures": [dataclasses.asdict(one) for one in finding.deviations],
+    }

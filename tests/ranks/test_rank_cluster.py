@@ -1,0 +1,88 @@
+"""The traces are read by the workers of a cluster of Dask, by processes of this machine with dask and without."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from dask_cluster import cluster
+from made_up_ranks import Rank
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.ranks import reduction
+
+COUNT = 66
+"""One more level of the tree than its branches, and more than have their details kept in memory."""
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces")
+    for number in range(COUNT):
+        Rank(number, COUNT, steps=20, leaks_from=5 if number == 44 else None).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("cluster"), workers=2) as (address, _):
+        yield address
+
+
+def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> None:
+    assert COUNT > reduction.KEPT_DETAILS and COUNT > reduction.BRANCHES
+    found = run_command(traces, ["ranks", str(traces), "--scheduler", scheduler, "--json"], {})
+    assert found.returncode == 0, found.stderr
+    data = json.loads(found.stdout)
+    assert [(one["kind"], one["ranks"], one["since_step"]) for one in data["findings"]] == [("leak", [44], 5)]
+    assert len(data["ranks"]) == COUNT and data["run"]["missing"] == []
+    assert len(list(traces.glob("*.parquet"))) == COUNT, "the workers kept them"
+    here = run_command(traces, ["ranks", str(traces), "--json"], {})
+    assert here.stdout == found.stdout
+
+
+def test_a_client_of_the_user_stays_open(traces: Path, scheduler: str) -> None:
+    from distributed import Client
+
+    with Client(scheduler, set_as_default=False) as client:
+        ranks = alloctrace.load_ranks(sorted(traces.glob("*.alloctrace"))[:3], scheduler=client, keep_summaries=False)
+        assert len(ranks.table()) == 3 and client.status == "running"
+
+
+def test_no_dask_is_needed_here(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        Rank(number, 5, leaks_from=5 if number == 3 else None).write(tmp_path)
+    with_dask = alloctrace.load_ranks(tmp_path, keep_summaries=False).table()
+    for name in ("dask", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    without = alloctrace.load_ranks(tmp_path, keep_summaries=False, jobs=2).table()
+    assert without.equals(with_dask) and without["rank"].iloc[0] == 3
+    with pytest.raises(alloctrace.MissingPackageError, match=r"pip install 'dask\[distributed\]'"):
+        alloctrace.load_ranks(tmp_path, scheduler="tcp://127.0.0.1:1")
+
+
+def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Rank(0, 1).write(tmp_path)
+    monkeypatch.setattr(reduction, "_TIMEOUT", "1s")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(alloctrace.SchedulerError, match="no scheduler of dask answers"):
+            alloctrace.load_ranks(tmp_path, scheduler=address)
+    with cluster(tmp_path, workers=0) as (address, _), pytest.raises(alloctrace.SchedulerError, match="has no workers"):
+        alloctrace.load_ranks(tmp_path, scheduler=address)
+
+
+def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
+    (tmp_path / "other" / "pytorch_alloctrace").mkdir(parents=True)
+    (tmp_path / "other" / "pytorch_alloctrace" / "__init__.py").write_text("raise ImportError('not installed here')")
+    Rank(0, 1).write(tmp_path)
+    with cluster(tmp_path, workers=1, PYTHONPATH=str(tmp_path / "other")) as (address, _):
+        found = run_command(tmp_path, ["ranks", ".", "--scheduler", address], {})
+    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
+    assert "needs pytorch_alloctrace" in found.stderr and "not installed here" in found.stderr

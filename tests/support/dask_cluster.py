@@ -1,0 +1,52 @@
+"""A cluster of Dask on this machine: a scheduler and some workers, each a process, as a user starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from running import program_environment
+
+_PATIENCE_SECONDS = 120
+_SCHEDULER = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+_WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The address of its scheduler, and its processes: the scheduler, then the workers. environment: of the workers."""
+    described = folder / "scheduler.json"
+    clean = program_environment(OMP_NUM_THREADS="1")
+    with contextlib.ExitStack() as started:
+
+        def start(*words: str, **more: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *words, "--scheduler-file", str(described)],
+                cwd=folder,
+                env={**clean, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            started.callback(process.wait)
+            started.callback(process.kill)
+            return process
+
+        processes = [start(*_SCHEDULER)]
+        begin = time.monotonic()
+        while not described.exists() or not (text := described.read_text()):
+            assert time.monotonic() < begin + _PATIENCE_SECONDS and processes[0].poll() is None, "no scheduler"
+            time.sleep(0.05)
+        address = str(json.loads(text)["address"])
+        processes += [start(*_WORKER, "--local-directory", str(folder), **environment) for _ in range(workers)]
+        if workers:
+            from distributed import Client
+
+            with Client(address, set_as_default=False) as client:
+                client.wait_for_workers(workers, timeout=_PATIENCE_SECONDS)
+        yield address, processes

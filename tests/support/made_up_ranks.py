@@ -1,0 +1,154 @@
+"""Makes the traces of the ranks of a run that never was, quickly: through the writer of whole traces.
+
+    python made_up_ranks.py FOLDER RANKS [STEPS]
+
+Each rank has weights on its CUDA device, and in each step activations that it frees again; on the CPU a batch. What is
+wrong with a rank is an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytorch_alloctrace import _replay
+
+MIB = 1 << 20
+ALLOC, REQUESTED, COMPLETED, SEGMENT, OOM, STEP = 1, 2, 3, 4, 9, 10
+SCRIPT = "/home/user/job/train.py"
+BEGIN_NS = 1_700_000_000 * 10**9
+LINES = {"weights": 5, "forward": 12, "keep": 20, "batch": 8, "cache": 30}
+
+
+@dataclass
+class Rank:
+    """One rank, and what is wrong with it."""
+
+    rank: int
+    world_size: int
+    steps: int = 40
+    weights: int = 1024 * MIB
+    activations: int = 512 * MIB
+    leaks_from: int | None = None
+    """From this step on a block is kept in each,"""
+    leak: int = 12 * MIB
+    """of so many bytes."""
+    larger_from: int | None = None
+    """From this step on it holds a cache,"""
+    cache: int = 600 * MIB
+    oom_at: int | None = None
+    """In this step a request is refused."""
+    seconds_per_step: float = 0.5
+    begins: float = 0.0
+    """Seconds after the run began."""
+    host: str = "node0"
+    process: int = 0
+    parent: int = 1
+    folder: str = "/home/user/job"
+    device: int | None = None
+    also_on: int | None = None
+    """Another CUDA device on which it has a block."""
+    environment: dict[str, str] = field(default_factory=dict)
+    ends: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"alloctrace-{self.rank}-{self.process or 1000 + self.rank}.alloctrace"
+
+    def write(self, folder: Path) -> Path:
+        path = folder / self.name
+        writer = _replay.TraceWriter(os.fsencode(path), True, self._at(0.0), json.dumps(self._header(path)))
+        rows = self._events(writer)
+        writer.push(*(np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True)))
+        writer.finish(json.dumps({"reason": "disable"}))
+        return path
+
+    def _at(self, seconds: float) -> int:
+        return BEGIN_NS + int((self.begins + seconds) * 1e9)
+
+    def _header(self, path: Path) -> dict[str, Any]:
+        numbers = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.rank % 8)}
+        return {
+            "program": f"{self.folder}/train.py",
+            "arguments": [],
+            "working_directory": self.folder,
+            "host": self.host,
+            "process": self.process or 1000 + self.rank,
+            "parent_process": self.parent,
+            "rank": str(self.rank),
+            "world_size": self.world_size,
+            "started": self._at(0.0) / 1e9,
+            "devices": ["cuda", "cpu"],
+            "options": {"stacks": "python"},
+            "trace": str(path),
+            "library_prefixes": ["/usr/lib/python3/"],
+            "environment": {**numbers, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500", **self.environment},
+        }
+
+    def _events(self, writer: _replay.TraceWriter) -> Iterable[tuple[int, ...]]:
+        script = f"{self.folder}/train.py"
+        thread = writer.thread("MainThread")
+        main = writer.frame(0, writer.code("main", script, 1, b""), 0)
+        frames = {name: writer.frame(main, writer.code(name, script, line, b""), 0) for name, line in LINES.items()}
+        index = self.rank % 8 if self.device is None else self.device
+        cuda, cpu = writer.location(1, index, 0, (0, 0)), writer.location(0, 0, 0, (0, 0))
+        rows: list[tuple[int, ...]] = []
+        place = 0x7F0000000000
+
+        def add(kind: int, at: float, address: int, size: int, name: str = "", where: int = cuda) -> None:
+            stack = frames[name] if name else 0
+            rows.append((kind, self._at(at), address, size, stack, thread, where, 0, 0))
+
+        def grow(at: float, size: int, name: str, where: int = cuda) -> int:
+            nonlocal place
+            made, place = place, place + size
+            add(SEGMENT, at, made, size, name, where)
+            add(ALLOC, at, made, size, name, where)
+            return made
+
+        grow(0.0, self.weights, "weights")
+        if self.also_on is not None:
+            grow(0.0, 64 * MIB, "weights", writer.location(1, self.also_on, 0, (0, 0)))
+        activations = 0
+        for step in range(self.steps):
+            begin = step * self.seconds_per_step
+            batch = 0x100000 + step * 4096
+            add(ALLOC, begin, batch, 4096, "batch", cpu)
+            if step == self.larger_from:
+                grow(begin, self.cache, "cache")
+            if activations:
+                add(ALLOC, begin, activations, self.activations, "forward")
+            else:
+                activations = grow(begin, self.activations, "forward")
+            if self.leaks_from is not None and step >= self.leaks_from:
+                grow(begin, self.leak, "keep")
+            if step == self.oom_at:
+                add(OOM, begin, 100 * MIB, 4096 * MIB, "forward")
+            end = begin + 0.9 * self.seconds_per_step
+            add(REQUESTED, end, activations, self.activations)
+            add(COMPLETED, end, activations, self.activations)
+            add(COMPLETED, end, batch, 4096, "", cpu)
+            add(STEP, end, 1, step, "", 0)
+        return rows
+
+
+def write_ranks(folder: Path, count: int, **wrong: Rank) -> list[Path]:
+    """Healthy ones, but for those that are given as `rank3=Rank(...)`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [wrong.get(f"rank{number}", Rank(number, count)).write(folder) for number in range(count)]
+
+
+if __name__ == "__main__":
+    total = int(sys.argv[2])
+    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 40
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    for number in range(total):
+        leaks = 10 if number == total * 2 // 3 else None
+        Rank(number, total, steps=steps, leaks_from=leaks, host=f"node{number // 8}").write(Path(sys.argv[1]))
