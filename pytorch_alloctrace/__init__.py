@@ -40,6 +40,7 @@ if _TYPE_CHECKING:
     from .converting.convert import convert
     from .live.changes import Changes, changes
     from .live.footprint import Footprint, footprint
+    from .live.status import status
     from .live.tensors import tensors
     from .notebook import diagnose
     from .objects.holders import Holders, holders
@@ -83,6 +84,7 @@ __all__ = [
     "observe",
     "pluggable_library",
     "region",
+    "status",
     "step",
     "tensors",
 ]
@@ -103,6 +105,7 @@ _ON_FIRST_USE = {
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
     "load": ".trace",
+    "status": ".live.status",
     "tensors": ".live.tensors",
 }
 """Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""

@@ -8,8 +8,9 @@ import json
 import linecache
 import os
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ class Session:
         """The devices that are recorded."""
         self._recorder = recorder
         self._process = os.getpid()
+        self._began = time.monotonic()
+        self._at_stop: list[Callable[[], None]] = []
         self._next_step = 0
         self._says_steps = False
         self._optimizer_steps = OptimizerSteps(self._end_inferred_step)
@@ -154,6 +157,8 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         end = {"reason": reason}
+        for stop in self._at_stop:
+            stop()
         try:
             self._optimizer_steps.stop()
             self._looks.end(look=True)
