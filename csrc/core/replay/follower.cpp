@@ -353,7 +353,8 @@ void Follower::add_stacks(Followed& known, const std::vector<const GrowthPoints:
 // Kept: a stack's frames do not change, though the text of a line may come later than they do.
 std::shared_ptr<const std::vector<FollowedFrame>> Follower::frames_of(std::uint32_t stack) {
   auto& kept = frames_[stack];
-  if (kept && (kept->empty() || !kept->front().source.empty())) return kept;
+  const auto has_source = [](const FollowedFrame& frame) { return !frame.source.empty(); };
+  if (kept && std::all_of(kept->begin(), kept->end(), has_source)) return kept;
   std::vector<FollowedFrame> frames;
   for (std::uint32_t id = stack; id != 0 && id < definitions_.frame_count() && frames.size() < kShownFrames;) {
     const FrameRecord& record = definitions_.frame(id);
