@@ -15,6 +15,8 @@ from .site_names import printable
 GROWING, LARGEST = 8, 5
 """Most lines that are named."""
 _CHART = 60
+_WORTH_A_CHART = 100
+"""A device whose peak is less than this part of the highest has no chart."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,17 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
         f"{units.size(seen.file_bytes)} of trace{behind}",
         6,
     )
-    for memory in sorted(view.devices, key=lambda one: -one.counts.peak_allocated):
-        _write_device(memory, view, screen)
+    devices = sorted(view.devices, key=lambda one: -one.counts.peak_allocated)
+    for memory in devices:
+        _write_device(memory, view, screen, devices[0].counts.peak_allocated)
+    # Where it is not said otherwise, a line is of the first.
+    first = devices[0].device if devices else ""
     growing = view.growing
     screen.blank()
     if growing:
         screen.text(Text("GROWS", "bold yellow"))
         for site in growing[:top]:
-            _write_site(site, units.rate(site.rate, view.unit), screen, len(view.devices) > 1, held=True)
+            _write_site(site, units.rate(site.rate, view.unit), screen, first, held=True)
         if len(growing) > top:
             screen.text(f"and {units.counted(len(growing) - top, 'more line')}", 2)
         screen.text("Not judged: what fills up once grows, too. `alloctrace leaks` judges.", 2, style="dim")
@@ -71,10 +76,10 @@ def write_view(view: View, rates: Rates, path: str, header: dict[str, Any], scre
         screen.blank()
         screen.text(Text("HOLDS MOST", "bold"))
         for site in largest:
-            _write_site(site, units.size(site.bytes), screen, len(view.devices) > 1, held=False)
+            _write_site(site, units.size(site.bytes), screen, first, held=False)
 
 
-def _write_device(memory: FollowedMemory, view: View, screen: Screen) -> None:
+def _write_device(memory: FollowedMemory, view: View, screen: Screen, most: int) -> None:
     counts = memory.counts
     screen.blank()
     parts = [f"{units.size(counts.allocated)} allocated"]
@@ -87,14 +92,14 @@ def _write_device(memory: FollowedMemory, view: View, screen: Screen) -> None:
         parts.append(units.counted(counts.refused, "refused request"))
     screen.text(Text.assemble((memory.device, "bold"), "  ", ", ".join(parts)), hanging=len(memory.device) + 2)
     curve = counts.curve_allocated
-    if len(curve) > 1:
+    if len(curve) > 1 and counts.peak_allocated * _WORTH_A_CHART >= most:
         chart = units.sparkline(curve, max(min(screen.width - 32, _CHART), 10), plain=screen.plain, least=0)
         grew = f"  {units.rate(memory.rate, view.unit)}" if memory.rate else ""
         screen.text(Text.assemble((chart, "cyan"), f"  allocated{grew}"), 2)
 
 
-def _write_site(site: FollowedSite, amount: str, screen: Screen, names_device: bool, *, held: bool) -> None:
-    on = f" on {site.device}" if names_device else ""
+def _write_site(site: FollowedSite, amount: str, screen: Screen, first: str, *, held: bool) -> None:
+    on = f" on {site.device}" if site.device != first else ""
     held_now = f", {units.size(site.bytes)} in {units.counted(site.blocks, 'block')}" if held else ""
     name = f"{printable(site.name)}{f' in {printable(site.function)}' if site.function else ''}{held_now}{on}"
     screen.entry(amount, name, printable(site.source) or None, 2, 20 if held else 10)
