@@ -41,6 +41,7 @@ if _TYPE_CHECKING:
     from .converting.convert import convert
     from .live.changes import Changes, changes
     from .live.footprint import Footprint, footprint
+    from .live.status import status
     from .live.tensors import tensors
     from .notebook import diagnose
     from .objects.holders import Holders, holders
@@ -88,6 +89,7 @@ __all__ = [
     "observe",
     "pluggable_library",
     "region",
+    "status",
     "step",
     "tensors",
 ]
@@ -110,6 +112,7 @@ _ON_FIRST_USE = {
     "holders": ".objects.holders",
     "load": ".trace",
     "load_ranks": ".ranks",
+    "status": ".live.status",
     "tensors": ".live.tensors",
 }
 """Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""

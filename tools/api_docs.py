@@ -51,7 +51,7 @@ of that name. A **range** is everything after `since`, up to and including `unti
 `"cpu"`, `"cuda:0"`; and `"pinned"`. `by` groups sites: `"line"`, `"function"`, `"file"` or `"stack"`.
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
-IN_THE_PROGRAM = ("holders", "tensors", "changes", "footprint")
+IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint")
 READING = ("load", "load_ranks", "finish", "convert", "compare", "diagnose")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),

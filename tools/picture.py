@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,10 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis import summarize
 from pytorch_alloctrace.analysis.usage.annotation import annotate
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
+from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.report.annotation import write_annotation
 from pytorch_alloctrace.report.composition import write_position
+from pytorch_alloctrace.report.live import Rates, write_view
 from pytorch_alloctrace.report.screen import Screen
 from pytorch_alloctrace.report.site_names import SiteNames
 from pytorch_alloctrace.report.span import Span
@@ -29,6 +32,7 @@ from pytorch_alloctrace.report.tree import write_tree
 from pytorch_alloctrace.report.verdict import write_verdict
 
 DOCS = Path("docs")
+LIVE_STEPS = 40
 NOTEBOOK = (
     "import torch, pytorch_alloctrace as alloctrace\n%load_ext pytorch_alloctrace",
     "layer = torch.nn.Linear(1024, 4096, device='cuda')\noutputs = []",
@@ -48,6 +52,30 @@ def draw(name: str, title: str, write: Callable[[Screen], None], width: int = 92
     # rich's pages fetch their font from a server of others; any monospaced font of the reader's will do.
     drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
     (DOCS / f"{name}.svg").write_text(drawn)
+
+
+def draw_live() -> None:
+    """docs/live.svg: `alloctrace live` while the demo runs."""
+    with tempfile.TemporaryDirectory() as made:
+        trace = Path(made, "demo.alloctrace")
+        command = ["-m", "pytorch_alloctrace", "run", "--out", str(trace), "tools/demo_program.py"]
+        program = subprocess.Popen(["tools/simcuda/run", sys.executable, *command], stdout=subprocess.DEVNULL)
+        try:
+            view = None
+            while view is None or view.seen.steps < LIVE_STEPS:
+                if program.poll() is not None:
+                    raise RuntimeError("the demo ended before its picture was drawn")
+                time.sleep(0.01)
+                if view is None and trace.exists():
+                    following = Following(trace)
+                    following.read_spool_at(f"{trace}.spool")
+                if trace.exists():
+                    view = following.advance()
+            shown, rates, header = view, Rates.between(None, view), following.header
+        finally:
+            program.kill()
+            program.wait()
+    draw("live", f"alloctrace live {trace.name}", lambda screen: write_view(shown, rates, trace.name, header, screen))
 
 
 def draw_notebook() -> str:
@@ -98,6 +126,7 @@ def main(path: str) -> None:
         lambda screen: write_annotation(found, Span(), trace.begin_ns, screen, names),
         width=118,
     )
+    draw_live()
     print(draw_notebook() or "drawn", file=sys.stderr)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from rich.console import Console
 
 from .. import __version__, command
 from ..errors import AlloctraceError, TraceError, UserPathError
-from ..reading.finish import is_being_recorded
 from ..reading.integrity import Integrity
 from ..reading.kinds import named_device
 from ..reading.recorded import Progress
@@ -24,6 +22,7 @@ from ..report.screen import Screen
 from ..report.site_names import printable, without_controls
 from ..trace import Trace
 from .arguments import VerbParser
+from .standing import say_how_it_stands
 from .verb import Exit, Query, Verb
 from .verbs import VERBS
 
@@ -185,7 +184,7 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
     if options.markdown:
         query.data = "".join(incomplete_markdown(*said) for said in _incomplete(query, verb)) + query.data
     for trace in traces:
-        _offer_to_finish(trace)
+        say_how_it_stands(trace)
     return without_controls(query.data) or captured.get(), status
 
 
@@ -231,14 +230,3 @@ def _load_one(
         if not is_one_of_several:
             raise
         return Trace(path, spool=spool, user_paths=[name for name in user_paths if name not in error.paths])
-
-
-def _offer_to_finish(trace: Trace) -> None:
-    """Says on stderr that a recording was killed, and what makes one whole file of what it left."""
-    integrity = trace.integrity
-    if integrity.ended or not integrity.spool_read or is_being_recorded(trace.path):
-        return
-    made = f"{command.spelled()} finish {shlex.quote(trace.path)}"
-    print(
-        f"The recording was killed; its last events were read from its spool. One whole file: {made}", file=sys.stderr
-    )

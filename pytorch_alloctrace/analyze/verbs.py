@@ -15,6 +15,7 @@ from .finish import Finish
 from .fit import Fit
 from .fragmentation import Fragmentation
 from .leaks import Leaks
+from .live import Live
 from .oom import Oom
 from .peak import Peak
 from .ranks import Ranks
@@ -44,6 +45,7 @@ VERBS: list[Verb] = [
     Fit(),
     Report(),
     Serve(),
+    Live(),
     Export(),
     Convert(),
     Verify(),

@@ -100,6 +100,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
     )
     parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
+    parser.add_argument(
+        "--on-oom", choices=session.ON_OOM, default="raise", help="report: print the verdict when memory runs out"
+    )
     parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
@@ -263,6 +266,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "devices": options.devices,
         "stacks": options.stacks,
         "spool_dir": options.spool_dir,
+        "on_oom": options.on_oom,
         "sources": not options.no_sources,
         "modules": not options.no_modules,
         "overwrite": options.overwrite,

@@ -8,8 +8,9 @@ import json
 import linecache
 import os
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from . import program
 from .loading import load_recorder
 from .looks import Looks
 from .modules import start_naming
+from .on_oom import OomReport
 from .roles import RoleNotes, remember
 from .steps import OptimizerSteps
 
@@ -29,6 +31,7 @@ DEVICES = ("cuda", "cpu")
 STACKS = ("python", "none")
 ON_FULL = ("wait", "drop")
 DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
+ON_OOM = ("raise", "report")
 
 RING_EVENTS = 1 << 18
 """Events that the spool can hold while the writer is busy: 16 MiB."""
@@ -51,11 +54,14 @@ class Session:
         """The devices that are recorded."""
         self._recorder = recorder
         self._process = os.getpid()
+        self._began = time.monotonic()
+        self._at_stop: list[Callable[[], None]] = []
         self._next_step = 0
         self._says_steps = False
         self._optimizer_steps = OptimizerSteps(self._end_inferred_step)
         self._looks = Looks(recorder)
         self._roles = RoleNotes(recorder.push_roles)
+        self._oom_report: OomReport | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -155,6 +161,10 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         end = {"reason": reason}
+        for stop in self._at_stop:
+            stop()
+        if self._oom_report is not None:
+            self._oom_report.stop()
         try:
             self._optimizer_steps.stop()
             self._looks.end(look=True)
@@ -195,6 +205,7 @@ def enable(
     devices: Sequence[str] = DEVICES,
     stacks: str = "python",
     on_full: str = "wait",
+    on_oom: str = "raise",
     spool_dir: str | os.PathLike[str] | None = None,
     sources: bool = True,
     modules: bool = True,
@@ -210,6 +221,8 @@ def enable(
     stacks: "python", or "none" for no stacks.
     on_full: what happens to an event when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
         "wait", at most 100 ms, or "drop". The trace says how many events were lost, and where.
+    on_oom: "report" prints, the first time that torch.OutOfMemoryError is raised, the verdict on the trace so far to
+        stderr, whether or not the program catches it; the exception goes on unchanged. "raise": nothing.
     spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
         Default: next to the trace. Choose a local folder (such as /dev/shm) if the trace is on a network file system.
     sources: store the source lines that occur in stacks.
@@ -226,6 +239,7 @@ def enable(
     device_names = _checked_devices(devices)
     _check_option("stacks", stacks, STACKS)
     _check_option("on_full", on_full, ON_FULL)
+    _check_option("on_oom", on_oom, ON_OOM)
     with _lock:
         if _current is not None:
             raise SessionError(f"already recording to {_current.path}: call disable() first")
@@ -251,6 +265,7 @@ def enable(
         options = {
             "stacks": stacks,
             "on_full": on_full,
+            "on_oom": on_oom,
             "sources": sources,
             "modules": modules,
             "ring_events": RING_EVENTS,
@@ -282,6 +297,9 @@ def enable(
             session._roles.start()
             recorder.publish()
             session._looks.start()
+            if on_oom == "report":
+                session._oom_report = OomReport(target, spool, session._flush)
+                session._oom_report.start()
             _current = session
             session._roles.look()
         except BaseException as error:
@@ -289,6 +307,8 @@ def enable(
             session._optimizer_steps.stop()
             session._looks.stop()
             session._roles.stop()
+            if session._oom_report is not None:
+                session._oom_report.stop()
             recorder.discard()
             if not isinstance(error, Exception):  # KeyboardInterrupt
                 raise
@@ -453,6 +473,8 @@ def _forget_in_child() -> None:
         _current._optimizer_steps.stop()
         _current._looks.forget_in_child()
         _current._roles.stop()
+        if _current._oom_report is not None:
+            _current._oom_report.stop()
     _current = None
 
 

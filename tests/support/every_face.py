@@ -122,6 +122,7 @@ def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     faces |= {f"export-{to}": verb("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
     faces["serve"] = lambda: _serve(trace)
     faces["ranks"] = lambda: _compare_with_itself(trace)
+    faces["follow"] = lambda: _follow(trace)
     faces["finish"] = lambda: _finish(trace, folder)
     faces["api"] = lambda: _call_api(trace)
     return faces
@@ -142,6 +143,28 @@ def _compare_with_itself(trace: Path) -> int:
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
     return 2 if one.card.unreadable else 0
+
+
+def _follow(trace: Path) -> int:
+    """What `live` and `status()` make of a trace that is still written."""
+    from rich.console import Console
+
+    from pytorch_alloctrace.errors import AlloctraceError
+    from pytorch_alloctrace.reading.following import Following
+    from pytorch_alloctrace.report.live import Rates, view_json, write_view
+    from pytorch_alloctrace.report.screen import Screen
+
+    try:
+        following = Following(trace)
+        following.advance()
+        following.read_spool_at(f"{trace}.spool")
+        view = following.advance()
+    except AlloctraceError:
+        return 2
+    rates = Rates.between(None, view)
+    write_view(view, rates, str(trace), following.header, Screen(Console()))
+    print(json.dumps(view_json(view, rates, str(trace), following.header)))
+    return 0
 
 
 def _serve(trace: Path) -> int:

@@ -110,6 +110,9 @@ void put_module(Bytes& out, std::uint32_t id, const ModuleRecord& module);
 // damage, is an empty record.
 class Definitions {
  public:
+  // See expect_more(). No id of a frame is as high, nor are there as many libraries.
+  static constexpr std::uint32_t kFarStacks = std::uint32_t{1} << 31, kFarLibraries = 1 << 16;
+
   // Takes in a run of whole records. Throws DecodeError at the first that makes no sense, keeping those before it.
   void add(const std::uint8_t* records, std::size_t size);
 
@@ -130,8 +133,12 @@ class Definitions {
   // Stacks that stand for what no line of Python explains: their ids follow those of the frames.
   // Of blocks that were there before the recording.
   std::uint32_t stack_before_recording() const {
+    if (expects_more_) return kFarStacks;
     return static_cast<std::uint32_t>(frames_.empty() ? 1 : frames_.size());
   }
+  // For whoever uses stacks while more definitions come: those that stand for something are far behind those of frames,
+  // and stay there.
+  void expect_more() { expects_more_ = true; }
   // Of blocks that a library keeps for itself ("cuBLAS workspace"), by number in library_names().
   std::uint32_t stack_of_library(std::uint32_t name) const { return stack_before_recording() + 1 + name; }
   bool is_stack_of_library(std::uint32_t stack) const {
@@ -141,7 +148,8 @@ class Definitions {
   // 0 for no node.
   std::uint32_t stack_of_node(std::uint16_t node_type) const {
     if (node_type == 0 || node_type >= node_types_.size()) return 0;
-    return stack_of_library(static_cast<std::uint32_t>(library_names_.size())) + node_type;
+    return stack_of_library(expects_more_ ? kFarLibraries : static_cast<std::uint32_t>(library_names_.size())) +
+           node_type;
   }
   const std::vector<std::string>& library_names() const { return library_names_; }
   // Event and address of each block that a library keeps for itself, and the stack that stands for it.
@@ -189,6 +197,7 @@ class Definitions {
   void add_record(DefinitionType type, ByteReader fields);
 
   std::uint32_t highest_id_ = UINT32_MAX - 1;
+  bool expects_more_ = false;
   std::vector<std::string> strings_;
   std::vector<Code> codes_;
   std::vector<FrameRecord> frames_;

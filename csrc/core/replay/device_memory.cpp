@@ -131,11 +131,13 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   set_origin(piece, event, sequence, forward_stack);
   last_allocated_ = index;
   count(index, true);
-  if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
-  StackTotals& totals = stacks_[piece.stack];
-  ++totals.allocations;
-  totals.bytes += size;
-  totals.largest = std::max(totals.largest, size);
+  if (piece.stack < Definitions::kFarStacks) {
+    if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
+    StackTotals& totals = stacks_[piece.stack];
+    ++totals.allocations;
+    totals.bytes += size;
+    totals.largest = std::max(totals.largest, size);
+  }
   return size == event.size ? problem : "an allocation larger than any memory";
 }
 

@@ -1,12 +1,10 @@
 // pytorch_alloctrace._replay: reading traces. Needs neither torch nor a GPU; columns come out as numpy arrays.
-#include <cxxabi.h>
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -18,6 +16,8 @@
 #include "../../core/replay/allocator_rules.h"
 #include "../../core/replay/same_stacks.h"
 #include "event_stream.h"
+#include "following.h"
+#include "node_names.h"
 #include "numpy_columns.h"
 #include "plain_pickle.h"
 #include "replay_states.h"
@@ -28,28 +28,6 @@ namespace py = pybind11;
 
 namespace alloctrace {
 namespace {
-
-// A part of a mangled name may stand for what came before it ("S_", "T0_"), and so double its length: a few hundred
-// bytes could become gigabytes. Types of nodes have few of these.
-bool is_short_when_read(const std::string& name) {
-  constexpr std::size_t kLongest = 1024, kMostReferences = 8;
-  if (name.size() > kLongest) return false;
-  std::size_t references = 0;
-  for (std::size_t at = 0; at < name.size(); ++at) {
-    if (name[at] != 'S' && name[at] != 'T') continue;
-    const std::size_t end = name.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", at + 1);
-    if (end != std::string::npos && name[end] == '_') ++references;
-  }
-  return references <= kMostReferences;
-}
-
-std::string readable_node_type(const NodeType& type) {
-  if (!type.mangled || !is_short_when_read(type.name)) return type.name;
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(type.name.c_str(), nullptr, nullptr, &status), &std::free);
-  return name ? name.get() : type.name;
-}
 
 // The calling-context tree as columns, by stack id; entry 0 is "no stack". same: the first stack of the same frames,
 // the modules aside.
@@ -215,6 +193,7 @@ PYBIND11_MODULE(_replay, module) {
   define_records(module);
   define_replay(module);
   define_event_stream(module);
+  define_following(module);
   define_plain_pickle(module);
   define_trace_writing(module);
   define_what_if(module);

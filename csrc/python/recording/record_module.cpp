@@ -171,6 +171,36 @@ bool flush() {
   return written;
 }
 
+// Events so far, lost ones by cause, allocations of no bytes, and those of our own that are not recorded. None: nothing
+// is recorded.
+py::object counts() {
+  std::uint64_t events = 0;
+  Counters counters{};
+  {
+    python::HookScope scope;
+    if (!scope) return py::none();
+    Spool& spool = scope.session().recorder.spool();
+    events = spool.header().head.load(std::memory_order_relaxed);
+    counters = spool.counters();
+  }
+  // Outside: an object of Python that is made may set off a collection, which frees tensors.
+  py::tuple lost(kLossCauseCount);
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) lost[cause] = counters.lost[cause];
+  return py::make_tuple(events, lost, counters.empty_allocations, counters.reentered);
+}
+
+// (device, requested, allocated, active, reserved) of each.
+std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> cuda_totals() {
+  std::vector<torch_side::CudaTotals> found;
+  {
+    const py::gil_scoped_release unlocked;
+    found = torch_side::cuda_totals();
+  }
+  std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> rows;
+  for (const auto& of : found) rows.emplace_back(of.device, of.requested, of.allocated, of.active, of.reserved);
+  return rows;
+}
+
 std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
   python::HookScope scope;
   if (!scope) return {};
@@ -228,6 +258,8 @@ PYBIND11_MODULE(_record, module) {
     const py::gil_scoped_release unlocked;
     return torch_side::snapshot_cuda_allocator();
   });
+  module.def("counts", &counts);
+  module.def("cuda_totals", &cuda_totals);
   module.def("cuda_allocator_instead_of_ours", &torch_side::cuda_allocator_instead_of_ours);
   module.def("met_subinterpreter", &python::met_subinterpreter);
   module.def("is_recording", &python::session_is_active);

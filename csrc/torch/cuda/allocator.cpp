@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../python/recording/memory_watch.h"
 #include "../in_front.h"
 #include "devices.h"
 #include "forwarded_calls.h"
@@ -201,6 +202,24 @@ void remove_cuda_allocator() {
 }
 
 bool snapshot_cuda_allocator() { return in_front.installed() && write_cuda_state(*in_front.installed()->upstream()); }
+
+std::vector<CudaTotals> cuda_totals() noexcept {
+  std::vector<CudaTotals> found;
+  try {
+    native::CUDAAllocator* const allocator = native::get();
+    if (!allocator || !allocator->initialized()) return found;
+    for (std::size_t index = 0; index < python::devices_in_use.size(); ++index) {
+      if (!python::devices_in_use[index].load(std::memory_order_relaxed)) continue;
+      const native::DeviceStats stats = allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index));
+      // The first of each is the sum over small and large segments.
+      found.push_back({static_cast<std::int32_t>(index), stats.requested_bytes[0].current,
+                       stats.allocated_bytes[0].current, stats.active_bytes[0].current,
+                       stats.reserved_bytes[0].current});
+    }
+  } catch (...) {  // an allocator that keeps no such account
+  }
+  return found;
+}
 
 std::string cuda_allocator_instead_of_ours() {
   // An allocator made of our own pair of functions records itself.

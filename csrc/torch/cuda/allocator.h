@@ -1,7 +1,9 @@
 // Tracing of torch's CUDA allocator: an allocator in front of the one that is current, which forwards everything.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace alloctrace::torch_side {
 
@@ -20,6 +22,15 @@ void remove_cuda_allocator();
 // Writes the allocator's segments and blocks into the trace as a checkpoint. False when there is nothing to write: CUDA
 // is not initialised, or the allocator does not report them.
 bool snapshot_cuda_allocator();
+
+// What torch's allocator counts itself, in bytes.
+struct CudaTotals {
+  std::int32_t device = 0;
+  std::int64_t requested = 0, allocated = 0, active = 0, reserved = 0;
+};
+// Of each device that was allocated on while something was recorded. Takes each device's lock, as
+// torch.cuda.memory_allocated() does: to be called without the GIL. Leaves out what does not count.
+std::vector<CudaTotals> cuda_totals() noexcept;
 
 // The name of the allocator that the program has put instead of ours, whose allocations never reach ours; empty when
 // ours is current or none was installed.

@@ -1,0 +1,95 @@
+#include "growing_file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "../base/crc32.h"
+#include "trace_reader.h"
+
+namespace alloctrace {
+namespace {
+
+constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
+
+}  // namespace
+
+GrowingFile::GrowingFile(const std::string& path) : path_(path) { open_at(path); }
+
+void GrowingFile::open_at(const std::string& path) {
+  auto file = std::make_unique<InputFile>(path);
+  if (!file->is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file->error()));
+  FileHeader header{};
+  if (!file->read(&header, sizeof header, 0) || std::memcmp(header.magic, kFileMagic, sizeof header.magic) != 0) {
+    throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
+  }
+  if (header.format_version > kFormatVersion) {
+    throw FormatError(path + " is of trace format " + std::to_string(header.format_version) +
+                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFormatVersion) +
+                      "): upgrade pytorch_alloctrace");
+  }
+  struct stat status{};
+  if (stat(path.c_str(), &status) == 0) {
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+  }
+  file_ = std::move(file);
+  file_header_ = header;
+  offset_ = sizeof(FileHeader);
+}
+
+void GrowingFile::refresh() {
+  struct stat status{};
+  if (stat(path_.c_str(), &status) != 0) throw OpenError(path_ + " is gone");
+  if (status.st_dev != device_ || status.st_ino != inode_ || static_cast<std::uint64_t>(status.st_size) < offset_) {
+    const FileHeader before = file_header_;
+    open_at(path_);
+    if (std::memcmp(before.session_id, file_header_.session_id, sizeof before.session_id) != 0) {
+      throw OpenError(path_ + " is of another recording now: begin again");
+    }
+    return;
+  }
+  file_->refresh_size();
+}
+
+bool GrowingFile::read_header(std::uint64_t offset, BlockHeader& header) const {
+  if (offset + sizeof header > file_->size() || !file_->read(&header, sizeof header, offset)) return false;
+  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
+  return header.magic == kBlockMagic &&
+         header.header_crc ==
+             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
+         header.payload_bytes <= kMaxPayloadBytes && header.first_sequence <= kMaxSequence &&
+         header.event_count <= kMaxSequence;
+}
+
+bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& payload) const {
+  if (!read_header(offset, header) || header.payload_bytes > file_->size() - offset - sizeof header) return false;
+  payload.resize(header.payload_bytes);
+  return file_->read(payload.data(), payload.size(), offset + sizeof header) &&
+         crc32(payload.data(), payload.size()) == header.payload_crc;
+}
+
+bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
+  if (read_block(offset_, header, payload)) {
+    offset_ += sizeof header + header.payload_bytes;
+    return true;
+  }
+  // Most likely the block is being written. Where a whole one follows, these bytes will never be any.
+  Bytes window;
+  for (std::uint64_t offset = offset_ + 1; offset < file_->size(); offset += kWindow) {
+    window.resize(std::min<std::uint64_t>(kWindow + sizeof kBlockMagic - 1, file_->size() - offset));
+    if (!file_->read(window.data(), window.size(), offset)) return false;
+    for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
+      if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) != 0) continue;
+      if (!read_block(offset + at, header, payload)) continue;
+      ++damaged_;
+      offset_ = offset + at + sizeof header + header.payload_bytes;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace alloctrace

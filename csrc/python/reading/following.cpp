@@ -1,0 +1,213 @@
+#include "following.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "../../core/base/thread.h"
+#include "../../core/replay/follower.h"
+#include "node_names.h"
+
+namespace py = pybind11;
+
+namespace alloctrace {
+namespace {
+
+py::str text(const std::string& bytes) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+// A follower that reads on a thread of its own when it is asked to, for a program that must not wait for it. The thread
+// never takes the GIL.
+class Following {
+ public:
+  explicit Following(const std::string& path) : state_(std::make_unique<State>(path)), process_(getpid()) {}
+  Following(const Following&) = delete;
+  Following& operator=(const Following&) = delete;
+  ~Following() {
+    if (getpid() == process_) {
+      stop();
+    } else {
+      // A forked child has the memory of the thread, but not the thread, and its locks as they were.
+      (void)state_.release();
+    }
+  }
+
+  // Reads on the thread what has come, unless it does so already. Throws std::system_error where no thread can be
+  // started.
+  void poke() {
+    const std::lock_guard<std::mutex> guard(state_->mutex);
+    if (state_->cancelled) return;
+    state_->is_wanted = true;
+    if (!state_->thread.joinable()) {
+      state_->thread = start_thread([state = state_.get()] { state->run(); });
+    }
+    state_->changed.notify_all();
+  }
+  // Reads it now, on the thread of the caller.
+  void advance() {
+    const py::gil_scoped_release unlocked;
+    state_->read();
+  }
+  void stop() {
+    const py::gil_scoped_release unlocked;
+    {
+      const std::lock_guard<std::mutex> guard(state_->mutex);
+      state_->cancelled = true;
+      state_->changed.notify_all();
+    }
+    if (state_->thread.joinable()) state_->thread.join();
+  }
+  void read_spool_at(const std::string& path) {
+    const py::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> guard(state_->reading);
+    state_->follower.read_spool_at(path);
+  }
+  std::string header_json() {
+    const py::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> guard(state_->reading);
+    return state_->follower.header_json();
+  }
+  // None before the first reading.
+  std::shared_ptr<const Followed> latest() const {
+    const std::lock_guard<std::mutex> guard(state_->mutex);
+    return state_->latest;
+  }
+  // Why the thread has given up; "" while it has not.
+  std::string problem() const {
+    const std::lock_guard<std::mutex> guard(state_->mutex);
+    return state_->problem;
+  }
+
+ private:
+  struct State {
+    explicit State(const std::string& path) : follower(path, [this](const Followed& known) { publish(known); }) {}
+
+    void publish(const Followed& known) {
+      auto made = std::make_shared<const Followed>(known);
+      const std::lock_guard<std::mutex> guard(mutex);
+      latest.swap(made);
+    }
+    void read() {
+      const std::lock_guard<std::mutex> guard(reading);
+      follower.advance(cancelled);
+    }
+    void run() {
+      std::unique_lock<std::mutex> lock(mutex);
+      for (;;) {
+        changed.wait(lock, [this] { return is_wanted || cancelled; });
+        if (cancelled) return;
+        is_wanted = false;
+        lock.unlock();
+        std::string why;
+        try {
+          read();
+        } catch (const std::exception& error) {
+          why = error.what();
+        }
+        lock.lock();
+        problem = std::move(why);
+      }
+    }
+
+    std::mutex reading;  // around the follower
+    std::mutex mutex;    // around the rest; never held while anything is read
+    std::condition_variable changed;
+    bool is_wanted = false;
+    std::atomic<bool> cancelled{false};
+    std::shared_ptr<const Followed> latest;
+    std::string problem;
+    Follower follower;
+    std::thread thread;
+  };
+
+  std::unique_ptr<State> state_;
+  const pid_t process_;
+};
+
+}  // namespace
+
+void define_following(py::module_& module) {
+  py::class_<FollowedFrame>(module, "FollowedFrame")
+      .def_property_readonly("function", [](const FollowedFrame& of) { return text(of.function); })
+      .def_property_readonly("filename", [](const FollowedFrame& of) { return text(of.filename); })
+      .def_readonly("line", &FollowedFrame::line)
+      .def_property_readonly("source", [](const FollowedFrame& of) { return text(of.source); })
+      .def_property_readonly("cell", [](const FollowedFrame& of) { return text(of.cell); });
+  py::class_<FollowedStack>(module, "FollowedStack")
+      .def_readonly("device", &FollowedStack::device)
+      .def_readonly("stack", &FollowedStack::stack)
+      .def_readonly("is_older", &FollowedStack::is_older)
+      .def_property_readonly("library", [](const FollowedStack& of) { return text(of.library); })
+      .def_property_readonly("node", [](const FollowedStack& of) { return text(readable_node_type(of.node)); })
+      .def_property_readonly("frames", [](const FollowedStack& of) { return *of.frames; })
+      .def_readonly("bytes", &FollowedStack::bytes)
+      .def_readonly("blocks", &FollowedStack::blocks)
+      .def_readonly("at_points", &FollowedStack::at_points)
+      .def_property_readonly("holder", [](const FollowedStack& of) { return text(of.holder); });
+  py::class_<FollowedDevice>(module, "FollowedDevice")
+      .def_readonly("device_type", &FollowedDevice::device_type)
+      .def_readonly("device_index", &FollowedDevice::device_index)
+      .def_property_readonly("requested", [](const FollowedDevice& of) { return of.totals.requested; })
+      .def_property_readonly("allocated", [](const FollowedDevice& of) { return of.totals.allocated; })
+      .def_property_readonly("active", [](const FollowedDevice& of) { return of.totals.active; })
+      .def_property_readonly("reserved", [](const FollowedDevice& of) { return of.totals.reserved; })
+      .def_property_readonly("releasable", [](const FollowedDevice& of) { return of.totals.releasable; })
+      .def_property_readonly("stranded", [](const FollowedDevice& of) { return of.totals.stranded(); })
+      .def_property_readonly("blocks", [](const FollowedDevice& of) { return of.totals.blocks; })
+      .def_readonly("reports_segments", &FollowedDevice::reports_segments)
+      .def_readonly("largest_free", &FollowedDevice::largest_free)
+      .def_readonly("peak_allocated", &FollowedDevice::peak_allocated)
+      .def_readonly("peak_reserved", &FollowedDevice::peak_reserved)
+      .def_readonly("allocations", &FollowedDevice::allocations)
+      .def_readonly("allocated_in_all", &FollowedDevice::allocated_in_all)
+      .def_readonly("refused", &FollowedDevice::refused)
+      .def_readonly("driver_used", &FollowedDevice::driver_used)
+      .def_readonly("driver_total", &FollowedDevice::driver_total)
+      .def_readonly("curve_allocated", &FollowedDevice::curve_allocated)
+      .def_readonly("curve_reserved", &FollowedDevice::curve_reserved)
+      .def_readonly("requested_at_points", &FollowedDevice::requested);
+  py::class_<Followed, std::shared_ptr<Followed>>(module, "Followed")
+      .def_readonly("readings", &Followed::readings)
+      .def_readonly("read_at_ns", &Followed::read_at_ns)
+      .def_readonly("caught_up", &Followed::caught_up)
+      .def_readonly("events", &Followed::events)
+      .def_readonly("file_bytes", &Followed::file_bytes)
+      .def_property_readonly("lost",
+                             [](const Followed& of) {
+                               std::uint64_t sum = 0;
+                               for (const std::uint64_t lost : of.counters.lost) sum += lost;
+                               return sum;
+                             })
+      .def_readonly("missing_events", &Followed::missing_events)
+      .def_readonly("damaged", &Followed::damaged)
+      .def_readonly("ended", &Followed::ended)
+      .def_readonly("begin_ns", &Followed::begin_ns)
+      .def_readonly("end_ns", &Followed::end_ns)
+      .def_readonly("steps", &Followed::steps)
+      .def_readonly("last_step", &Followed::last_step)
+      .def_readonly("curve_interval_ns", &Followed::curve_interval_ns)
+      .def_readonly("points_are_steps", &Followed::points_are_steps)
+      .def_readonly("points", &Followed::points)
+      .def_readonly("devices", &Followed::devices)
+      .def_readonly("stacks", &Followed::stacks);
+  py::class_<Following>(module, "Following")
+      .def(py::init<const std::string&>(), py::arg("path"))
+      .def("poke", &Following::poke)
+      .def("advance", &Following::advance)
+      .def("stop", &Following::stop)
+      .def("read_spool_at", &Following::read_spool_at, py::arg("path"))
+      .def_property_readonly("header_json", [](Following& of) { return text(of.header_json()); })
+      .def_property_readonly("problem", [](const Following& of) { return text(of.problem()); })
+      .def("latest", [](const Following& of) { return std::const_pointer_cast<Followed>(of.latest()); });
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,12 @@
+// The names of autograd's nodes, as people read them.
+#pragma once
+
+#include <string>
+
+#include "../../core/format/definitions.h"
+
+namespace alloctrace {
+
+std::string readable_node_type(const NodeType& type);
+
+}  // namespace alloctrace

@@ -1,0 +1,41 @@
+"""What the callbacks of all trainers have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from ..live.status import TOP, status
+from ..recording.session import Session, enable, is_enabled, step
+
+PREFIX = "alloctrace/"
+Log = Callable[[dict[str, float], int], object]
+
+
+class Training:
+    """Records a training unless something records already, says where its steps end, and logs `status()`."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, top: int, options: Mapping[str, object]) -> None:
+        self._path = path
+        self._top = top
+        self._options = dict(options)
+        self._session: Session | None = None
+
+    def begin(self) -> None:
+        if not is_enabled():
+            self._session = enable(self._path, **self._options)  # type: ignore[arg-type]
+
+    def end_step(self) -> None:
+        step()
+
+    def numbers(self) -> dict[str, float]:
+        return {PREFIX + name: number for name, number in status(top=self._top).items()}
+
+    def end(self) -> None:
+        """Ends the recording, if it is ours. Also after an error."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.__exit__(None, None, None)
+
+
+__all__ = ["PREFIX", "TOP", "Log", "Training"]

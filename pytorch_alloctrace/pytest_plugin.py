@@ -1,0 +1,248 @@
+"""The plugin for pytest: `pytest --alloctrace` records each test, and checks its limits. docs/testing.md.
+
+    @pytest.mark.limit_memory("cuda:0", "1.5 GiB")
+    @pytest.mark.limit_leaks("1 MiB")
+    def test_training(): ...
+
+Without the option it does nothing but to register the two markers.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import re
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+NAME = "alloctrace"
+SHOWN = 10
+"""Most tests that the summary lists."""
+LINES = 5
+"""Most lines of code that a failure names."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup(NAME, "memory of torch (pytorch_alloctrace)")
+    group.addoption(
+        "--alloctrace", action="store_true", help="record each test, check limit_memory and limit_leaks, list the peaks"
+    )
+    group.addoption("--alloctrace-keep", metavar="FOLDER", help="keep the traces of all tests in this folder")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        'limit_memory(device, limit): with --alloctrace, the most that the device may have allocated ("1.5 GiB")',
+    )
+    config.addinivalue_line(
+        "markers",
+        'limit_leaks(limit, device=None): with --alloctrace, the most that the test may leave behind ("1 MiB")',
+    )
+    if config.getoption("--alloctrace") or config.getoption("--alloctrace-keep"):
+        config.pluginmanager.register(_Recorded(config), f"{NAME}_recorded")
+
+
+class _Recorded:
+    """The plugin while it records."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        keep = config.getoption("--alloctrace-keep")
+        self._keep = Path(keep).absolute() if keep else None
+        self._folder: Path | None = None
+        self._problem = "" if importlib.util.find_spec("torch") else "torch is not installed"
+        self._is_worker = hasattr(config, "workerinput")
+        self._peaks: list[tuple[int, str, str]] = []
+
+    def pytest_report_header(self) -> str | None:
+        return f"{NAME}: {self._not_recorded}" if self._problem else None
+
+    @property
+    def _not_recorded(self) -> str:
+        return f"nothing is recorded and no limit checked: {self._problem}"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        # A limit that nobody can understand fails whether or not something can be recorded.
+        limits = _limits(item)
+        session = None if self._problem else self._started(item)
+        if session is None:
+            return (yield)
+        passed = False
+        try:
+            result = yield
+            passed = True
+        finally:
+            gc.collect()  # what only a cycle holds is no leak
+            if session.is_recording:
+                session.__exit__(None, None, None)
+            said = self._judged(item, session.path, limits, passed)
+            if not said and self._keep is None:
+                session.path.unlink(missing_ok=True)
+        if said:
+            pytest.fail("\n\n".join([*said, f"The trace of this test: {session.path}"]), pytrace=False)
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not self._is_worker:
+            for name, value in report.user_properties:
+                if name.startswith(f"{NAME} peak of "):
+                    self._peaks.append((int(str(value)), name.removeprefix(f"{NAME} peak of "), report.nodeid))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from .report.units import size
+
+        if not self._peaks:
+            if self._problem:
+                terminalreporter.write_line(f"{NAME}: {self._not_recorded}", yellow=True)
+            return
+        terminalreporter.section("memory of torch: highest peaks", sep="=")
+        self._peaks.sort(key=lambda peak: -peak[0])
+        for peak, device, test in self._peaks[:SHOWN]:
+            terminalreporter.write_line(f"{size(peak):>10}  {device:<7} {test}")
+        if len(self._peaks) > SHOWN:
+            terminalreporter.write_line(f"and {len(self._peaks) - SHOWN:,} more")
+        if self._problem:
+            terminalreporter.write_line(f"{NAME}: from some test on, {self._not_recorded}", yellow=True)
+
+    def pytest_unconfigure(self) -> None:
+        folder = self._folder
+        if folder is not None and folder != self._keep and not any(folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _started(self, item: pytest.Item) -> Any:
+        from .errors import AlloctraceError
+        from .recording.session import enable, is_enabled
+
+        if is_enabled():  # by a fixture, or the program that calls pytest: theirs
+            return None
+        if self._folder is None:
+            if self._keep is not None:
+                self._keep.mkdir(parents=True, exist_ok=True)
+            self._folder = self._keep or Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+        name = re.sub(r"[^\w.-]+", "_", item.nodeid).strip("_")[-150:]
+        try:
+            return enable(self._folder / f"{name}.alloctrace", overwrite=True)
+        except AlloctraceError as error:
+            self._problem = str(error)
+            return None
+
+    def _judged(self, item: pytest.Item, path: Path, limits: list[_Limit], passed: bool) -> list[str]:
+        """What is above a limit. The peaks go into the report, which workers of pytest-xdist send home."""
+        from .errors import AlloctraceError
+        from .trace import Trace
+
+        try:
+            trace = Trace(path)
+            for device in trace.known_devices:
+                peak = trace.peak(device=device).bytes if device in trace.devices else 0
+                if peak:
+                    item.user_properties.append((f"{NAME} peak of {device}", str(peak)))
+            # One failure is enough.
+            return [sentence for limit in limits if passed for sentence in limit.exceeded(trace)]
+        except AlloctraceError as error:
+            return [f"{NAME}: the trace of this test cannot be read: {error}"] if limits and passed else []
+
+
+class _Limit:
+    """One marker."""
+
+    def __init__(self, marker: pytest.Mark) -> None:
+        self._leaks = marker.name == "limit_leaks"
+        names = ("limit", "device") if self._leaks else ("device", "limit")
+        given = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
+        if (
+            len(marker.args) > 2
+            or set(given) - set(names)
+            or "limit" not in given
+            or not (self._leaks or "device" in given)
+        ):
+            form = '("1 MiB")' if self._leaks else '("cuda:0", "1.5 GiB")'
+            pytest.fail(f"@pytest.mark.{marker.name} takes {' and '.join(names)}: {marker.name}{form}", pytrace=False)
+        self._device: str | None = given.get("device")
+        self._text = str(given["limit"])
+        self._bytes = _size(self._text, marker.name)
+
+    def exceeded(self, trace: Trace) -> list[str]:
+        return self._leaks_above(trace) if self._leaks else self._peak_above(trace)
+
+    def _peak_above(self, trace: Trace) -> list[str]:
+        from .report.units import size
+
+        device = _known(trace, self._device)
+        if device is None or (peak := trace.peak(device=device)).bytes <= self._bytes:
+            return []
+        rows = trace.composition(peak.seq, device=device)
+        lines = [_line(trace, row["bytes"], row) for row in rows.head(LINES).to_dict("records")]
+        more = f"\n  and {len(rows) - LINES} more lines" if len(rows) > LINES else ""
+        return [
+            f"The peak of {device} was {size(peak.bytes)} ({peak.bytes:,} B) allocated: the limit is {self._text}. "
+            "It consisted of (requested bytes):\n" + "\n".join(lines) + more
+        ]
+
+    def _leaks_above(self, trace: Trace) -> list[str]:
+        from .reading.sites import sites_of_blocks
+        from .report.units import size
+
+        device = _known(trace, self._device)
+        if self._device is not None and device is None:
+            return []
+        live = trace.live(device=device)
+        # What was there before is not this test's, and a library's workspace nobody's.
+        left = live[live["birth_seq"].notna() & (live["role"] != "library workspace")]
+        total = int(left["nbytes"].sum())
+        if total <= self._bytes:
+            return []
+        sites = sites_of_blocks(trace.stacks, left.rename(columns={"nbytes": "requested_size"}))
+        lines = [_line(trace, row["live_bytes"], row) for row in sites.head(LINES).to_dict("records")]
+        on = f" on {device}" if device else ""
+        return [
+            f"The test left {size(total)} ({total:,} B) behind{on}: the limit is {self._text}. "
+            "Allocated in it and not freed (requested bytes):\n" + "\n".join(lines)
+        ]
+
+
+def _limits(item: pytest.Item) -> list[_Limit]:
+    return [_Limit(marker) for name in ("limit_memory", "limit_leaks") for marker in item.iter_markers(name)]
+
+
+def _size(text: str, marker: str) -> int:
+    import argparse
+
+    from .analyze.arguments import byte_count
+
+    try:
+        return byte_count(text)
+    except argparse.ArgumentTypeError as error:
+        pytest.fail(f"@pytest.mark.{marker}: {error}", pytrace=False)
+
+
+def _known(trace: Trace, device: str | None) -> str | None:
+    """The device as the trace names it; None where it has none of that name: nothing was allocated there."""
+    from .errors import TraceError
+
+    try:
+        found = trace.named_device(device)
+    except TraceError:
+        return None
+    return found if found is None or found in trace.devices else None
+
+
+def _line(trace: Trace, count: int, row: Any) -> str:
+    from .report.site_names import SiteNames, printable
+    from .report.units import size
+
+    if not row["filename"]:
+        return f"  {size(count):>10}  {row['function']}"
+    names = SiteNames(str(trace.header.get("working_directory", "")))
+    where = f"  {size(count):>10}  {names.file(row['filename'])}:{row['line']} in {row['function']}"
+    source = row.get("source")
+    return printable(where) + (f"\n{'':14}{printable(source.strip())}" if isinstance(source, str) else "")

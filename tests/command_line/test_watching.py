@@ -1,0 +1,248 @@
+"""`alloctrace live`, and every other verb, on the trace of a program that runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from running import program_environment
+from test_never_misread import FIRST
+
+from pytorch_alloctrace.analyze.command_line import main
+from pytorch_alloctrace.analyze.verb import Exit
+from pytorch_alloctrace.analyze.verbs import VERBS
+
+PROGRAM = """
+import sys, torch
+import pytorch_alloctrace as alloctrace
+alloctrace.enable("run.alloctrace", devices="cpu")
+kept = []
+def train():
+    kept.append(torch.empty(50_000, dtype=torch.uint8))  # the leak
+    return torch.empty(1000)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        with alloctrace.region("round"):
+            train()
+        alloctrace.step()
+    alloctrace.mark("told")
+    print(len(kept), flush=True)
+"""
+COMMAND = [sys.executable, "-m", "pytorch_alloctrace"]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that takes as many steps as it is told, and waits."""
+    (folder / "train.py").write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, "train.py"],
+        cwd=folder,
+        env=program_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        tell(program, 60)
+        yield program
+    finally:
+        program.kill()
+        program.wait()
+
+
+def tell(program: subprocess.Popen[str], steps: int) -> None:
+    assert program.stdin and program.stdout
+    print(steps, file=program.stdin, flush=True)
+    assert program.stdout.readline()
+
+
+def end(program: subprocess.Popen[str]) -> None:
+    program.communicate(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of a program that runs."""
+    made = tmp_path_factory.mktemp("watched")
+    with running(made) as program:
+        (made / "pid").write_text(str(program.pid))
+        yield made
+
+
+def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(words)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_look(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(folder)
+    pid = (folder / "pid").read_text()
+    ends = time.monotonic() + 60
+    while "# the leak" not in (said := say(capsys, "live", "run.alloctrace"))[1] and time.monotonic() < ends:
+        time.sleep(0.1)  # the text of a line is read from its file a moment after the event
+    status, by_path, errors = said
+    assert status == Exit.OK and errors == ""
+    assert f"process {pid}" in by_path and "60 steps" in by_path and "none lost" in by_path
+    grows = by_path.partition("GROWS")[2]
+    # Exactly: 60 blocks are there, though nothing was flushed.
+    assert "+48.8 KiB per step  train.py:7 in train, 2.86 MiB in 60 blocks" in grows and "# the leak" in grows
+    status, by_pid, _ = say(capsys, "live", pid, "--once")
+    assert status == Exit.OK and "train.py:7 in train" in by_pid
+    status, text, _ = say(capsys, "live", "run.alloctrace", "--json")
+    data = json.loads(text)
+    assert (data["process"], data["steps"], data["unit"], data["events_lost"]) == (int(pid), 60, "step", 0)
+    (device,) = data["devices"]
+    assert device["device"] == "cpu" and device["requested"] == 60 * 50_000 and device["rate"] == 50_000
+    assert [site["site"] for site in data["sites"] if site["grows"]] == ["train.py:7"]
+
+
+@pytest.mark.parametrize("name", [*FIRST, "what-if", "fit"])
+def test_every_verb_answers_and_says_that_the_program_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    words = [word.replace("program.py", "train.py") for word in FIRST.get(name, ())]
+    status, out, errors = say(capsys, name, "run.alloctrace", *words)
+    if name in ("what-if", "fit"):  # they are for CUDA
+        assert status == Exit.BAD_INPUT
+        return
+    assert status in (Exit.OK, Exit.FOUND), errors
+    assert "INCOMPLETE" not in out + errors and "killed" not in errors
+    assert "The program still runs: this is what it had recorded." in errors
+    assert all(len(line) for line in errors.splitlines())
+
+
+def test_a_running_recording_cannot_be_finished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    status, out, errors = say(capsys, "finish", "run.alloctrace")
+    assert status == Exit.BAD_INPUT and "still being recorded" in errors and not out
+
+
+def test_what_is_no_recording_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("no trace")
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        try:
+            for what, why in (
+                (str(sleeper.pid), f"process {sleeper.pid} records nothing"),
+                ("99999999", "there is no process 99999999"),
+                ("missing.alloctrace", "No such file"),
+                ("text", "is not an alloctrace trace"),
+            ):
+                status, out, errors = say(capsys, "live", what)
+                assert status == Exit.BAD_INPUT and not out, what
+                assert why in errors and errors.count("\n") == 1
+        finally:
+            sleeper.kill()
+    for options, why in ((["--every", "0"], "no time between looks"), (["other"], "takes one trace")):
+        with pytest.raises(SystemExit) as refused:
+            main(["live", "text", *options])
+        assert refused.value.code == Exit.BAD_INPUT and why in capsys.readouterr().err
+
+
+BACK = "<back to the first screen>"
+
+
+def plain(read: bytes) -> str:
+    text = read.decode(errors="replace").replace("\x1b[?1049l", BACK)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
+
+
+class Terminal:
+    """`alloctrace live` in a terminal of 100 columns."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 100, 0, 0))
+        environment = {**program_environment(), "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            [*COMMAND, "live", *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave
+        )
+        os.close(slave)
+        self.text = ""
+
+    def until(self, wanted: str) -> None:
+        ends = time.monotonic() + 60
+        while wanted not in self.text:
+            assert time.monotonic() < ends, self.text[-3000:]
+            try:
+                self.text += plain(os.read(self._master, 65536))
+            except OSError:  # it has ended
+                assert wanted in self.text, self.text[-3000:]
+
+    def rest(self) -> tuple[int, str]:
+        """Its exit status, and what is on the screen when the other one is gone."""
+        while True:
+            try:
+                read = os.read(self._master, 65536)
+            except OSError:
+                break
+            if not read:
+                break
+            self.text += plain(read)
+        os.close(self._master)
+        return self.process.wait(120), self.text.rpartition(BACK)[2]
+
+
+def test_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
+    with running(tmp_path) as program:
+        terminal = Terminal(tmp_path, "run.alloctrace", "--every", "0.2")
+        terminal.until("60 steps")
+        tell(program, 20)
+        terminal.until("80 steps")
+        end(program)
+        status, shown = terminal.rest()
+    assert status == Exit.OK
+    assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
+    assert "GROWS" not in shown
+
+
+def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:
+    with running(tmp_path) as program:
+        terminal = Terminal(tmp_path, str(program.pid), "--every", "0.2")
+        terminal.until("GROWS")
+        program.kill()
+        program.wait()
+        status, shown = terminal.rest()
+    assert status == Exit.OK
+    assert "LEAK" in shown and "The recording was killed" in shown
+
+
+def test_ctrl_c_leaves_the_last_look(tmp_path: Path) -> None:
+    with running(tmp_path) as program:
+        terminal = Terminal(tmp_path, "run.alloctrace")
+        terminal.until("GROWS")
+        terminal.process.send_signal(signal.SIGINT)
+        status, shown = terminal.rest()
+        assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
+        tell(program, 1)  # it goes on
+        end(program)
+        assert program.returncode == 0
+    # Afterwards, the verdict.
+    done = subprocess.run(
+        [*COMMAND, "live", "run.alloctrace"], cwd=tmp_path, env=program_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == Exit.OK and "The recording has ended. The verdict:" in done.stdout
+
+
+def test_every_verb_that_reads_is_tried() -> None:
+    assert {*FIRST, "what-if", "fit", "serve"} == {verb.name for verb in VERBS if verb.reads_events}

@@ -1,0 +1,169 @@
+"""enable(on_oom="report"): the verdict is printed once, and the program goes on as it would have."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+BEGIN = """
+import sys, threading, torch
+import pytorch_alloctrace as alloctrace
+kept = []
+def fill(size=200):
+    while True:
+        kept.append(torch.empty(size * 2**20, dtype=torch.uint8, device="cuda"))
+        alloctrace.step()
+"""
+
+
+def said(text: str) -> int:
+    return text.count("alloctrace: out of memory.")
+
+
+@needs_cuda_build
+def test_an_error_that_nobody_catches(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+    source = BEGIN + "session = alloctrace.enable('t.alloctrace', on_oom='report')\nfill()\n"
+    done = run_cuda_program(source, memory="4GiB", check=False)
+    assert done.returncode == 1
+    assert said(done.stderr) == 1
+    verdict, _, traceback = done.stderr.partition("Traceback (most recent call last)")
+    # The verdict names the line; the traceback is Python's own, without a frame of ours.
+    assert "OUT OF MEMORY" in verdict and "program.py:7" in verdict and "200 MiB" in verdict
+    assert "torch.OutOfMemoryError: CUDA out of memory." in traceback and "pytorch_alloctrace" not in traceback
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    assert trace.integrity.ended and len(trace.ooms()) == 1
+
+
+@needs_cuda_build
+def test_errors_that_the_program_catches_are_said_once(run_cuda_program: RunProgram) -> None:
+    done = run_cuda_program(
+        BEGIN
+        + """
+alloctrace.enable("t.alloctrace", on_oom="report")
+seen = []
+for attempt in range(3):
+    try:
+        fill(200 + attempt)
+    except RuntimeError as error:
+        seen.append((type(error) is torch.OutOfMemoryError, str(error)[:26], error.args == (str(error),)))
+    held = torch.cuda.memory_allocated()
+    kept.clear()
+assert seen == [(True, "CUDA out of memory. Tried ", True)] * 3, seen
+alloctrace.disable()
+assert "__init__" not in vars(torch.OutOfMemoryError)
+torch.OutOfMemoryError("nothing is recorded")
+with alloctrace.enable("u.alloctrace", on_oom="report"):  # another recording says it again
+    try:
+        fill()
+    except torch.OutOfMemoryError:
+        print("goes on", file=sys.stderr)
+""",
+        memory="4GiB",
+    )
+    assert said(done.stderr) == 2 and done.stderr.endswith("goes on\n")
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(("way", "times"), [("node", 1), ("engine", 2), ("thread", 1)])
+def test_in_backward_and_in_threads(run_cuda_program: RunProgram, way: str, times: int) -> None:
+    done = run_cuda_program(
+        BEGIN
+        + """
+alloctrace.enable("t.alloctrace", on_oom="report")
+class Large(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): return x * 1
+    @staticmethod
+    def backward(context, grad):
+        return torch.empty(2**40, dtype=torch.uint8, device="cuda")
+x = torch.ones(2**24, device="cuda", requires_grad=True)
+y = x
+for _ in range(4): y = (y * 2).exp()
+if sys.argv[1] == "node":  # on autograd's thread, in Python
+    y = Large.apply(x)
+elif sys.argv[1] == "engine":  # there, in C++
+    try: fill(4)
+    except torch.OutOfMemoryError: pass
+    alloctrace.disable()
+    alloctrace.enable("u.alloctrace", on_oom="report")
+elif sys.argv[1] == "thread":
+    threading.excepthook = lambda what: print(what.exc_type.__name__)
+    filling = threading.Thread(target=lambda: fill(100))
+    filling.start()
+    filling.join()
+    sys.exit()
+try:
+    y.sum().backward()
+except torch.OutOfMemoryError:
+    print("OutOfMemoryError")
+""",
+        way,
+        memory="4GiB",
+    )
+    assert done.stdout == "OutOfMemoryError\n", done.stderr
+    assert said(done.stderr) == times
+    assert "OUT OF MEMORY" in done.stderr.rpartition("alloctrace: out of memory.")[2]
+
+
+@needs_cuda_build
+def test_a_verdict_that_takes_too_long_is_left(run_cuda_program: RunProgram) -> None:
+    done = run_cuda_program(
+        BEGIN
+        + """
+from pytorch_alloctrace.recording import on_oom
+on_oom.SECONDS = 0.001
+before = set(threading.enumerate())
+alloctrace.enable("t.alloctrace", on_oom="report")
+try: fill()
+except torch.OutOfMemoryError: print("caught")
+""",
+        memory="4GiB",
+    )
+    assert done.stdout == "caught\n"
+    assert "too long to judge" in done.stderr and "t.alloctrace" in done.stderr
+
+
+def test_whatever_fails_the_exception_is_the_same(run_program: RunProgram) -> None:
+    """No verdict (no interpreter to start), no stderr: torch's exception all the same, in a forked child without any
+    word. On the CPU, with the exception raised by hand."""
+    done = run_program(
+        """
+        import os, sys, torch
+        import pytorch_alloctrace as alloctrace
+        alloctrace.enable("t.alloctrace", on_oom="report")
+        if os.fork() == 0:
+            torch.OutOfMemoryError("in the child")
+            os._exit(0)
+        os.wait()
+        executable, sys.executable = sys.executable, "/nowhere/python"
+        try:
+            raise torch.OutOfMemoryError("first")
+        except torch.OutOfMemoryError as error:
+            assert error.args == ("first",) and error.__cause__ is None and error.__context__ is None
+        alloctrace.disable()
+        sys.executable = executable
+        alloctrace.enable("u.alloctrace", on_oom="report")
+        stderr, sys.stderr = sys.stderr, None
+        try:
+            raise torch.OutOfMemoryError("second")
+        except torch.OutOfMemoryError as error:
+            assert error.args == ("second",)
+        sys.stderr = stderr
+        print("goes on")
+        """
+    )
+    assert done.stdout == "goes on\n"
+    assert said(done.stderr) == 1 and "no verdict could be made" in done.stderr
+
+
+def test_an_unknown_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(alloctrace.SessionError, match="on_oom='print' is unknown"):
+        alloctrace.enable(tmp_path / "t.alloctrace", on_oom="print")
+    assert not alloctrace.is_enabled()

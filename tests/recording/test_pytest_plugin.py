@@ -1,0 +1,179 @@
+"""pytest --alloctrace, in real runs of pytest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT, needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+
+TESTS = """
+import gc, pytest, torch
+kept = []
+
+@pytest.mark.limit_memory("cpu", "1 MiB")
+def test_within():
+    torch.empty(2**20, dtype=torch.uint8)
+
+@pytest.mark.limit_memory("cpu", limit="1 MiB")
+def test_above():
+    small = torch.empty(1000, dtype=torch.uint8)
+    large = torch.empty(2**20, dtype=torch.uint8)  # the line
+
+@pytest.mark.limit_leaks("1 KiB")
+def test_leaks():
+    for _ in range(3):
+        kept.append(torch.empty(5000, dtype=torch.uint8))  # the leak
+
+@pytest.mark.limit_leaks(0, device="cpu")
+def test_only_a_cycle_holds_it():
+    cycle = [torch.empty(5000)]
+    cycle.append(cycle)
+
+@pytest.mark.limit_leaks("1 KiB")
+@pytest.mark.limit_memory("cuda:0", "1 KiB")
+def test_fails_by_itself():
+    kept.append(torch.empty(5000))
+    assert False, "its own reason"
+
+@pytest.mark.limit_memory("cpu", "large")
+def test_of_a_limit_without_sense(): pass
+
+@pytest.mark.limit_memory("cpu")
+def test_of_half_a_limit(): pass
+
+@pytest.fixture
+def recording(tmp_path):
+    import pytorch_alloctrace
+    with pytorch_alloctrace.enable(tmp_path / "own.alloctrace") as session: yield session
+
+def test_that_records_itself(recording):
+    torch.empty(10)
+    assert recording.is_recording
+
+def test_without_memory(): pass
+"""
+
+
+def run(folder: Path, *options: str, tests: str = TESTS, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "-p", "no:cacheprovider"]
+    return run_python(folder, [*command, *options], False, 300, {"COLUMNS": "120", **environment})
+
+
+def counts(text: str) -> dict[str, int]:
+    last = text.strip().splitlines()[-1]
+    return {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|error)", last)}
+
+
+def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
+    done = run(tmp_path, "--strict-markers")
+    assert counts(done.stdout) == {"failed": 1, "passed": 8}, done.stdout
+    assert "its own reason" in done.stdout and "alloctrace" not in done.stdout
+    assert not [*tmp_path.glob("*.alloctrace*")]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_each_test_is_held_to_its_limits(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    done = run(tmp_path, "--alloctrace", *workers)
+    out = done.stdout
+    assert counts(out) == {"failed": 5, "passed": 4}, out + done.stderr
+    # What failed, and at which line.
+    above = out.partition("The peak of cpu was 1.00 MiB (1,049,576 B) allocated: the limit is 1 MiB.")[2].partition(
+        "The trace of"
+    )[0]
+    assert "1.00 MiB  test_it.py:12 in test_above" in above and "# the line" in above
+    assert "1000 B  test_it.py:11 in test_above" in above
+    leaks = out.partition("The test left 14.6 KiB (15,000 B) behind: the limit is 1 KiB.")[2].partition("The trace of")[
+        0
+    ]
+    assert "14.6 KiB  test_it.py:17 in test_leaks" in leaks and "# the leak" in leaks
+    assert "its own reason" in out and "left 19.5 KiB" not in out, "one reason is enough"
+    assert "'large' is not a size" in out and "limit_memory takes device and limit" in out
+    assert re.search(r"1\.00 MiB +cpu +test_it.py::test_above", out), "the summary"
+    # The traces of tests that were above a limit stay, the others go.
+    kept = [Path(found) for found in re.findall(r"The trace of this test: (\S+)", out)]
+    assert len(set(kept)) == 2 and all(alloctrace.load(path).integrity.whole for path in kept)
+    assert sorted(path for folder in {path.parent for path in kept} for path in folder.iterdir()) == sorted(set(kept))
+
+
+def test_traces_are_kept_in_a_folder(tmp_path: Path) -> None:
+    done = run(tmp_path, "--alloctrace-keep", "traces", "-k", "within or without_memory")
+    assert counts(done.stdout) == {"passed": 2}, done.stdout
+    names = sorted(path.name for path in (tmp_path / "traces").iterdir())
+    assert names == ["test_it.py_test_within.alloctrace", "test_it.py_test_without_memory.alloctrace"]
+
+
+def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide/sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError('hidden')\n"
+        "import importlib.util\n"
+        "known = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else known(name, *rest)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+    )
+    tests = "import pytest\n@pytest.mark.limit_memory('cpu', '1 B')\ndef test_it(): pass\n"
+    path = f"{tmp_path / 'hide'}:{ROOT}"
+    (tmp_path / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace", "-q"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert counts(done.stdout) == {"passed": 1}, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if "alloctrace" in line]
+    assert said == ["alloctrace: nothing is recorded and no limit checked: torch is not installed"]
+
+
+@needs_cuda_build
+def test_on_a_cuda_device(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        """
+import pytest, torch
+kept = []
+
+@pytest.fixture(scope="module")
+def model():
+    return torch.nn.Linear(1024, 1024).cuda()
+
+@pytest.mark.limit_memory("cuda:0", "100 MiB")
+@pytest.mark.limit_leaks("1 KiB", device="cuda")
+def test_what_was_there_counts_for_the_peak_alone(model):
+    model(torch.ones(8, 1024, device="cuda"))  # and makes cuBLAS's workspace, which is nobody's leak
+
+@pytest.mark.limit_memory("cuda", "4 MiB")
+def test_above(model):
+    torch.empty(2**20, device="cuda")
+
+@pytest.mark.limit_leaks(device="cuda", limit="1 KiB")
+def test_leaks(model):
+    kept.append(torch.empty(2**20, device="cuda"))
+"""
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace"]
+    done = run_python(tmp_path, with_cuda([*command, "-p", "no:cacheprovider"]), False, 300, {"COLUMNS": "120"})
+    assert counts(done.stdout) == {"failed": 2, "passed": 1}, done.stdout
+    assert "the limit is 4 MiB" in done.stdout and "test_it.py:16 in test_above" in done.stdout
+    assert "before the recording" in done.stdout, "the weights"
+    assert (
+        "The test left 4.00 MiB (4,194,304 B) behind on cuda:0" in done.stdout
+        and "test_it.py:20 in test_leaks" in done.stdout
+    )
+
+
+def test_pytest_finds_it_by_its_entry_point() -> None:
+    declared = (ROOT / "pyproject.toml").read_text().partition("[project.entry-points.pytest11]\n")[2]
+    assert declared.startswith('alloctrace = "pytorch_alloctrace.pytest_plugin"\n')

@@ -1,0 +1,172 @@
+"""The examples of docs/watching.md, as they stand there, with the loggers and trainers that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import ROOT
+
+import pytorch_alloctrace as alloctrace
+
+RunProgram = Callable[..., Any]
+
+
+def example(heading: str) -> str:
+    """The first piece of code under a heading."""
+    page = (ROOT / "docs/watching.md").read_text()
+    section = page.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    found = re.search(r"(?:^    .*\n|^\n(?=    ))+", section, re.M)
+    assert found, heading
+    return textwrap.dedent(found[0])
+
+
+@pytest.fixture
+def recorded(tmp_path: Path):
+    with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"):
+        kept = [torch.empty(100)]
+        alloctrace.step()
+        alloctrace.status(fresh=True)
+        yield kept
+
+
+def test_tensorboard(recorded: list[torch.Tensor], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    names: dict[str, Any] = {}
+    exec(example("TensorBoard"), names)
+    with names["SummaryWriter"](tmp_path / "board") as writer:
+        for step in (0, 1):
+            names["log_memory"](writer, step)
+    read = EventAccumulator(str(tmp_path / "board"))
+    read.Reload()
+    scalars = [(one.step, one.value) for one in read.Scalars("memory/cpu/requested_bytes")]
+    assert scalars == [(0, 400.0), (1, 400.0)]
+
+
+def test_a_logger_that_takes_a_dict(recorded: list[torch.Tensor]) -> None:
+    logged: list[tuple[dict[str, float], int]] = []
+
+    def log(data: dict[str, float], step: int) -> None:
+        logged.append((json.loads(json.dumps(data)), step))  # what a logger does: it must be plain numbers
+
+    names: dict[str, Any] = {}
+    exec(example("Weights & Biases, and loggers like it"), names)
+    names["log_memory"](log, 7)
+    assert logged[0][1] == 7
+    assert logged[0][0]["memory/cpu/allocated_bytes"] == 400
+
+
+def test_prometheus(recorded: list[torch.Tensor]) -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    names: dict[str, Any] = {}
+    exec(example("Prometheus"), names)
+    try:
+        names["update_memory"]()
+        server, thread = prometheus.start_http_server(0, addr="127.0.0.1")
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/metrics"
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            scraped = opener.open(address, timeout=60).read().decode()
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+    finally:
+        prometheus.REGISTRY.unregister(names["memory"])
+    assert 'alloctrace{name="cpu/requested_bytes"} 400.0\n' in scraped
+    assert 'alloctrace{name="recording"} 1.0\n' in scraped
+
+
+LIGHTNING = """
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+        self.losses = []
+    def training_step(self, batch, number):
+        self.losses.append(torch.empty(1000))
+        return self.layer(batch[0]).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Logged(lightning.pytorch_loggers.Logger):
+    name = version = "logged"
+    found = {}
+    def log_metrics(self, metrics, step=None):
+        self.found[step] = metrics
+    def log_hyperparams(self, *_): pass
+
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), batch_size=2)
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=Logged(), log_every_n_steps=10,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    callbacks=[AlloctraceCallback("run.alloctrace", overwrite=True)])
+"""
+
+
+def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning")
+    assert "callbacks=[AlloctraceCallback(" in example("Lightning")
+    done = run_program(
+        "import json, torch\nimport pytorch_lightning as lightning\n"
+        "import pytorch_lightning.loggers\nlightning.pytorch_loggers = pytorch_lightning.loggers\n"
+        "import pytorch_alloctrace as alloctrace\n"
+        "from pytorch_alloctrace.callbacks.lightning import AlloctraceCallback\n"
+        + LIGHTNING
+        + "trainer.fit(Model(), data)\n"
+        "assert not alloctrace.is_enabled()\n"
+        "print(json.dumps({step: [m.get('alloctrace/recording'), m.get('alloctrace/events')]\n"
+        "                  for step, m in Logged.found.items() if 'alloctrace/recording' in m}))\n"
+        "Model.training_step = lambda self, batch, number: 1 // 0\n"
+        "trainer.fit_loop.epoch_progress.reset()\n"
+        "trainer.callbacks[0].__init__('failed.alloctrace')\n"
+        "try: trainer.fit(Model(), data)\nexcept ZeroDivisionError: print(alloctrace.is_enabled())\n"
+    )
+    *_, line, still_records = done.stdout.splitlines()
+    logged = json.loads(line)
+    assert sorted(map(int, logged)) == [10, 20, 30, 40]
+    assert all(recording == 1 and events > 0 for recording, events in logged.values())
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    assert list(trace.steps()["step"]) == list(range(40)), "each batch is a step"
+    assert trace.ending["reason"] == "disable"
+    assert still_records == "False"
+    assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
+
+
+def test_transformers(run_program: RunProgram, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    assert "callbacks=[AlloctraceCallback(" in example("transformers")
+    done = run_program(
+        """
+        import json, torch
+        from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+        import pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.callbacks.transformers import AlloctraceCallback
+        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=32, n_positions=16))
+        data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(24)]
+        arguments = TrainingArguments("out", use_cpu=True, max_steps=6, per_device_train_batch_size=4, logging_steps=2,
+                                      report_to=[], save_strategy="no", disable_tqdm=True)
+        given = {}
+        callback = AlloctraceCallback(
+            "run.alloctrace", overwrite=True, log=lambda n, step: given.setdefault(step, n["alloctrace/events"]))
+        trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
+        trainer.train()
+        assert not alloctrace.is_enabled()
+        history = [entry.get("alloctrace/events") for entry in trainer.state.log_history if "loss" in entry]
+        print(json.dumps([history, given]))
+        """,
+        TOKENIZERS_PARALLELISM="false",
+    )
+    history, given = json.loads(done.stdout.splitlines()[-1])
+    assert len(history) == 3 and history == sorted(history) and history[0] > 0
+    assert [given[step] for step in ("2", "4", "6")] == history
+    assert list(alloctrace.load(tmp_path / "run.alloctrace").steps()["step"]) == list(range(6))
