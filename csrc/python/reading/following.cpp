@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "../../core/base/thread.h"
+#include "../../core/base/blocked_signals.h"
 #include "../../core/replay/follower.h"
 #include "node_names.h"
 
@@ -48,7 +48,8 @@ class Following {
     if (state_->cancelled) return;
     state_->is_wanted = true;
     if (!state_->thread.joinable()) {
-      state_->thread = start_thread([state = state_.get()] { state->run(); });
+      const BlockedSignals inherited;
+      state_->thread = std::thread([state = state_.get()] { state->run(); });
     }
     state_->changed.notify_all();
   }
