@@ -21,7 +21,7 @@ void TraceFile::refuse_existing(const std::string& path) {
 }
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
-                     const ClockAnchor& begin)
+                     const ClockAnchor& begin, std::uint32_t version)
     : BlockFile(begin), path_(path), written_path_(path) {
   // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
   // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
@@ -43,7 +43,7 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
   flock(file_, LOCK_EX | LOCK_NB);
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
-  header.format_version = kFormatVersion;
+  header.format_version = version;
   std::memcpy(header.session_id, session_id, sizeof session_id);
   header.header_crc = crc32(&header, sizeof header);
   if (!write_at(&header, sizeof header, 0)) {

@@ -20,7 +20,7 @@ class TraceFile : public BlockFile {
   // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
   // begin: when the first block begins.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
-            const ClockAnchor& begin = ClockAnchor::now());
+            const ClockAnchor& begin = ClockAnchor::now(), std::uint32_t version = kFormatVersion);
   // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
   // recording that cannot begin. Throws TraceFileError.
   void publish();
