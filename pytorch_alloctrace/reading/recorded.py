@@ -37,6 +37,8 @@ STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_block
 
 KEPT_IN_FOLDS = frozenset({"oom", "config"})
 """Kinds of events that a folded trace keeps."""
+_MOST_KEPT = 1024
+"""How many of them at most: see csrc/core/replay/run_evidence.h."""
 
 _CHUNK = 250_000
 """Rows of the parts that the table of all events is made of."""
@@ -191,7 +193,7 @@ class RecordedTrace:
         ValueError for an unknown column or kind.
         """
         wanted = EVENT_COLUMNS if columns is None else tuple(columns)
-        found = Gathered(self.integrity.events)
+        found = Gathered(self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0))
         for part in self.iter_events(_CHUNK, since=since, until=until, columns=wanted, kinds=kinds):
             found.add(part)
         if found.rows:

@@ -69,7 +69,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
         unexplained += unclear
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
     if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
-        counted = []
+        counted = [one for one in counted if one.folded]
     weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(trace, device, leaks)]
     return LeakVerdict(
         judged=not first.too_short,
@@ -101,7 +101,7 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
     buffers: list[Unexplained] = []
     if unfolded is not clock and (windows is None or windows.units < LEAST_UNFOLDED):
         buffers = [
-            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1)
+            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, folded=True)
             for stack, held in undecided_buffers(trace, device, Windows.of(trace, clock), numbers)
         ]
     for leak in more:
