@@ -113,7 +113,6 @@ _ON_FIRST_USE = {
     "compare": ".analysis.usage.comparison",
     "convert": ".converting.convert",
     "diagnose": ".notebook",
-    "Folded": ".reading.folding",
     "finish": ".trace",
     "fold": ".reading.folding",
     "footprint": ".live.footprint",

@@ -80,6 +80,8 @@ class Integrity:
     folded_events: int
     folded_until: int
     folded_until_ns: int
+    max_bytes: int
+    bound_exceeded: bool
     ended: bool
     spool_read: bool
     empty_allocations: int

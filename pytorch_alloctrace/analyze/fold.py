@@ -19,7 +19,10 @@ class Fold(Verb):
         "the peaks and what they consisted of, the leaks. What came after the position is there event by event."
     )
     examples = (
-        ("fold run.alloctrace --until step:900 -o small.alloctrace", "a trace of days, to send: the last steps in full"),
+        (
+            "fold run.alloctrace --until step:900 -o small.alloctrace",
+            "a trace of days: the last steps in full",
+        ),
     )
     traces = "TRACE"
     reads_events = False
@@ -29,9 +32,7 @@ class Fold(Verb):
         parser.add_argument(
             "--until", dest="fold_until", type=position, metavar="POSITION", help="fold what happened up to here"
         )
-        parser.add_argument(
-            "-o", "--output", metavar="FILE", help="the trace to write; one that is there is replaced"
-        )
+        parser.add_argument("-o", "--output", metavar="FILE", help="the trace to write; one that is there is replaced")
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if options.spool is not None:

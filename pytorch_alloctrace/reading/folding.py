@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import _replay
 from .positions import Position
 from .recorded import Progress, RecordedTrace
 

@@ -39,6 +39,10 @@ class Integrity:
     """The first event that the trace has as such; 0: nothing is folded."""
     folded_until_ns: int = 0
     """When the last folded event happened: nanoseconds since 1970-01-01 UTC."""
+    max_bytes: int = 0
+    """What the files of the recording were to have at most; 0 before it was folded, or if it was not bounded."""
+    bound_exceeded: bool = False
+    """That could not be kept to: what cannot be folded is larger."""
     ended: bool = True
     """The recording was stopped in good order."""
     spool_read: bool = False
@@ -73,6 +77,8 @@ class Integrity:
         notes = []
         if self.folded_until:
             notes.append(f"folded up to event {self.folded_until - 1:,}")
+        if self.bound_exceeded:
+            notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone take too much")
         if self.corrupt_blocks:
             notes.append(f"{counted(self.corrupt_bytes, 'damaged byte')} in {counted(self.corrupt_blocks, 'place')}")
         if self.missing_events:

@@ -29,8 +29,8 @@ def effects(integrity: Integrity, if_cut: str) -> tuple[str, ...]:
 def folding(integrity: Integrity) -> str:
     """Which part of a trace is folded, and what is left of it: the end of a sentence."""
     return (
-        f"folded up to event {integrity.folded_until - 1:,}: of what came before there are sums by line, peaks, leaks and "
-        "coarse curves, but no single events."
+        f"folded up to event {integrity.folded_until - 1:,}: of what came before there are sums by line, peaks, leaks "
+        "and coarse curves, but no single events."
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from marked_programs import run_analyze
 from fold_account import differences
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from marked_programs import run_analyze
 from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -173,9 +173,9 @@ def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
             steps += kind == "step"
             push(kind, 1 if kind == "step" else 0, steps if kind == "step" else text)
     names = ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence")
-    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)} if rows else {}
     if rows:
-        writer.push(**columns)
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        writer.push(**{name: np.array(column) for name, column in columns})
     writer.finish('{"reason": "converted"}')
     return len(rows)
 
@@ -206,8 +206,9 @@ def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObje
 
     path = tmp_path / "f.alloctrace"
     if not path.exists():
-        rows = [("alloc", n % 30, 100 + n, n % 7) for n in range(60)] + [("free", n % 30, 1, 0) for n in range(0, 60, 2)]
-        rows += [("step", 0, 1, 0), ("segment", 1, 5000, 2), ("segment", 2, 5000, 2), ("oom", 1, 1, 1), ("mark", 1, 1, 1)]
+        rows = [("alloc", number % 30, 100 + number, number % 7) for number in range(60)]
+        rows += [("free", number % 30, 1, 0) for number in range(0, 60, 2)]
+        rows += [("step", 0, 1, 0), ("segment", 1, 5000, 2), ("segment", 2, 5000, 2), ("oom", 1, 1, 1)]
         count = write_trace(tmp_path / "whole.alloctrace", rows * 4)
         alloctrace.fold(tmp_path / "whole.alloctrace", path, until=count - 20)
     content = bytearray(path.read_bytes())

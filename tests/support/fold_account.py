@@ -37,9 +37,7 @@ def _compared(whole: alloctrace.Trace, folded: alloctrace.Trace) -> Iterator[tup
         yield from _leaks(whole, folded, device)
 
 
-def _peaks(
-    whole: alloctrace.Trace, folded: alloctrace.Trace, device: str, measure: str
-) -> Iterator[tuple[str, bool]]:
+def _peaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str, measure: str) -> Iterator[tuple[str, bool]]:
     if whole.replay.peak(measure, device) is None:
         return
     one, other = whole.peak(measure, device=device), folded.peak(measure, device=device)

@@ -37,7 +37,10 @@ void write_folded(TraceFile& file, const TraceReader& trace, const FoldedPart& p
   };
   append(BlockType::kHeader, trace.header_json());
   append(BlockType::kDictionary, view(part.dictionary));
-  append(BlockType::kFold, view(part.payload));
+  Bytes fold;
+  part.summary.put(fold);
+  fold.insert(fold.end(), part.payload.begin(), part.payload.end());
+  append(BlockType::kFold, view(fold));
   if (part.cut.event_count != 0) {
     std::vector<Event> events;
     try {

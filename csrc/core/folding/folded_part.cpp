@@ -150,7 +150,7 @@ FoldedPart fold_until(const std::shared_ptr<const TraceReader>& trace, std::uint
   part.summary.missing = until - part.summary.events;
   part.summary.corrupt_blocks = folded.blocks + damage.blocks;
   part.summary.corrupt_bytes = folded.bytes + damage.bytes;
-  part.payload = fold_payload(part.summary, end, evidence, keeper.moments(), keeper.past());
+  part.payload = fold_payload(end, evidence, keeper.moments(), keeper.past());
   part.dictionary = trace->definitions().records(first_kept_look(trace->definitions()));
   return part;
 }

@@ -14,7 +14,7 @@ namespace alloctrace {
 struct FoldedPart {
   FoldSummary summary;
   Bytes dictionary;  // all definitions of the trace
-  Bytes payload;     // of the fold's block
+  Bytes payload;     // of the fold's block, behind the summary
   // Where the file goes on with what is not folded; before that, where the last folded block was begun, the rest of its
   // events (none where the fold ends with a block).
   std::uint64_t copied_from = 0;

@@ -17,6 +17,9 @@ struct FoldSummary {
   std::uint64_t missing = 0;  // those that could not: the rest of the numbers below `until`
   // Damage in the part of the file that was folded.
   std::uint64_t corrupt_blocks = 0, corrupt_bytes = 0;
+  // Of a recording that folds its own trace: what all its files were to have at most, and whether that could not be kept.
+  std::uint64_t max_bytes = 0;
+  bool is_exceeded = false;
 
   void put(Bytes& out) const {
     Bytes fields;
@@ -26,6 +29,8 @@ struct FoldSummary {
     put_varint(fields, missing);
     put_varint(fields, corrupt_blocks);
     put_varint(fields, corrupt_bytes);
+    put_varint(fields, max_bytes);
+    put_varint(fields, is_exceeded ? 1 : 0);
     put_varint(out, kVersion);
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
@@ -42,6 +47,8 @@ struct FoldSummary {
     summary.missing = fields.varint();
     summary.corrupt_blocks = fields.varint();
     summary.corrupt_bytes = fields.varint();
+    summary.max_bytes = fields.varint();
+    summary.is_exceeded = fields.varint() != 0;
     if (summary.events > summary.until || summary.missing > summary.until - summary.events) {
       throw DecodeError("a fold of more events than there were");
     }

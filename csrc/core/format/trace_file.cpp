@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "../base/crc32.h"
 
@@ -61,6 +62,16 @@ void TraceFile::publish() {
   }
   written_path_ = path_;
 }
+
+bool TraceFile::become(TraceFile& other, const std::string& there) {
+  if (rename(there.c_str(), path_.c_str()) != 0) return false;
+  // The lock of the other one was taken when it was made.
+  std::swap(file_, other.file_);
+  size_ = other.size_;
+  return true;
+}
+
+void TraceFile::sync() { fdatasync(file_); }
 
 void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
 

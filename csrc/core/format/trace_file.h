@@ -24,6 +24,13 @@ class TraceFile : public BlockFile {
   // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
   // recording that cannot begin. Throws TraceFileError.
   void publish();
+  bool is_published() const { return written_path_ == path_; }
+  // Continues in another file, which is at `there` and takes the name of this one. False where that cannot be renamed:
+  // nothing is changed then.
+  bool become(TraceFile& other, const std::string& there);
+  // Returns when the file is on the disk, as far as that can be known.
+  void sync();
+  int number() const { return file_; }
   // Deletes the file; an existing one that it was to replace stays.
   void remove() noexcept;
   // Throws TraceFileError when the file exists.

@@ -28,7 +28,8 @@ const char* Integrity::state() const {
 }
 
 TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
-                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header)
+                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header,
+                         std::uint64_t end)
     : path_(path), file_(path) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
   std::uint64_t first_block = 0;
@@ -38,6 +39,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     integrity_ = {};
     damage_.clear();
     read_file_header(first_block);
+    if (end != UINT64_MAX) break;
     spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
     spool_ = read_spool(spool_path_, session_id_);
     if (!spool_ && spool_path.empty() && spool_of_header) {
@@ -54,6 +56,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     // A running recording may have put a folded file in its place: this one would end before the spool begins.
   } while (file_.reopen_if_replaced(path));
   file_.refresh_size();
+  file_.limit_size(end);
   definitions_.limit_ids(file_.size() + (spool_ ? spool_->definitions.size() : 0));
   integrity_.spool_read = spool_.has_value();
   whole_bytes_ = file_.size();
@@ -266,6 +269,8 @@ void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_off
   integrity_.folded_events = summary.events;
   integrity_.folded_until = summary.until;
   integrity_.folded_until_ns = summary.time_ns;
+  integrity_.max_bytes = summary.max_bytes;
+  integrity_.bound_exceeded = summary.is_exceeded;
   integrity_.missing_events += summary.missing;
   folded_damage_ = {summary.corrupt_blocks, summary.corrupt_bytes};
   integrity_.corrupt_blocks += summary.corrupt_blocks;

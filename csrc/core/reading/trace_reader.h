@@ -39,6 +39,8 @@ struct Integrity {
   std::uint64_t folded_events = 0;    // of which the trace has sums alone; not among `events`
   std::uint64_t folded_until = 0;     // the number of the first event that it has as such; 0: nothing is folded
   std::int64_t folded_until_ns = 0;   // the time of the last folded one
+  std::uint64_t max_bytes = 0;        // what the files of the recording were to have at most; 0: it was not bounded
+  bool bound_exceeded = false;        // and could not be kept to
   bool ended = false;                 // the recording was stopped in good order
   bool spool_read = false;            // the spool of this session was there and was read
   Counters counters{};                // the latest known
@@ -75,8 +77,9 @@ class TraceReader {
 
   // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` gets a share from 0
   // to 1. Throws OpenError or FormatError; damage never throws.
+  // `end`: of a recording that runs in this process, so many bytes of whole blocks, and no spool.
   TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {},
-              const SpoolOfHeader& spool_of_header = {});
+              const SpoolOfHeader& spool_of_header = {}, std::uint64_t end = UINT64_MAX);
 
   const std::string& path() const { return path_; }
   const std::string& header_json() const { return header_json_; }  // "{}" when it was lost

@@ -47,10 +47,8 @@ std::optional<Replay> Fold::memory_before(std::uint64_t event, const Replay& end
   return replay;
 }
 
-Bytes fold_payload(const FoldSummary& summary, const Replay& replay, const RunEvidence& evidence,
+Bytes fold_payload(const Replay& replay, const RunEvidence& evidence,
                    const std::vector<FoldedMoment>& moments, const std::vector<Roles::Key>& past) {
-  Bytes payload;
-  summary.put(payload);
   FoldWriter rest(evidence.definitions());
   rest.section([&](FoldWriter& state) { replay.save(state); });
   rest.section([&](FoldWriter& gathered) { evidence.save(gathered, replay, past); });
@@ -60,8 +58,7 @@ Bytes fold_payload(const FoldSummary& summary, const Replay& replay, const RunEv
     rest.number(moment.memory.size());
     rest.raw(moment.memory);
   }
-  payload.insert(payload.end(), rest.bytes().begin(), rest.bytes().end());
-  return payload;
+  return rest.bytes();
 }
 
 }  // namespace alloctrace

@@ -49,8 +49,8 @@ struct FoldedMoment {
   Bytes memory;
 };
 
-// A whole payload.
-Bytes fold_payload(const FoldSummary& summary, const Replay& replay, const RunEvidence& evidence,
+// A payload, behind its summary.
+Bytes fold_payload(const Replay& replay, const RunEvidence& evidence,
                    const std::vector<FoldedMoment>& moments, const std::vector<Roles::Key>& past);
 
 }  // namespace alloctrace

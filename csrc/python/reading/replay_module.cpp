@@ -130,6 +130,8 @@ void define_records(py::module_& module) {
       .def_readonly("folded_events", &Integrity::folded_events)
       .def_readonly("folded_until", &Integrity::folded_until)
       .def_readonly("folded_until_ns", &Integrity::folded_until_ns)
+      .def_readonly("max_bytes", &Integrity::max_bytes)
+      .def_readonly("bound_exceeded", &Integrity::bound_exceeded)
       .def_readonly("ended", &Integrity::ended)
       .def_readonly("spool_read", &Integrity::spool_read)
       .def_property_readonly("empty_allocations", [](const Integrity& of) { return of.counters.empty_allocations; })

@@ -167,8 +167,8 @@ def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows) -
 def undecided_buffers(
     trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers
 ) -> list[tuple[int, int]]:
-    """Of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got a larger
-    one than ever before all along, and still have it. They may be buffers; that they are is not to be seen any more."""
+    """Of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got a
+    larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any more."""
     stacks = _stacks_that_may_grow(trace, device, windows)
     if not stacks:
         return []
@@ -177,9 +177,9 @@ def undecided_buffers(
     largest = totals["largest"].astype(np.int64).groupby(numbers.of(totals["stack_id"].to_numpy(np.int64))).max()
     found = []
     for site, of_site in blocks.groupby("site"):
-        row = of_site.loc[of_site["nbytes"].idxmax()]
-        if int(row["nbytes"]) == int(largest.get(site, 0)):
-            found.append((int(row["stack_id"]), int(row["nbytes"])))
+        sizes = of_site["nbytes"].to_numpy(np.int64)
+        if int(sizes.max()) == int(largest.get(site, 0)):
+            found.append((int(of_site["stack_id"].to_numpy(np.int64)[sizes.argmax()]), int(sizes.max())))
     return found
 
 
