@@ -47,7 +47,7 @@ if _TYPE_CHECKING:
     from .notebook import diagnose
     from .objects.holders import Holders, holders
     from .ranks import Ranks, load_ranks
-    from .reading.folding import Folded, fold
+    from .reading.folding import fold
     from .reading.integrity import Integrity
     from .reading.sites import Frame
     from .trace import Trace, finish, load
@@ -57,7 +57,6 @@ __version__ = "0.1.0"
 __all__ = [
     "AlloctraceError",
     "Changes",
-    "Folded",
     "FoldedError",
     "Footprint",
     "Frame",
@@ -105,7 +104,6 @@ _ON_FIRST_USE = {
     "Footprint": ".live.footprint",
     "Frame": ".reading.sites",
     "Holders": ".objects.holders",
-    "Folded": ".reading.folding",
     "Integrity": ".reading.integrity",
     "Ranks": ".ranks",
     "Trace": ".trace",

@@ -27,7 +27,8 @@ SUFFIXES = ("", ".spool", ".folding", ".unfinished", ".spool.unfinished")
 
 
 def shrink(bound: int) -> None:
-    """For a bound in MiB."""
+    """For a bound in MiB. A busy machine may keep the writer waiting for longer than a hook waits for it."""
+    session.WAIT_NS = 60 * 10**9
     if bound < 64:
         session.LEAST_BOUND = bound << 20
         session.SMALL_BOUND = 0

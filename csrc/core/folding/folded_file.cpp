@@ -75,7 +75,8 @@ FoldedTrace fold_trace(const std::shared_ptr<const TraceReader>& trace, std::uin
                        bool overwrite, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin,
                        const FoldProgress& progress) {
   if (trace->spool()) {
-    throw FoldingError("the end of " + trace->path() + " is in its spool: it can be folded when its recording has ended; " +
+    throw FoldingError("the end of " + trace->path() +
+                       " is in its spool: it can be folded when its recording has ended; " +
                        "one that was killed is ended by `finish`");
   }
   if (until <= trace->folded_until()) {

@@ -1,6 +1,7 @@
 #include "folded_part.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace {
 
 // Looks at what holds memory that are written again: more than any verdict asks.
 constexpr std::size_t kLooks = 32;
+constexpr std::size_t kOnTheWay = 12;
 
 // Stands where the events begin: at the beginning, or behind what is folded already.
 class Beginning {
@@ -125,7 +127,15 @@ FoldedPart fold_until(const std::shared_ptr<const TraceReader>& trace, std::uint
     part.summary.time_ns = time_ns;
     ++part.summary.events;
   };
-  while (cursor.take_chunk(until, &evidence.findings(), take)) tell(cursor, 0, kFirstPass);
+  // States on the way, so that moments are found again without another whole pass.
+  std::vector<Checkpoint> on_the_way{beginning.checkpoint()};
+  const std::size_t apart = std::max<std::size_t>(trace->chunks().size() / kOnTheWay, 1);
+  while (cursor.take_chunk(until, &evidence.findings(), take)) {
+    tell(cursor, 0, kFirstPass);
+    if (cursor.taken_until() < until && cursor.chunk() >= on_the_way.back().chunk + apart) {
+      on_the_way.push_back({cursor.chunk(), 0, cursor.replay().packed()});
+    }
+  }
 
   const Replay& end = cursor.replay();
   MomentKeeper keeper(end, trace->definitions());
@@ -139,6 +149,11 @@ FoldedPart fold_until(const std::shared_ptr<const TraceReader>& trace, std::uint
       if (const auto memory = beginning.fold()->memory_before(moment, folded_end)) keeper.keep(moment, *memory);
       continue;
     }
+    const auto is_later = [&](const Checkpoint& known) {
+      return known.chunk != 0 && trace->chunks()[known.chunk - 1].end_sequence() > moment;
+    };
+    const auto nearest = std::prev(std::find_if(on_the_way.begin() + 1, on_the_way.end(), is_later));
+    if (nearest->chunk > again.chunk()) again.jump(*nearest);
     while (again.take_chunk(moment, nullptr, [](const Event&, std::uint64_t, std::int64_t, const Change&) {})) {
       tell(again, kFirstPass, 1 - kFirstPass);
     }

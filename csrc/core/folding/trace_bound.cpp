@@ -15,7 +15,7 @@ namespace alloctrace {
 namespace {
 
 // Of the room: where folding begins, and how much of the events before that stays as it is.
-constexpr double kBegin = 0.45, kKept = 0.1;
+constexpr double kBegin = 0.3, kKept = 0.1;
 // What is appended while the writer waits; the rest has been before.
 constexpr std::uint64_t kLastPart = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknownFold = std::uint64_t{2} << 20;
@@ -97,7 +97,8 @@ void TraceBound::run() {
       fold(end);
       is_made = true;
     } catch (...) {
-      // No room on the disk, no memory, or the recording ends. The trace is whole, and is tried again when it has grown.
+      // No room on the disk, no memory, or the recording ends. The trace is whole, and is tried again when it has
+      // grown.
       forget();
     }
     {
@@ -132,14 +133,15 @@ void TraceBound::fold(std::uint64_t end) {
     const std::lock_guard<std::mutex> guard(mutex_);
     // Beside the trace, then as the trace until it is folded again.
     const std::uint64_t made = sums + (end - std::min(end, part.copied_from));
-    is_exceeded_ = written_.load(std::memory_order_acquire) + made > room_ || made + made / 4 > share(room_, kBegin);
+    const std::uint64_t next = std::max(share(room_, kBegin), made + made / 4);
+    is_exceeded_ = written_.load(std::memory_order_acquire) + made > room_ || next + made > room_;
     folded_bytes_ = sums;
     part.summary.max_bytes = options_.max_bytes;
     part.summary.is_exceeded = is_exceeded_;
   }
   unlink(beside_.c_str());  // of a process that was killed
-  target_ = std::make_unique<TraceFile>(beside_, false, source_->session_id(), source_->first_anchor(),
-                                        kFoldedFormatVersion);
+  target_ =
+      std::make_unique<TraceFile>(beside_, false, source_->session_id(), source_->first_anchor(), kFoldedFormatVersion);
   target_file_.store(target_->number());
   write_folded(*target_, *source_, part, source_->file(), end);
   copied_ = end;

@@ -1,11 +1,11 @@
-// Keeps the trace of a running recording below a size: when it is long, a thread of ours folds its beginning into a file
-// beside it, which takes its place. Hooks are never waited for, nor do they wait, as long as the thread keeps up.
+// Keeps the trace of a running recording below a size: when it is long, a thread of ours folds its beginning into a
+// file beside it, which takes its place. Hooks are never waited for, nor do they wait, as long as the thread keeps up.
 //
 //   the trace grows to kBegin of the room | it is folded, and goes on growing | what came meanwhile is appended, rename
 //
-// The spool, the trace and the file beside it are together never larger than what was asked for. Where the thread cannot
-// keep up, the writer waits, and what does not fit into the ring is lost and counted. Where the sums alone are too large
-// (endless new stacks, millions of live blocks), recording goes on, the file is larger, and its fold says so.
+// The spool, the trace and the file beside it are together never larger than what was asked for. Where the thread
+// cannot keep up, the writer waits, and what does not fit into the ring is lost and counted. Where the sums alone are
+// too large (endless new stacks, millions of live blocks), recording goes on, the file is larger, and its fold says so.
 #pragma once
 
 #include <atomic>
@@ -56,9 +56,9 @@ class TraceBound : public FileBound {
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kIdle;
-  std::uint64_t room_ = 0;         // for the trace and the file beside it
+  std::uint64_t room_ = 0;          // for the trace and the file beside it
   std::uint64_t folded_bytes_ = 0;  // of what is not events, in the last file that was made
-  std::uint64_t next_ = 0;         // bytes of the trace at which it is folded again
+  std::uint64_t next_ = 0;          // bytes of the trace at which it is folded again
   std::uint64_t wanted_end_ = 0;
   bool is_exceeded_ = false;
   bool stopping_ = false;

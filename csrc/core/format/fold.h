@@ -17,7 +17,8 @@ struct FoldSummary {
   std::uint64_t missing = 0;  // those that could not: the rest of the numbers below `until`
   // Damage in the part of the file that was folded.
   std::uint64_t corrupt_blocks = 0, corrupt_bytes = 0;
-  // Of a recording that folds its own trace: what all its files were to have at most, and whether that could not be kept.
+  // Of a recording that folds its own trace: what all its files were to have at most, and whether that could not be
+  // kept.
   std::uint64_t max_bytes = 0;
   bool is_exceeded = false;
 

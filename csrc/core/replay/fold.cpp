@@ -5,9 +5,7 @@
 namespace alloctrace {
 
 Fold::Fold(const TraceReader& trace)
-    : definitions_(&trace.definitions()),
-      until_ns_(trace.integrity().folded_until_ns),
-      payload_(trace.read_fold()) {
+    : definitions_(&trace.definitions()), until_ns_(trace.integrity().folded_until_ns), payload_(trace.read_fold()) {
   ByteReader reader(payload_);
   const auto part = [&] {
     const std::string_view bytes = reader.text();
@@ -47,8 +45,8 @@ std::optional<Replay> Fold::memory_before(std::uint64_t event, const Replay& end
   return replay;
 }
 
-Bytes fold_payload(const Replay& replay, const RunEvidence& evidence,
-                   const std::vector<FoldedMoment>& moments, const std::vector<Roles::Key>& past) {
+Bytes fold_payload(const Replay& replay, const RunEvidence& evidence, const std::vector<FoldedMoment>& moments,
+                   const std::vector<Roles::Key>& past) {
   FoldWriter rest(evidence.definitions());
   rest.section([&](FoldWriter& state) { replay.save(state); });
   rest.section([&](FoldWriter& gathered) { evidence.save(gathered, replay, past); });

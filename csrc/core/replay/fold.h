@@ -3,8 +3,8 @@
 //
 //   summary (format/fold.h) | state | evidence | number of moments | moment ...
 //
-// Each part is a section (fold_codec.h); a moment is the number of the event before which it is, and the memory there as
-// its difference to the state.
+// Each part is a section (fold_codec.h); a moment is the number of the event before which it is, and the memory there
+// as its difference to the state.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct FoldedMoment {
 };
 
 // A payload, behind its summary.
-Bytes fold_payload(const Replay& replay, const RunEvidence& evidence,
-                   const std::vector<FoldedMoment>& moments, const std::vector<Roles::Key>& past);
+Bytes fold_payload(const Replay& replay, const RunEvidence& evidence, const std::vector<FoldedMoment>& moments,
+                   const std::vector<Roles::Key>& past);
 
 }  // namespace alloctrace

@@ -86,8 +86,9 @@ class FoldReader {
       case 1:
         return definitions_->stack_before_recording();
       case 2:
-        return id < definitions_->library_names().size() ? definitions_->stack_of_library(static_cast<std::uint32_t>(id))
-                                                         : 0;
+        return id < definitions_->library_names().size()
+                   ? definitions_->stack_of_library(static_cast<std::uint32_t>(id))
+                   : 0;
       default:
         return id < definitions_->node_type_count() ? definitions_->stack_of_node(static_cast<std::uint16_t>(id)) : 0;
     }

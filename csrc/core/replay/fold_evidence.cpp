@@ -1,6 +1,6 @@
-// What a pass has gathered, in a fold. What there may be any number of is thinned in such a way that folding twice leaves
-// the same as folding once: of the steps and samples those at multiples of a power of two, of the rest the first and the
-// last ones.
+// What a pass has gathered, in a fold. What there may be any number of is thinned in such a way that folding twice
+// leaves the same as folding once: of the steps and samples those at multiples of a power of two, of the rest the first
+// and the last ones.
 #include <algorithm>
 #include <map>
 

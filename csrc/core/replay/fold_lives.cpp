@@ -142,7 +142,8 @@ void Loops::restore(FoldReader& fold) {
     std::uint64_t last = 0;
     for (std::size_t index = 0; index < begins; ++index) loop.begins.push_back(last = fold.difference(last));
   }
-  for (std::size_t left = fold.count(); left > 0; --left) last_.push_back(static_cast<std::uint32_t>(fold.below(stacks)));
+  for (std::size_t left = fold.count(); left > 0; --left)
+    last_.push_back(static_cast<std::uint32_t>(fold.below(stacks)));
   if (last_.size() > definitions_->thread_count()) last_.resize(definitions_->thread_count());
 }
 

@@ -64,7 +64,8 @@ Piece read_piece(FoldReader& fold, PieceIndex index, std::size_t segments, Piece
   last.segment = static_cast<std::uint32_t>(fold.below(segments));
   last.stack = fold.stack();
   last.thread = fold.number32();
-  last.node_type = static_cast<std::uint16_t>(fold.below(std::max<std::size_t>(fold.definitions().node_type_count(), 1)));
+  last.node_type =
+      static_cast<std::uint16_t>(fold.below(std::max<std::size_t>(fold.definitions().node_type_count(), 1)));
   return last;
 }
 
@@ -93,7 +94,8 @@ void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size
   while (pieces.size() < count) {
     const std::uint64_t known = fold.number();
     const std::size_t left_in_base = base && base->size() > pieces.size() ? base->size() - pieces.size() : 0;
-    if (known > left_in_base || known > count - pieces.size()) throw DecodeError("blocks as before that were not there");
+    if (known > left_in_base || known > count - pieces.size())
+      throw DecodeError("blocks as before that were not there");
     for (std::uint64_t at = 0; at < known; ++at) {
       const Piece& piece = (*base)[pieces.size()];
       if (piece.state != PieceState::kUnused && piece.segment >= segments) throw DecodeError("a block of no segment");
@@ -115,8 +117,8 @@ bool are_linked(const Pieces& pieces) {
   for (PieceIndex index = 0; index < pieces.size(); ++index) {
     const Piece& piece = pieces[index];
     if (piece.state == PieceState::kUnused) continue;
-    if (piece.next != kNoPiece && (!is_used(piece.next) || pieces[piece.next].previous != index ||
-                                   pieces[piece.next].address <= piece.address)) {
+    if (piece.next != kNoPiece &&
+        (!is_used(piece.next) || pieces[piece.next].previous != index || pieces[piece.next].address <= piece.address)) {
       return false;
     }
     if (piece.previous != kNoPiece && (!is_used(piece.previous) || pieces[piece.previous].next != index)) return false;

@@ -41,8 +41,7 @@ void Fates::save(FoldWriter& fold, const std::vector<DeviceMemory>& devices,
     const DeviceMemory& memory = devices[device];
     memory.for_each_allocated([&](const Piece& piece) {
       const PieceIndex index = memory.index_of(piece);
-      if (device < origins_.size() && index < origins_[device].size() &&
-          origins_[device][index].birth == piece.birth) {
+      if (device < origins_.size() && index < origins_[device].size() && origins_[device][index].birth == piece.birth) {
         live.push_back(index);
       }
     });

@@ -52,7 +52,8 @@ void ReplayRun::restore_fold(Replay& replay) {
     }
   }
   for (const LongLives& lives : evidence_.long_lives()) {
-    for (std::size_t cell = 0; cell < lives.begins().size(); ++cell) know(lives.begins()[cell], lives.begins_ns()[cell]);
+    for (std::size_t cell = 0; cell < lives.begins().size(); ++cell)
+      know(lives.begins()[cell], lives.begins_ns()[cell]);
     if (!lives.begins().empty()) know(lives.last_allocation(), lives.last_ns());
   }
   if (trace_->folded_until() != 0) know(trace_->folded_until() - 1, trace_->integrity().folded_until_ns);
@@ -148,8 +149,7 @@ std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {
   if (after == folded_times_.end()) return folded_times_.back().second;
   if (after->first == event || after == folded_times_.begin()) return after->second;
   const auto before = std::prev(after);
-  const double share =
-      static_cast<double>(event - before->first) / static_cast<double>(after->first - before->first);
+  const double share = static_cast<double>(event - before->first) / static_cast<double>(after->first - before->first);
   return before->second +
          static_cast<std::int64_t>(share * (static_cast<double>(after->second) - static_cast<double>(before->second)));
 }

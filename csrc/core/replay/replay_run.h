@@ -91,10 +91,10 @@ class ReplayRun {
 
   std::shared_ptr<const TraceReader> trace_;
   RunEvidence evidence_;
-  std::unique_ptr<const Fold> fold_;  // nullptr: nothing is folded
-  Checkpoint beginning_;              // of the events: empty, or the end of the fold
+  std::unique_ptr<const Fold> fold_;                                  // nullptr: nothing is folded
+  Checkpoint beginning_;                                              // of the events: empty, or the end of the fold
   std::vector<std::pair<std::uint64_t, std::int64_t>> folded_times_;  // of events, ascending
-  std::optional<Replay> moment_;      // in the fold, that was asked for last
+  std::optional<Replay> moment_;                                      // in the fold, that was asked for last
   std::uint64_t moment_before_ = 0;
   Replay end_;
   std::vector<Checkpoint> checkpoints_;

@@ -85,8 +85,9 @@ std::size_t RunEvidence::interval_at(std::int64_t time_ns) {
   const double share = static_cast<double>(static_cast<std::int64_t>(since)) / static_cast<double>(span_ns_);
   const auto last = static_cast<double>(points_ - 1);
   const auto index = static_cast<std::size_t>(std::clamp(share * static_cast<double>(points_), 0.0, last));
-  interval_end_ns_ = begin_ns_ + static_cast<std::int64_t>(static_cast<double>(index + 1) /
-                                                           static_cast<double>(points_) * static_cast<double>(span_ns_));
+  interval_end_ns_ =
+      begin_ns_ + static_cast<std::int64_t>(static_cast<double>(index + 1) / static_cast<double>(points_) *
+                                            static_cast<double>(span_ns_));
   return index;
 }
 

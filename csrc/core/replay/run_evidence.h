@@ -1,6 +1,6 @@
-// What one pass of the replay gathers: everything that is asked of a run as a whole, and is not the memory at one moment.
-// It grows with what the program is (its stacks, loops, blocks), not with how long it runs: what there may be any number
-// of is kept at a resolution that falls. So it can be put into a fold, and a later pass goes on from there.
+// What one pass of the replay gathers: everything that is asked of a run as a whole, and is not the memory at one
+// moment. It grows with what the program is (its stacks, loops, blocks), not with how long it runs: what there may be
+// any number of is kept at a resolution that falls. So it can be put into a fold, and a later pass goes on from there.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct MemorySample {
   std::int32_t device_type = 0, device_index = 0;
   std::uint64_t used = 0, total = 0, by_this_process = kUnknownBytes, by_others = kUnknownBytes,
                 reserved = kUnknownBytes;
-  bool is_early = false;       // there was no event of the device before
-  std::uint64_t ordinal = 0;   // how many there were of the device before
+  bool is_early = false;      // there was no event of the device before
+  std::uint64_t ordinal = 0;  // how many there were of the device before
 };
 
 // A step's end, a mark, a region's begin or end.
@@ -80,8 +80,8 @@ class RunEvidence {
  public:
   // For the number of events of each kind, including kinds of a newer recorder.
   static constexpr std::size_t kKindNumbers = 256;
-  // What a fold keeps at most: intervals of the timeline; steps; marks, regions, refusals and settings, the first and the
-  // last; samples of the driver.
+  // What a fold keeps at most: intervals of the timeline; steps; marks, regions, refusals and settings, the first and
+  // the last; samples of the driver.
   static constexpr std::size_t kFoldedIntervals = 2048, kFoldedSteps = 32'768, kFoldedMarks = 4'096,
                                kFoldedEvents = 512, kFoldedSamples = 8'192;
 
