@@ -36,7 +36,8 @@ def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path, e
     assert allocations["one_of"] == 1000 * witness["steps"] and allocations["kept"] == witness["kept"]
     assert len(trace.steps()) == witness["steps"]
     leaks = trace.leaks()
-    assert leaks["line"].tolist() == [leaking_line()] and leaks["blocks"].tolist() == [witness["kept"]]
+    # Those of the last steps may still die.
+    assert leaks["line"].tolist() == [leaking_line()] and 0.9 < leaks["blocks"].iloc[0] / witness["kept"] <= 1
     assert trace.verify().ok
 
 
