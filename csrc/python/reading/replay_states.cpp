@@ -351,9 +351,10 @@ void define_results(py::module_& module) {
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
       .def_readonly("is_said", &PositionEvent::is_said)
-      .def_property_readonly("live_bytes", [](const PositionEvent& event) {
-        return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
-      })
+      .def_property_readonly("live_bytes",
+                             [](const PositionEvent& event) {
+                               return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
+                             })
       .def_readonly("ordinal", &PositionEvent::ordinal);
   py::class_<Refusal>(module, "Refusal")
       .def_readonly("seq", &Refusal::sequence)
