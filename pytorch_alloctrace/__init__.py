@@ -22,6 +22,7 @@ from typing import Any as _Any
 
 from .errors import (
     AlloctraceError,
+    FoldedError,
     IncompleteTraceWarning,
     MissingPackageError,
     NotPredictableError,
@@ -46,6 +47,7 @@ if _TYPE_CHECKING:
     from .notebook import diagnose
     from .objects.holders import Holders, holders
     from .ranks import Ranks, load_ranks
+    from .reading.folding import fold
     from .reading.integrity import Integrity
     from .reading.sites import Frame
     from .trace import Trace, finish, load
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlloctraceError",
     "Changes",
+    "FoldedError",
     "Footprint",
     "Frame",
     "Holders",
@@ -80,6 +83,7 @@ __all__ = [
     "disable",
     "enable",
     "finish",
+    "fold",
     "footprint",
     "holders",
     "is_enabled",
@@ -108,6 +112,7 @@ _ON_FIRST_USE = {
     "convert": ".converting.convert",
     "diagnose": ".notebook",
     "finish": ".trace",
+    "fold": ".reading.folding",
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
     "load": ".trace",

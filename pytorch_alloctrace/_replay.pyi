@@ -77,6 +77,11 @@ class Integrity:
     truncated_bytes: int
     recovered: int
     uncommitted: int
+    folded_events: int
+    folded_until: int
+    folded_until_ns: int
+    max_bytes: int
+    bound_exceeded: bool
     ended: bool
     spool_read: bool
     empty_allocations: int
@@ -110,6 +115,23 @@ class FinishedTrace:
     uncommitted: int
 
 def finish_trace(path: str | bytes, spool_path: str | bytes = "") -> FinishedTrace: ...
+
+class FoldingError(TraceError): ...
+
+class FoldedTrace:
+    events: int
+    until: int
+    bytes_before: int
+    bytes_after: int
+
+def fold_trace(
+    trace: TraceReader,
+    until: int,
+    out: str | bytes,
+    overwrite: bool = False,
+    nodes_at_begin: tuple[int, int] = (0, 0),
+    progress: Callable[[float], object] | None = None,
+) -> FoldedTrace: ...
 
 class TraceReader:
     def __init__(
@@ -157,6 +179,8 @@ class PositionEvent:
     """Of a step: the program ended it, not an optimizer."""
     live_bytes: npt.NDArray[np.int64]
     """Requested bytes on each device, in the order of `Replay.timelines`."""
+    ordinal: int
+    """Of a step: how many of the same kind (said, inferred) came before it. A fold may have left some out."""
 
 class Refusal:
     seq: int
@@ -242,6 +266,15 @@ class Replay:
         of the thread that began the recording, and how many autograd nodes it had made by then."""
     @property
     def positions(self) -> list[PositionEvent]: ...
+    @property
+    def folded_moments(self) -> list[int]:
+        """Of a folded trace: the events before which the memory is known nevertheless."""
+    @property
+    def folded_interval_ns(self) -> int:
+        """How long the intervals are that the timeline of what is folded was measured in; 0: nothing is folded."""
+    @property
+    def left_out(self) -> int:
+        """Steps, marks and regions that a fold has left out."""
     @property
     def refusals(self) -> list[Refusal]: ...
     @property

@@ -23,6 +23,10 @@ class PositionError(AlloctraceError):
     """A position was asked for (``at=``, ``since=``, ``until=``) that the trace does not have."""
 
 
+class FoldedError(PositionError):
+    """A position was asked for that lies in the folded part of a trace: of what was before it, only sums are left."""
+
+
 class IncompleteTraceWarning(UserWarning):
     """Part of a trace is missing: what is read from it may be wrong about the rest."""
 

@@ -52,9 +52,10 @@ of that name. A **range** is everything after `since`, up to and including `unti
 """
 RECORDING = ("enable", "disable", "is_enabled", "step", "mark", "region", "observe", "pluggable_library")
 IN_THE_PROGRAM = ("status", "holders", "tensors", "changes", "footprint")
-READING = ("load", "load_ranks", "finish", "convert", "compare", "diagnose")
+READING = ("load", "load_ranks", "finish", "fold", "convert", "compare", "diagnose")
 ERRORS = (
     *("AlloctraceError", "SessionError", "RecorderUnavailableError", "TraceError", "PositionError", "UserPathError"),
+    "FoldedError",
     "IncompleteTraceWarning",
     "MissingPackageError",
     "ReportError",

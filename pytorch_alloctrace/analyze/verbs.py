@@ -13,6 +13,7 @@ from .diff import Diff
 from .export import Export
 from .finish import Finish
 from .fit import Fit
+from .fold import Fold
 from .fragmentation import Fragmentation
 from .leaks import Leaks
 from .live import Live
@@ -50,4 +51,5 @@ VERBS: list[Verb] = [
     Convert(),
     Verify(),
     Finish(),
+    Fold(),
 ]

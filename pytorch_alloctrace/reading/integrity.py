@@ -33,6 +33,16 @@ class Integrity:
     """Readable events that came from the spool of a recording that was killed or still runs."""
     uncommitted: int = 0
     """Allocator calls in progress when the program was killed; they had not returned."""
+    folded_events: int = 0
+    """At the beginning, of which the trace has sums alone: see `pytorch_alloctrace.fold`. Not among `events`."""
+    folded_until: int = 0
+    """The first event that the trace has as such; 0: nothing is folded."""
+    folded_until_ns: int = 0
+    """When the last folded event happened: nanoseconds since 1970-01-01 UTC."""
+    max_bytes: int = 0
+    """What the files of the recording were to have at most; 0 before it was folded, or if it was not bounded."""
+    bound_exceeded: bool = False
+    """That could not be kept to: what cannot be folded is larger."""
     ended: bool = True
     """The recording was stopped in good order."""
     spool_read: bool = False
@@ -65,6 +75,10 @@ class Integrity:
 
     def __str__(self) -> str:
         notes = []
+        if self.folded_until:
+            notes.append(f"folded up to event {self.folded_until - 1:,}")
+        if self.bound_exceeded:
+            notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone take too much")
         if self.corrupt_blocks:
             notes.append(f"{counted(self.corrupt_bytes, 'damaged byte')} in {counted(self.corrupt_blocks, 'place')}")
         if self.missing_events:
@@ -87,4 +101,6 @@ class Integrity:
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
             notes.append(f"{counted(self.unknown_stacks, 'event')} without a stack")
+        if self.whole and self.folded_until:
+            notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

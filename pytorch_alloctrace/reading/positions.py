@@ -86,15 +86,20 @@ class Region:
     end_ns: int | None
 
 
-PositionEvent: TypeAlias = tuple[int, int, int, int, bool, _replay.PositionEvent | None]
-"""Kind, event, time, value, whether the program said so, and what knows what was live."""
+PositionEvent: TypeAlias = tuple[int, int, int, int, bool, _replay.PositionEvent | None, int]
+"""Kind, event, time, value, whether the program said so, what knows what was live, and of a step how many of its kind
+came before it."""
 
 
 class PositionTable:
     """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, what knows what was
-    live)."""
+    live). ordinals: how many steps came before each; default: all steps are there."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, int, Any, _replay.PositionEvent | None]]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[tuple[int, int, int, Any, _replay.PositionEvent | None]],
+        ordinals: Sequence[int] | None = None,
+    ) -> None:
         steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
@@ -110,6 +115,8 @@ class PositionTable:
             if len(live) > self._live.shape[1]:  # devices that had no event before
                 self._live = np.pad(self._live, ((0, 0), (0, len(live) - self._live.shape[1])))
             np.minimum(live, _LARGEST // max(len(live), 1), out=self._live[index, : len(live)])
+        self.ordinals = np.array(range(len(steps)) if ordinals is None else ordinals, dtype=np.int64)
+        """Of each step, how many came before it. In a long trace that is folded some steps are left out."""
 
     @classmethod
     def of_events(cls, found: Sequence[PositionEvent], text: Callable[[int], str]) -> PositionTable:
@@ -118,13 +125,22 @@ class PositionTable:
         A program that ends its steps itself, after each epoch perhaps, has no others: not those that its optimizers
         seemed to end before it first did.
         """
-        said = next((seq for kind, seq, _, _, is_said, _ in found if kind == STEP and is_said), -1)
+        said = next((seq for kind, seq, _, _, is_said, _, _ in found if kind == STEP and is_said), -1)
+        kept = [row for row in found if row[0] != STEP or row[4] or row[1] > said]
+        ordinals: list[int] = []
+        last: PositionEvent | None = None
+        for row in kept:
+            if row[0] == STEP:
+                # A damaged trace may hold any number: they only rise.
+                gap = row[6] - last[6] if last is not None and last[4] == row[4] else 1
+                ordinals.append(ordinals[-1] + min(max(gap, 1), _LARGEST >> 20) if ordinals else 0)
+                last = row
         return cls(
             [
                 (kind, seq, time_ns, value if kind == STEP else text(value), event)
-                for kind, seq, time_ns, value, is_said, event in found
-                if kind != STEP or is_said or seq > said
-            ]
+                for kind, seq, time_ns, value, _, event, _ in kept
+            ],
+            ordinals,
         )
 
     def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:

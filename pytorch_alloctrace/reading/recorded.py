@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from ..errors import PositionError, TraceError, UserPathError
+from ..errors import FoldedError, PositionError, TraceError, UserPathError
 from .driver import driver_memory
 from .dtypes import TEXT, no_rows
 from .event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS, EventTables
@@ -34,6 +34,11 @@ from .words import counted
 
 STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"),)
 """The columns of `Trace.stack_totals`."""
+
+KEPT_IN_FOLDS = frozenset({"oom", "config"})
+"""Kinds of events that a folded trace keeps."""
+_MOST_KEPT = 1024
+"""How many of them at most: see csrc/core/replay/run_evidence.h."""
 
 _CHUNK = 250_000
 """Rows of the parts that the table of all events is made of."""
@@ -143,6 +148,11 @@ class RecordedTrace:
                 return thread, nodes
         return 0, 0
 
+    def write_folded(self, out: bytes, until: int, overwrite: bool) -> _replay.FoldedTrace:
+        """See `pytorch_alloctrace.fold`. until: the first event that stays."""
+        with self._pass("folding"):
+            return _replay.fold_trace(self._reader, until, out, overwrite, self._nodes_at_begin, self._progress)
+
     @contextlib.contextmanager
     def _pass(self, name: str) -> Iterator[None]:
         progress = self._progress
@@ -151,6 +161,10 @@ class RecordedTrace:
         yield
         if isinstance(progress, PassProgress):
             progress.end_pass()
+
+    def is_known_at(self, seq: int) -> bool:
+        """Whether what was in memory after an event is known: not at most moments of a folded part."""
+        return seq + 1 >= self.integrity.folded_until or seq + 1 in self.replay.folded_moments
 
     # Events
 
@@ -167,15 +181,19 @@ class RecordedTrace:
         since, until: positions, as `at` of `live`; default all events. columns: of EVENT_COLUMNS (the default) and
         AUTOGRAD_COLUMNS. kinds: only events of these kinds.
 
+        A folded trace has the events after its fold; where kinds are given, the refused requests ("oom") and settings
+        ("config") of what is folded too.
+
         Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device
         ("cpu", "cuda:0"; "" for positions), address, nbytes (requested; of a free those of its alloc, 0 if unknown; of
         a step its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0: none), step (<NA> in a
         trace without steps).
 
-        Raises PositionError for a position that the trace does not have, ValueError for an unknown column or kind.
+        Raises PositionError for a position that the trace does not have, FoldedError for one in the folded part,
+        ValueError for an unknown column or kind.
         """
         wanted = EVENT_COLUMNS if columns is None else tuple(columns)
-        found = Gathered(self.integrity.events)
+        found = Gathered(self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0))
         for part in self.iter_events(_CHUNK, since=since, until=until, columns=wanted, kinds=kinds):
             found.add(part)
         if found.rows:
@@ -204,11 +222,16 @@ class RecordedTrace:
         within = self._range(since, until)
         if within.end <= within.first or (kinds is not None and not kinds):
             return
+        folded = self.integrity.folded_until
+        if 0 < within.first < folded and (kinds is None or not KEPT_IN_FOLDS.issuperset(kinds)):
+            raise FoldedError(
+                f"the events before {folded:,} are folded into sums: give a position from event {folded:,} on, or none"
+            )
         numbers = [KINDS.index(kind) for kind in kinds or ()]
         # The sizes of frees, and what in forward caused backward, follow from the events before: the replay knows them.
         has_frees = kinds is None or not {"free_requested", "free_completed"}.isdisjoint(kinds)
         with_state = "forward_stack_id" in wanted or ("nbytes" in wanted and has_frees)
-        if with_state and within.first > 0:
+        if folded or (with_state and within.first > 0):
             stream = self.replay.events(within.first, within.end, numbers)  # begins at the nearest checkpoint
         else:
             stream = self._reader.events(within.first, within.end, numbers, with_state)
@@ -383,7 +406,7 @@ class RecordedTrace:
         intervals of equal length. It takes another pass over the trace.
 
         Columns: device, time_ns (when the interval begins), and one for each role of
-        `pytorch_alloctrace.reading.roles.ROLES`. Raises ValueError for less than one point.
+        `pytorch_alloctrace.reading.roles.ROLES`; <NA> in a folded part. Raises ValueError for less than one point.
         """
         borders, ends = self._intervals(points)
         device = self.named_device(device)
@@ -395,6 +418,11 @@ class RecordedTrace:
             for name, columns in found.items()
             if device in (None, name)
         ]
+        if self.integrity.folded_until:
+            for table in tables:
+                is_folded = table["time_ns"] < self.integrity.folded_until_ns
+                for role in ROLES_SHOWN:
+                    table[role] = table[role].astype("Int64").mask(is_folded)
         return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
 
     def _intervals(self, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -499,21 +527,26 @@ class RecordedTrace:
     def positions(self) -> PositionTable:
         """The steps, marks and regions, and which step an event belongs to."""
         return PositionTable.of_events(
-            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one) for one in self.replay.positions],
+            [
+                (one.kind, one.seq, one.time_ns, one.value, one.is_said, one, one.ordinal)
+                for one in self.replay.positions
+            ],
             self._reader.string,
         )
 
     @functools.cached_property
     def _places(self) -> PositionTable:
         """The same without what was live, which takes a replay to know."""
-        if "replay" in vars(self):
+        if "replay" in vars(self) or self.integrity.folded_until:
             return self.positions
         names = ("kind", "seq", "time_ns", "nbytes", "address")
         rows: list[PositionEvent] = []
+        counts = [0, 0]  # of steps, inferred and said
         stream = self._reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
         while (raw := stream.next(_CHUNK)) is not None:
             for kind, seq, time_ns, value, is_said in zip(*(raw[name].tolist() for name in names), strict=True):
-                rows.append((kind, seq, time_ns, value, is_said != 0, None))
+                rows.append((kind, seq, time_ns, value, is_said != 0, None, counts[is_said != 0]))
+                counts[is_said != 0] += kind == STEP
         return PositionTable.of_events(rows, self._reader.string)
 
     def _step_of(self, seq: npt.NDArray[Any]) -> Any:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
+from ..errors import FoldedError
 from .dtypes import BLOCK_STATES, TEXT, no_rows
 from .integrity import Integrity
 from .kinds import device_name
@@ -131,6 +132,13 @@ class Replay:
         self._names = list(self.devices)
         self._times: dict[int, int] = {}  # few are asked for, again and again
         self._long_lives = self._run.long_lives()
+        self.folded_moments = frozenset(self._run.folded_moments)
+        """The events before which the memory is known though the trace is folded further."""
+        self.folded_interval_ns = self._run.folded_interval_ns
+        """How exact the curves of a folded part are; 0: nothing is folded."""
+        self.left_out = self._run.left_out
+        """Steps, marks and regions that are not in a folded part any more: there were too many."""
+        self._folded_until = reader.integrity.folded_until
         self.positions = self._run.positions
         """Each step's end, mark, region's begin and end."""
         self.refusals = self._run.refusals
@@ -270,7 +278,13 @@ class Replay:
 
     def role_allocations(self, first: int, until: int, device: str | None = None) -> pd.DataFrame:
         """What was allocated for each role by the events from `first` on and before `until`: role, allocations, bytes,
-        exact_bytes and largest, in the order of ROLES_SHOWN, without roles that have none."""
+        exact_bytes and largest, in the order of ROLES_SHOWN, without roles that have none. Raises FoldedError for
+        events that are folded: what they allocated is known by stack alone."""
+        if first < self._folded_until:
+            raise FoldedError(
+                f"what was allocated before event {self._folded_until:,} is folded into sums by line, not by role: "
+                "give a range after it"
+            )
         found = self._run.role_allocations(first, until)
         tables = [
             pd.DataFrame({"role": ROLES, **columns})

@@ -31,9 +31,11 @@ MINIMUM_GCC = 11
 
 # The folders of csrc that each module is built from. A new file needs no entry here.
 SHARED = ("core/base", "core/format")
-READER = (*SHARED, "core/reading", "core/replay", "core/what_if", "core/writing", "python/reading")
+READER = (*SHARED, "core/reading", "core/replay", "core/folding", "core/what_if", "core/writing", "python/reading")
 # These make Linux calls and include torch's headers: the reading half compiles none of them.
-RECORDER = (*SHARED, "core/recording", "system", "python/recording", "torch")
+FOLDING = ("core/reading", "core/replay", "core/folding")
+"""What a recording needs that keeps its own trace small: it reads it."""
+RECORDER = (*SHARED, "core/recording", *FOLDING, "system", "python/recording", "torch")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_crt"
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import linecache
 import os
+import re
 import threading
 import time
 import warnings
@@ -39,6 +40,11 @@ DEFINITION_BYTES = 8 << 20
 """Bytes of new stacks and names that the spool can hold."""
 WAIT_NS = 100_000_000
 """How long one event may wait for room in a full ring before it is counted as lost (``on_full="wait"``)."""
+
+LEAST_BOUND = 64 << 20
+"""The least that ``max_bytes`` may be."""
+SMALL_BOUND = 256 << 20
+"""Below this, the spool is half as large."""
 
 _lock = threading.RLock()
 _current: Session | None = None
@@ -210,6 +216,7 @@ def enable(
     sources: bool = True,
     modules: bool = True,
     overwrite: bool = False,
+    max_bytes: int | str | None = None,
 ) -> Session:
     """Starts recording every allocation and free of torch into a trace file.
 
@@ -228,6 +235,9 @@ def enable(
     sources: store the source lines that occur in stacks.
     modules: tell apart, in stacks, the instances of torch.nn.Module that are called (``by="module"``).
     overwrite: replace an existing file.
+    max_bytes: what all files of the recording together may have, at least 64 MiB: a number, or "256MiB". Default: any
+        size. When the trace gets long, its beginning is folded into sums (see docs/long-runs.md): leaks, peaks and
+        totals stay exact, single events of long ago go. The ring of the spool is half as large below 256 MiB.
 
     The first time in an environment, the recorder is compiled for its torch, which takes a minute or two and is said on
     stderr; ``python -m pytorch_alloctrace build`` does so beforehand.
@@ -240,6 +250,10 @@ def enable(
     _check_option("stacks", stacks, STACKS)
     _check_option("on_full", on_full, ON_FULL)
     _check_option("on_oom", on_oom, ON_OOM)
+    bound = _bytes_of(max_bytes)
+    # A small bound is not to be taken by the spool.
+    halves = 2 if bound and bound < SMALL_BOUND else 1
+    ring_events, definition_bytes = RING_EVENTS // halves, DEFINITION_BYTES // halves
     with _lock:
         if _current is not None:
             raise SessionError(f"already recording to {_current.path}: call disable() first")
@@ -268,8 +282,9 @@ def enable(
             "on_oom": on_oom,
             "sources": sources,
             "modules": modules,
-            "ring_events": RING_EVENTS,
+            "ring_events": ring_events,
             "wait_ns": wait_ns,
+            "max_bytes": bound,
         }
         try:
             if recorder.stack_problem and stacks == "python":
@@ -282,8 +297,8 @@ def enable(
                 spool_path=os.fsencode(spool),
                 overwrite=overwrite,
                 header_json=json.dumps(header),
-                ring_events=RING_EVENTS,
-                definitions_bytes=DEFINITION_BYTES,
+                ring_events=ring_events,
+                definitions_bytes=definition_bytes,
                 wait_ns=wait_ns,
                 sources=sources,
                 library_prefixes=[os.fsencode(prefix) for prefix in header["library_prefixes"]],
@@ -292,6 +307,8 @@ def enable(
                 cpu="cpu" in recorded,
                 cuda="cuda" in recorded,
                 cuda_is_initialised=program.cuda_is_initialised(),
+                max_bytes=bound or 0,
+                nodes_at_begin=tuple(header["autograd_nodes"]),
             )
             session._optimizer_steps.start()
             session._roles.start()
@@ -315,6 +332,27 @@ def enable(
             # The first line: torch's errors go on with a C++ stack.
             raise SessionError((str(error) or repr(error)).splitlines()[0]) from None
         return session
+
+
+def _bytes_of(max_bytes: int | str | None) -> int | None:
+    """The bound in bytes. Raises SessionError for one that is none, or too small."""
+    if max_bytes is None:
+        return None
+    value = max_bytes
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?\s*", value, re.IGNORECASE)
+        if found is None:
+            raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
+        unit = 1024 if found[3] else 1000
+        value = int(float(found[1]) * unit ** " KMGT".index(found[2].upper() or " "))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
+    if value < LEAST_BOUND:
+        raise SessionError(
+            f"max_bytes={max_bytes!r} is too small: the spool alone takes 12 MiB, and folding needs room; "
+            f"use '64MiB' or more"
+        )
+    return value
 
 
 def disable() -> Path:

@@ -215,7 +215,7 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
     for verb in VERBS:
-        if verb.name not in ("verify", "finish", "report", "serve", "live", "convert", "ranks"):
+        if verb.name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
             needed_words = words.get(verb.name, ())
             traces = "run.alloctrace", *needed_words

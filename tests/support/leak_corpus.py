@@ -2,7 +2,7 @@
 
 The cases are in leak_cases_*.py (they leak) and healthy_cases_*.py (they grow, and do not leak).
 
-    python tests/support/leak_corpus.py DEVICE FOLDER     # records them all, each into a trace of its own
+    python tests/support/leak_corpus.py DEVICE FOLDER [CASE...]     # records them, each into a trace of its own
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -65,8 +65,8 @@ def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
     return {(inspect.getsourcefile(where) or "", number) for number in marked}
 
 
-def record(device: str, folder: Path) -> None:
-    """Runs every case on a device in this process, each recorded into a trace of its own in the folder."""
+def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
+    """Runs these cases, or all, on a device in this process, each recorded into a trace of its own in the folder."""
     import torch
 
     import pytorch_alloctrace as alloctrace
@@ -74,6 +74,8 @@ def record(device: str, folder: Path) -> None:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     for name, case in cases(LEAKING + HEALTHY).items():
+        if names and name not in names:
+            continue
         path = folder / f"{name}.alloctrace"
         with alloctrace.enable(path, devices=(device,)):
             kept = case(device)
@@ -85,4 +87,4 @@ def record(device: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     # The module that the cases import, not this one, which is __main__.
-    importlib.import_module("leak_corpus").record(sys.argv[1], Path(sys.argv[2]))
+    importlib.import_module("leak_corpus").record(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

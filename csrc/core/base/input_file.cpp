@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace alloctrace {
 
@@ -37,6 +38,17 @@ InputFile::~InputFile() {
 void InputFile::refresh_size() {
   struct stat status{};
   if (fstat(file_, &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+bool InputFile::reopen_if_replaced(const std::string& path) {
+  struct stat named{}, known{};
+  if (file_ < 0 || stat(path.c_str(), &named) != 0 || fstat(file_, &known) != 0) return false;
+  if (named.st_dev == known.st_dev && named.st_ino == known.st_ino) return false;
+  InputFile other(path);
+  if (!other.is_open()) return false;
+  std::swap(file_, other.file_);
+  size_ = other.size_;
+  return true;
 }
 
 bool InputFile::read(void* out, std::size_t size, std::uint64_t offset) const {

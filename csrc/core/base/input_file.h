@@ -21,6 +21,11 @@ class InputFile {
   // As of opening, or of the last refresh_size().
   std::uint64_t size() const { return size_; }
   void refresh_size();
+  // Opens the file that has its name now, if that is another one. Whether it was.
+  bool reopen_if_replaced(const std::string& path);
+  // What comes behind is as if it were not there.
+  void limit_size(std::uint64_t size) { size_ = size < size_ ? size : size_; }
+  int number() const { return file_; }
   // Reads all `size` bytes, or returns false.
   bool read(void* out, std::size_t size, std::uint64_t offset) const;
 

@@ -22,6 +22,19 @@ class BlockFile {
   bool append(BlockHeader header, const Bytes& payload);
   bool append(BlockHeader header, std::string_view payload);
 
+  // The same, for a block whose events have their times from another one's anchors.
+  bool append_from(const ClockAnchor& begin, const BlockHeader& header, std::string_view payload) {
+    next_begin_ = begin;
+    return append(header, payload);
+  }
+
+  // Bytes of whole blocks, or any others.
+  bool append_raw(std::string_view bytes) {
+    if (!write_at(bytes.data(), bytes.size(), size_)) return false;
+    size_ += bytes.size();
+    return true;
+  }
+
   // Where the next block begins in time: its events' times are relative to this.
   const ClockAnchor& next_begin() const { return next_begin_; }
   std::uint64_t bytes() const { return size_; }

@@ -315,6 +315,44 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
   }
 }
 
+Bytes Definitions::records(std::uint64_t holders_since) const {
+  Bytes out;
+  const auto each = [](const auto& table, auto put) {
+    for (std::uint32_t id = 1; id < table.size(); ++id) put(id, table[id], id + 1 == table.size());
+  };
+  each(strings_, [&](std::uint32_t id, const std::string& text, bool is_last) {
+    if (!text.empty() || is_last) put_string(out, id, text);
+  });
+  each(modules_, [&](std::uint32_t id, const ModuleRecord& module, bool) { put_module(out, id, module); });
+  each(codes_, [&](std::uint32_t id, const Code& code, bool is_last) {
+    if (code.name != 0 || code.filename != 0 || is_last) put_code(out, id, code);
+  });
+  // One that damage took has no code; the last one counts, for others follow it in number.
+  each(frames_, [&](std::uint32_t id, const FrameRecord& frame, bool is_last) {
+    if (frame.code != 0 || frame.parent != 0 || is_last) put_frame(out, id, frame);
+  });
+  each(threads_, [&](std::uint32_t id, const ThreadRecord& thread, bool) {
+    put_thread(out, id, thread);
+    if (!thread.python_name.empty()) put_thread_name(out, id, thread.python_name);
+  });
+  each(locations_, [&](std::uint32_t id, const Location& location, bool) { put_location(out, id, location); });
+  each(node_types_, [&](std::uint32_t id, const NodeType& type, bool is_last) {
+    if (!type.name.empty() || is_last) put_node_type(out, id, type);
+  });
+  for (const auto& [place, text] : sources_) put_source_line(out, place.first, place.second, text);
+  for (const auto& [index, device] : devices_) put_device(out, device);
+  // In the order of their names' numbers, which follow from the order of these records.
+  for (std::uint32_t name = 0; name < library_names_.size(); ++name) {
+    for (const auto& [block, of] : library_blocks_) {
+      if (of == name) put_library_block(out, block.first, block.second, library_names_[name]);
+    }
+  }
+  for (const HolderRecord& holder : holders_) {
+    if (holder.event >= holders_since) put_holder(out, holder);
+  }
+  return out;
+}
+
 bool Definitions::limit_depth() {
   bool is_sound = true;
   std::vector<std::uint16_t> depths(frames_.size());

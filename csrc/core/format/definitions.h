@@ -180,6 +180,9 @@ class Definitions {
   const std::string* source(std::uint32_t filename, std::int32_t line) const;
   const std::map<std::pair<std::uint32_t, std::uint32_t>, std::string>& sources() const { return sources_; }
 
+  // All of them again, as records; of the holders those that an event below `holders_since` does not precede.
+  Bytes records(std::uint64_t holders_since = 0) const;
+
   // Ids are given out one after the other, and the shortest record that defines one has four bytes. `bytes`: of the
   // files that the definitions are read from. An id beyond what they could define is damage.
   void limit_ids(std::uint64_t bytes);

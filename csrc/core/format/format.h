@@ -16,6 +16,8 @@ namespace alloctrace {
 
 constexpr char kFileMagic[8] = {'A', 'L', 'L', 'O', 'C', 'T', 'R', 'C'};
 constexpr std::uint32_t kFormatVersion = 1;
+// Of a trace that begins with a fold: whoever skips that would take its events for missing.
+constexpr std::uint32_t kFoldedFormatVersion = 2;
 
 struct FileHeader {
   char magic[8];
@@ -31,6 +33,7 @@ enum class BlockType : std::uint16_t {
   kDictionary = 3,   // payload: all definition records so far, repeated, so that no damage elsewhere loses names
   kEvents = 4,       // payload: events (event_codec.h)
   kEnd = 5,          // payload: JSON object; the recording was stopped in good order
+  kFold = 6,         // payload: what is left of all events before this block (fold.h); before any events
 };
 
 constexpr std::uint32_t kBlockMagic = 0x4B425441;  // "ATBK": where a reader takes up again after damage

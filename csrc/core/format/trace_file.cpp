@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "../base/crc32.h"
 
@@ -21,7 +22,7 @@ void TraceFile::refuse_existing(const std::string& path) {
 }
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
-                     const ClockAnchor& begin)
+                     const ClockAnchor& begin, std::uint32_t version)
     : BlockFile(begin), path_(path), written_path_(path) {
   // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
   // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
@@ -43,7 +44,7 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
   flock(file_, LOCK_EX | LOCK_NB);
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
-  header.format_version = kFormatVersion;
+  header.format_version = version;
   std::memcpy(header.session_id, session_id, sizeof session_id);
   header.header_crc = crc32(&header, sizeof header);
   if (!write_at(&header, sizeof header, 0)) {
@@ -61,6 +62,16 @@ void TraceFile::publish() {
   }
   written_path_ = path_;
 }
+
+bool TraceFile::become(TraceFile& other, const std::string& there) {
+  if (rename(there.c_str(), path_.c_str()) != 0) return false;
+  // The lock of the other one was taken when it was made.
+  std::swap(file_, other.file_);
+  size_ = other.size_;
+  return true;
+}
+
+void TraceFile::sync() { fdatasync(file_); }
 
 void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
 

@@ -20,10 +20,17 @@ class TraceFile : public BlockFile {
   // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
   // begin: when the first block begins.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
-            const ClockAnchor& begin = ClockAnchor::now());
+            const ClockAnchor& begin = ClockAnchor::now(), std::uint32_t version = kFormatVersion);
   // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
   // recording that cannot begin. Throws TraceFileError.
   void publish();
+  bool is_published() const { return written_path_ == path_; }
+  // Continues in another file, which is at `there` and takes the name of this one. False where that cannot be renamed:
+  // nothing is changed then.
+  bool become(TraceFile& other, const std::string& there);
+  // Returns when the file is on the disk, as far as that can be known.
+  void sync();
+  int number() const { return file_; }
   // Deletes the file; an existing one that it was to replace stays.
   void remove() noexcept;
   // Throws TraceFileError when the file exists.

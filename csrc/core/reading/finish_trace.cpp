@@ -111,6 +111,7 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     done.events = integrity.recovered;
     done.uncommitted = integrity.uncommitted;
   }
+  unlink((path + ".folding").c_str());  // that it was folding into when it was killed
   if (unlink(reader.spool_path().c_str()) != 0) {
     throw FinishError(path + " is finished, but its spool " + reader.spool_path() +
                       " cannot be removed: " + std::strerror(errno));

@@ -28,29 +28,35 @@ const char* Integrity::state() const {
 }
 
 TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
-                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header)
+                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header,
+                         std::uint64_t end)
     : path_(path), file_(path) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
-  std::uint8_t session_id[16];
   std::uint64_t first_block = 0;
-  read_file_header(session_id, first_block);
-
   // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
   // never in neither.
-  spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
-  spool_ = read_spool(spool_path_, session_id);
-  if (!spool_ && spool_path.empty() && spool_of_header) {
-    BlockHeader header;
-    if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
-        header.payload_bytes <= file_.size()) {
-      std::string json(header.payload_bytes, '\0');
-      if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
-        spool_path_ = spool_of_header(json);
-        spool_ = read_spool(spool_path_, session_id);
+  do {
+    integrity_ = {};
+    damage_.clear();
+    read_file_header(first_block);
+    if (end != UINT64_MAX) break;
+    spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
+    spool_ = read_spool(spool_path_, session_id_);
+    if (!spool_ && spool_path.empty() && spool_of_header) {
+      BlockHeader header;
+      if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
+          header.payload_bytes <= file_.size()) {
+        std::string json(header.payload_bytes, '\0');
+        if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
+          spool_path_ = spool_of_header(json);
+          spool_ = read_spool(spool_path_, session_id_);
+        }
       }
     }
-  }
+    // A running recording may have put a folded file in its place: this one would end before the spool begins.
+  } while (file_.reopen_if_replaced(path));
   file_.refresh_size();
+  file_.limit_size(end);
   definitions_.limit_ids(file_.size() + (spool_ ? spool_->definitions.size() : 0));
   integrity_.spool_read = spool_.has_value();
   whole_bytes_ = file_.size();
@@ -79,11 +85,11 @@ void TraceReader::extend_to_spool() {
   }
 }
 
-void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block) {
+void TraceReader::read_file_header(std::uint64_t& first_block) {
   FileHeader header{};
   const std::uint64_t available = std::min<std::uint64_t>(file_.size(), sizeof header);
   file_.read(&header, available, 0);
-  std::memcpy(session_id, header.session_id, sizeof session_id);
+  std::memcpy(session_id_, header.session_id, sizeof session_id_);
   first_block = sizeof header;
   const bool magic_fits = std::memcmp(header.magic, kFileMagic, std::min<std::uint64_t>(available, 8)) == 0;
   if (available < sizeof header) {
@@ -95,9 +101,9 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
   FileHeader unchecked = header;
   unchecked.header_crc = 0;
   const bool sound = header.header_crc == crc32(&unchecked, sizeof unchecked);
-  if (magic_fits && sound && header.format_version > kFormatVersion) {
+  if (magic_fits && sound && header.format_version > kFoldedFormatVersion) {
     throw FormatError(path_ + " is of trace format " + std::to_string(header.format_version) +
-                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFormatVersion) +
+                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
                       "): upgrade pytorch_alloctrace");
   }
   if (magic_fits && sound) return;
@@ -107,6 +113,7 @@ void TraceReader::read_file_header(std::uint8_t (&session_id)[16], std::uint64_t
   if (find_next_block(first_block, searched) == searched) throw FormatError(path_ + " is not an alloctrace trace");
   ++integrity_.corrupt_blocks;
   integrity_.corrupt_bytes += sizeof header;
+  damage_.push_back({0, sizeof header, true});
 }
 
 bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) const {
@@ -199,8 +206,10 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
     whole_bytes_ = begin;
   } else {
     // One damaged part may end in several pieces: garbage that happens to look like a block's header is a second one.
-    if (begin != last_damage_end_) ++integrity_.corrupt_blocks;
+    const bool is_new = begin != last_damage_end_;
+    if (is_new) ++integrity_.corrupt_blocks;
     integrity_.corrupt_bytes += end - begin;
+    damage_.push_back({begin, end - begin, is_new});
     last_damage_end_ = end;
   }
 }
@@ -235,6 +244,9 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       end_json_.assign(payload.begin(), payload.end());
       integrity_.ended = true;
       break;
+    case BlockType::kFold:
+      take_fold(header, payload_offset, payload);
+      break;
     default:
       break;  // of a newer writer: not needed to read the rest
   }
@@ -244,6 +256,53 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
     integrity_.missing_events += next - next_sequence_;
   }
   next_sequence_ = std::max(next_sequence_, next);
+}
+
+// Instead of the events before it. Of two, or of one after events, nobody could say what holds.
+void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+  if (fold_offset_ != 0 || next_sequence_ != 0) throw DecodeError("a fold that is not at the beginning");
+  ByteReader reader(payload);
+  const FoldSummary summary = FoldSummary::read(reader);
+  if (summary.until != header.first_sequence) throw DecodeError("a fold up to another event than its block says");
+  fold_offset_ = payload_offset + (payload.size() - reader.remaining());
+  fold_bytes_ = reader.remaining();
+  integrity_.folded_events = summary.events;
+  integrity_.folded_until = summary.until;
+  integrity_.folded_until_ns = summary.time_ns;
+  integrity_.max_bytes = summary.max_bytes;
+  integrity_.bound_exceeded = summary.is_exceeded;
+  integrity_.missing_events += summary.missing;
+  folded_damage_ = {summary.corrupt_blocks, summary.corrupt_bytes};
+  integrity_.corrupt_blocks += summary.corrupt_blocks;
+  integrity_.corrupt_bytes += summary.corrupt_bytes;
+  next_sequence_ = summary.until;
+}
+
+Bytes TraceReader::read_fold() const {
+  Bytes payload(fold_bytes_);
+  if (!file_.read(payload.data(), payload.size(), fold_offset_)) {
+    throw OpenError(path_ + " was cut short while it was read: read it again");
+  }
+  return payload;
+}
+
+std::uint64_t TraceReader::offset_of_events(std::uint64_t sequence) const {
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.end_sequence() > sequence && chunk.spool_run == SIZE_MAX) {
+      return chunk.payload_offset - sizeof(BlockHeader);
+    }
+  }
+  return file_.size();
+}
+
+TraceReader::Damage TraceReader::damage_before(std::uint64_t offset) const {
+  Damage found;
+  for (const DamagedPart& part : damage_) {
+    if (part.offset >= offset) continue;
+    found.blocks += part.is_new ? 1 : 0;
+    found.bytes += part.bytes;
+  }
+  return found;
 }
 
 void TraceReader::add_chunk(const Chunk& chunk) {

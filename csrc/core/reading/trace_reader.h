@@ -11,6 +11,7 @@
 
 #include "../base/input_file.h"
 #include "../format/definitions.h"
+#include "../format/fold.h"
 #include "../format/format.h"
 #include "spool_reader.h"
 
@@ -35,6 +36,11 @@ struct Integrity {
   std::uint64_t corrupt_blocks = 0;  // damaged parts of the file
   std::uint64_t corrupt_bytes = 0;
   std::uint64_t truncated_bytes = 0;  // of an unfinished block at the end
+  std::uint64_t folded_events = 0;    // of which the trace has sums alone; not among `events`
+  std::uint64_t folded_until = 0;     // the number of the first event that it has as such; 0: nothing is folded
+  std::int64_t folded_until_ns = 0;   // the time of the last folded one
+  std::uint64_t max_bytes = 0;        // what the files of the recording were to have at most; 0: it was not bounded
+  bool bound_exceeded = false;        // and could not be kept to
   bool ended = false;                 // the recording was stopped in good order
   bool spool_read = false;            // the spool of this session was there and was read
   Counters counters{};                // the latest known
@@ -71,8 +77,9 @@ class TraceReader {
 
   // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` gets a share from 0
   // to 1. Throws OpenError or FormatError; damage never throws.
+  // `end`: of a recording that runs in this process, so many bytes of whole blocks, and no spool.
   TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {},
-              const SpoolOfHeader& spool_of_header = {});
+              const SpoolOfHeader& spool_of_header = {}, std::uint64_t end = UINT64_MAX);
 
   const std::string& path() const { return path_; }
   const std::string& header_json() const { return header_json_; }  // "{}" when it was lost
@@ -81,6 +88,24 @@ class TraceReader {
   const Integrity& integrity() const { return integrity_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   std::uint64_t file_bytes() const { return file_.size(); }
+
+  // What the trace begins with instead of the events before Integrity::folded_until: its payload, behind the summary;
+  // empty where nothing is folded. Throws OpenError.
+  Bytes read_fold() const;
+  std::uint64_t folded_until() const { return integrity_.folded_until; }
+  // For whoever writes a trace of this one. Where the first block begins that has events from `sequence` on, or the
+  // end of the file; and the damage before there.
+  std::uint64_t offset_of_events(std::uint64_t sequence) const;
+  struct Damage {
+    std::uint64_t blocks = 0, bytes = 0;
+  };
+  Damage damage_before(std::uint64_t offset) const;
+  // That of the part that is folded, before it was.
+  const Damage& folded_damage() const { return folded_damage_; }
+  const InputFile& file() const { return file_; }
+  const std::uint8_t (&session_id() const)[16] { return session_id_; }
+  // When the recording began.
+  const ClockAnchor& first_anchor() const { return first_anchor_; }
 
   // For finish_trace. The spool, nullptr where there is none, and where it is.
   const SpoolContents* spool() const { return spool_ ? &*spool_ : nullptr; }
@@ -105,21 +130,31 @@ class TraceReader {
   std::int64_t end_ns() const { return end_ns_; }
 
  private:
-  void read_file_header(std::uint8_t (&session_id)[16], std::uint64_t& first_block);
+  void read_file_header(std::uint64_t& first_block);
   void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
   bool read_block_header(std::uint64_t offset, BlockHeader& header) const;
   std::uint64_t find_next_block(std::uint64_t offset, std::uint64_t end) const;
   bool is_cut_header(std::uint64_t offset) const;
   void note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut);
   void take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
+  void take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload);
   void add_chunk(const Chunk& chunk);
   void take_spool();
   void extend_to_spool();
   void note_clock(const ClockAnchor& anchor);
   void note_counters(const Counters& counters);
 
+  struct DamagedPart {
+    std::uint64_t offset = 0, bytes = 0;
+    bool is_new = false;  // else it continues the one before
+  };
+
   std::string path_, spool_path_;
   InputFile file_;
+  std::uint8_t session_id_[16] = {};
+  std::uint64_t fold_offset_ = 0, fold_bytes_ = 0;  // its payload behind the summary
+  std::vector<DamagedPart> damage_;
+  Damage folded_damage_;
   std::string header_json_ = "{}", end_json_ = "{}";
   Definitions definitions_;
   Integrity integrity_;

@@ -10,7 +10,8 @@ Recorder::Recorder(const RecorderOptions& options) {
     file_ = std::make_unique<TraceFile>(options.path, options.overwrite, options.session_id);
     stacks_ = std::make_unique<StackTable>(spool_->definitions());
     sources_ = std::make_unique<SourceLines>(options.sources);
-    writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *sources_, options.header_json);
+    if (options.make_bound) bound_ = options.make_bound();
+    writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *sources_, options.header_json, bound_.get());
   } catch (...) {
     spool_->remove_file();
     if (file_) file_->remove();

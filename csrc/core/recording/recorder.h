@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "../format/definitions.h"
 #include "../format/trace_file.h"
+#include "file_bound.h"
 #include "id_table.h"
 #include "source_lines.h"
 #include "spool.h"
@@ -26,6 +28,7 @@ struct RecorderOptions {
   SourcePolicy sources;
   std::string header_json;
   std::uint8_t session_id[16] = {};
+  std::function<std::unique_ptr<FileBound>()> make_bound;  // empty: the trace may have any size
 };
 
 class Recorder {
@@ -80,6 +83,7 @@ class Recorder {
   // In the child: gives back the trace's file descriptor and SIGTERM; the spool is not mapped there.
   void abandon_in_child() {
     file_->close_in_child();
+    if (bound_) bound_->abandon_in_child();
     TerminationSignal::forget_in_child();
   }
 
@@ -89,6 +93,7 @@ class Recorder {
   std::unique_ptr<TraceFile> file_;
   std::unique_ptr<StackTable> stacks_;
   std::unique_ptr<SourceLines> sources_;
+  std::unique_ptr<FileBound> bound_;
   std::unique_ptr<Writer> writer_;
   std::optional<TerminationSignal> termination_;
   bool stopped_ = false;

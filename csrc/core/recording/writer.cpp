@@ -24,11 +24,13 @@ constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
 
 }  // namespace
 
-Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json)
+Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json,
+               FileBound* bound)
     : file_(file),
       spool_(spool),
       wake_(wake),
       sources_(sources),
+      bound_(bound),
       header_json_(header_json),
       last_block_ns_(clock_nanoseconds(CLOCK_MONOTONIC)) {
   if (!file_.append(block(BlockType::kHeader), header_json_)) {
@@ -113,6 +115,7 @@ void Writer::run() {
 }
 
 bool Writer::write_end(const std::string& end_json) {
+  if (bound_) bound_->stop();
   // Losses from a full ring that no later event has reported: now there is room.
   spool_.report_losses();
   return drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json);
@@ -163,6 +166,10 @@ bool Writer::drain(bool everything) {
     if (!write_definitions()) return false;
     if (!enough) break;
     if (!write_events(end)) return false;
+    if (bound_) {
+      bound_->between_blocks(file_, header_json_.size() + dictionary_.size());
+      dictionary_written_at_ = std::min(dictionary_written_at_, file_.bytes());  // it may be another file now
+    }
     // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning is drained, or a request
     // to flush or to stop would never be seen.
     if (end >= target) break;

@@ -12,6 +12,7 @@
 
 #include "../format/event_codec.h"
 #include "../format/trace_file.h"
+#include "file_bound.h"
 #include "source_lines.h"
 #include "spool.h"
 #include "wake_signal.h"
@@ -21,7 +22,9 @@ namespace alloctrace {
 class Writer {
  public:
   // Writes the header block at once (throws TraceFileError when that fails), then starts the thread.
-  Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json);
+  // bound: nullptr, or who keeps the file small.
+  Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json,
+         FileBound* bound = nullptr);
   ~Writer();
 
   // Asked every tenth of a second while a call waits for the file, which may take forever: whether to wait no more.
@@ -55,6 +58,7 @@ class Writer {
   Spool& spool_;
   WakeSignal& wake_;
   SourceLines& sources_;
+  FileBound* bound_;
   EventEncoder encoder_;
   Bytes pending_, source_lines_;  // definitions on their way to the file; those among them that are not in the spool
   std::string header_json_;

@@ -21,6 +21,7 @@
 #include "../format/event_fields.h"
 #include "../format/format.h"
 #include "allocator_rules.h"
+#include "fold_codec.h"
 #include "free_sizes.h"
 #include "long_lives.h"
 #include "packed_pieces.h"
@@ -138,6 +139,7 @@ class DeviceMemory {
   // The piece of the last allocation. A piece keeps its number as long as it is allocated.
   PieceIndex last_allocated() const { return last_allocated_; }
   const Piece& piece(PieceIndex index) const { return pieces_[index]; }
+  std::size_t piece_count() const { return pieces_.size(); }
   PieceIndex index_of(const Piece& piece) const { return static_cast<PieceIndex>(&piece - pieces_.data()); }
   // The block that is allocated at this address, or nullptr.
   const Piece* allocated_at(std::uint64_t address) const {
@@ -168,6 +170,10 @@ class DeviceMemory {
   // A copy to keep, and the way back from one.
   PackedMemory packed() const;
   void unpack(const PackedMemory& packed);
+  // The same in a fold. base: another state of the same replay, which the reader has too; what they have in common
+  // takes next to nothing.
+  void save(FoldWriter& fold, const DeviceMemory* base) const;
+  void restore(FoldReader& fold, const DeviceMemory* base);
 
   // Asks for the memory that an event will need: first the entry of its block; once that is here, the block; then its
   // neighbours. (Always inline: gcc takes a call that does nothing but this for one without effect, and drops it.)
@@ -216,6 +222,8 @@ class DeviceMemory {
   // Takes a piece out of all sums and orders, or puts it back: around each change of its state, place or size.
   void count(PieceIndex index, bool comes);
   void count_all();
+  // Of a state of which only what cannot be rebuilt from the rest is known. False where two pieces have one address.
+  bool rebuild(std::uint64_t reserved);
   std::uint64_t releasable_bytes(const Piece& piece) const;
   // in_it: any piece of the segment, kNoPiece where it has none yet.
   void set_large(std::uint32_t segment, PieceIndex in_it, bool is_large);

@@ -93,25 +93,33 @@ void DeviceMemory::unpack(const PackedMemory& packed) {
   packed.pieces.unpack(pieces_);
   segments_ = packed.segments;
   unused_segments_ = packed.unused_segments;
+  rebuild(packed.reserved);
+  history_ = packed.history;
+  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
+  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
+}
+
+bool DeviceMemory::rebuild(std::uint64_t reserved) {
+  bool is_sound = true;
   totals_ = {};
   other_mapped_ = 0;
-  totals_.reserved = packed.reserved;
+  totals_.reserved = reserved;
   unused_pieces_.clear();
   piece_at_.clear();
   piece_at_.reserve(pieces_.size());
   for (PieceIndex index = 0; index < pieces_.size(); ++index) {
     if (pieces_[index].state == PieceState::kUnused) {
       unused_pieces_.push_back(index);
-    } else {
-      *piece_at_.insert(pieces_[index].address).first = index;
+      continue;
     }
+    const auto [entry, is_new] = piece_at_.insert(pieces_[index].address);
+    *entry = index;
+    is_sound &= is_new;
   }
   expandable_free_.clear();
   free_sizes_ = {};
   count_all();
-  history_ = packed.history;
-  stacks_.assign(packed.stacks.empty() ? 0 : packed.stacks.back().first + std::size_t{1}, {});
-  for (const auto& [stack, totals] : packed.stacks) stacks_[stack] = totals;
+  return is_sound;
 }
 
 // Once all pieces know their neighbours.

@@ -195,6 +195,7 @@ void Fates::set(std::uint64_t birth, Fate fate) {
 }
 
 Fate Fates::of(std::uint64_t birth) const {
+  if (const auto folded = folded_.find(birth); folded != folded_.end()) return folded->second;
   const auto page = pages_.find(birth / kPageEvents);
   if (page == pages_.end()) return Fate::kUnknown;
   const std::uint64_t at = birth % kPageEvents;
@@ -208,6 +209,7 @@ void Fates::count(std::size_t device, std::uint32_t stack, std::uint16_t node_ty
   if (is_new) {
     *row = static_cast<std::uint32_t>(bytes_.size());
     bytes_.emplace_back();
+    keys_.push_back(place(device, stack, node_type));
   }
   bytes_[*row][static_cast<std::size_t>(fate)] += bytes;
 }

@@ -57,6 +57,10 @@ class Fates {
   // After the last event: of what is still live.
   void finish(const std::vector<DeviceMemory>& devices);
 
+  // births: of blocks that are asked about later though they have died.
+  void save(FoldWriter& fold, const std::vector<DeviceMemory>& devices, const std::vector<std::uint64_t>& births) const;
+  void restore(FoldReader& fold, const std::vector<DeviceMemory>& devices);
+
   Fate of(std::uint64_t birth) const;
   // Of a block that was cut off: the fate of most bytes that the same stack (and the same type of node) made.
   Fate usual(std::size_t device, std::uint32_t stack, std::uint16_t node_type) const;
@@ -123,6 +127,8 @@ class Fates {
   Page* last_ = nullptr;
   AddressMap<std::uint32_t> places_;
   std::vector<std::array<std::uint64_t, kFateCount>> bytes_;  // by place and fate
+  std::vector<std::uint64_t> keys_;                           // of the places
+  std::unordered_map<std::uint64_t, Fate> folded_;            // of blocks that had died where the trace is folded
   std::uint64_t counted_ = 0;
 };
 

@@ -19,6 +19,7 @@
 
 #include "../format/definitions.h"
 #include "../format/event.h"
+#include "fold_codec.h"
 
 namespace alloctrace {
 
@@ -68,6 +69,9 @@ class ForwardStacks {
   // By stack: how many of its allocations were of operators that made a node, about. Since the beginning of the pass:
   // not part of the state.
   const std::vector<std::uint64_t>& nodes_made() const { return nodes_made_; }
+
+  void save(FoldWriter& fold) const;
+  void restore(FoldReader& fold);
 
   const Rings& rings() const { return rings_; }
   void become(const Rings& rings);

@@ -52,20 +52,24 @@ void LongLives::halve() {
   compact();
 }
 
-void LongLives::compact() {
+void LongLives::compact(std::vector<Deaths>& deaths) {
   const auto key = [](const Deaths& death) { return std::tie(death.stack, death.born, death.died); };
-  std::sort(deaths_.begin(), deaths_.end(), [&](const Deaths& a, const Deaths& b) { return key(a) < key(b); });
+  std::sort(deaths.begin(), deaths.end(), [&](const Deaths& a, const Deaths& b) { return key(a) < key(b); });
   std::size_t kept = 0;
-  for (const Deaths& death : deaths_) {
-    if (kept != 0 && key(deaths_[kept - 1]) == key(death)) {
-      deaths_[kept - 1].blocks += death.blocks;
-      deaths_[kept - 1].bytes += death.bytes;
+  for (const Deaths& death : deaths) {
+    if (kept != 0 && key(deaths[kept - 1]) == key(death)) {
+      deaths[kept - 1].blocks += death.blocks;
+      deaths[kept - 1].bytes += death.bytes;
     } else {
-      deaths_[kept++] = death;
+      deaths[kept++] = death;
     }
   }
-  deaths_.resize(kept);
-  compacted_ = kept;
+  deaths.resize(kept);
+}
+
+void LongLives::compact() {
+  compact(deaths_);
+  compacted_ = deaths_.size();
 }
 
 void LongLives::finish() {

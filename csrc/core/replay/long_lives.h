@@ -12,7 +12,10 @@
 
 #include <bitset>
 #include <cstdint>
+#include <functional>
 #include <vector>
+
+#include "fold_codec.h"
 
 namespace alloctrace {
 
@@ -60,6 +63,15 @@ class LongLives {
   // After the last event. What died after the last allocation died because the program ended, not while it worked.
   void finish();
 
+  // Of a run that may go on. Growth is saved by stack, so `line` was the stack; it is read into lines.
+  void save(FoldWriter& fold) const;
+  void restore(FoldReader& fold, const std::function<std::uint32_t(std::uint32_t)>& line_of);
+  // A line has made a block of this size before: what is not larger is no growth.
+  void know_size(std::uint32_t line, std::uint64_t size) {
+    if (line >= growths_.size()) growths_.resize(line + std::size_t{1});
+    growths_[line].largest = size > growths_[line].largest ? size : growths_[line].largest;
+  }
+
   // The event with which each cell begins.
   const std::vector<std::uint64_t>& begins() const { return begins_; }
   // Its time (wall clock).
@@ -83,6 +95,7 @@ class LongLives {
   void begin_cell(std::uint64_t sequence, std::int64_t time_ns);
   void close_cell();
   void halve();
+  static void compact(std::vector<Deaths>& deaths);
   void compact();
   std::uint16_t cell_of(std::uint64_t sequence) const;
 

@@ -12,6 +12,7 @@
 
 #include "../format/definitions.h"
 #include "../format/event.h"
+#include "fold_codec.h"
 #include "same_stacks.h"
 
 namespace alloctrace {
@@ -50,6 +51,9 @@ class Loops {
     if (known.loop != kNone) note(known.loop, sequence);
   }
   const std::vector<Loop>& loops() const { return loops_; }
+
+  void save(FoldWriter& fold) const;
+  void restore(FoldReader& fold);
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;

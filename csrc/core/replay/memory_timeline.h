@@ -5,9 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "device_memory.h"
+#include "fold_codec.h"
 
 namespace alloctrace {
 
@@ -37,6 +39,21 @@ class MemoryTimeline {
     Measures last{}, lowest{}, highest{};
     std::uint64_t highest_sequence = 0;  // of the event that reached the most allocated bytes
     bool seen = false;
+
+    // Takes in what came after it.
+    void add(const Interval& later) {
+      if (!later.seen) return;
+      if (!seen) {
+        *this = later;
+        return;
+      }
+      if (later.highest[kAllocated] > highest[kAllocated]) highest_sequence = later.highest_sequence;
+      for (std::size_t i = 0; i < kMeasureCount; ++i) {
+        lowest[i] = later.lowest[i] < lowest[i] ? later.lowest[i] : lowest[i];
+        highest[i] = later.highest[i] > highest[i] ? later.highest[i] : highest[i];
+      }
+      last = later.last;
+    }
   };
   struct Peak {
     std::uint64_t bytes = 0, sequence = 0;
@@ -70,6 +87,25 @@ class MemoryTimeline {
       if (!at.seen) at.last = at.lowest = at.highest = before;
       before = at.last;
     }
+  }
+
+  // Each two intervals become one: for a run that may go on for ever.
+  void halve() {
+    for (std::size_t at = 0; at < intervals_.size(); ++at) {
+      Interval merged;
+      if (2 * at < intervals_.size()) merged = intervals_[2 * at];
+      if (2 * at + 1 < intervals_.size()) merged.add(intervals_[2 * at + 1]);
+      intervals_[at] = merged;
+    }
+  }
+
+  void save(FoldWriter& fold) const;
+  // Of at most so many intervals. place(index, interval): takes each that was saved, in order.
+  void restore(FoldReader& fold, std::uint64_t intervals,
+               const std::function<void(std::uint64_t, const Interval&)>& place);
+  // What happened in a part of the run that is not known as exactly as the rest.
+  void add(std::size_t interval, const Interval& what) {
+    if (interval < intervals_.size()) intervals_[interval].add(what);
   }
 
   const std::vector<Interval>& intervals() const { return intervals_; }

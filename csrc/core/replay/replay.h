@@ -95,6 +95,12 @@ class Replay {
   // A copy to keep, and the way back from one.
   PackedReplay packed() const;
   void unpack(const PackedReplay& packed);
+  // The same in a fold; restore() is for a replay that has taken nothing in, and throws DecodeError.
+  void save(FoldWriter& fold) const;
+  void restore(FoldReader& fold);
+  // The memory alone, to be looked at. base: the state at the end of the fold.
+  void save_memory(FoldWriter& fold, const Replay& base) const;
+  void restore_memory(FoldReader& fold, const Replay& base);
   [[gnu::always_inline]] void prefetch_entry(const Event& event) const {
     if (const DeviceMemory* memory = known_device(event.location)) memory->prefetch_entry(event);
   }

@@ -7,107 +7,62 @@ namespace alloctrace {
 ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
                      const std::vector<std::uint32_t>& lines, const std::function<void(double)>& progress,
                      std::pair<std::uint64_t, std::uint64_t> nodes_at_begin)
-    : trace_(std::move(trace)),
-      loops_(trace_->definitions()),
-      roles_(trace_->definitions()),
-      end_(trace_->definitions()),
-      asked_(trace_) {
-  roles_.fates().begin(nodes_at_begin.first, nodes_at_begin.second);
+    : trace_(std::move(trace)), evidence_(*trace_, points, lines), end_(trace_->definitions()), asked_(trace_) {
   TraceCursor cursor(trace_);
+  if (trace_->folded_until() != 0) {
+    restore_fold(cursor.replay());
+    cursor.stand_behind_fold();
+  } else {
+    evidence_.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
+  }
+  asked_.jump(beginning_);
   cursor.decode_ahead();
-  const std::int64_t begin = trace_->begin_ns();
-  const std::int64_t span = std::max<std::int64_t>(trace_->end_ns() - begin, 1);
-  std::size_t interval = 0;
-  std::int64_t interval_end = begin;
   const std::vector<Chunk>& chunks = trace_->chunks();
   const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
-    ++kind_counts_[static_cast<std::size_t>(event.kind)];
-    roles_.fates().see(event, sequence);
-    if (change.device < 0) {
-      if (event.kind == EventKind::kOom) refusals_.push_back({sequence, cursor.replay().cause_of(event)});
-      if (event.kind == EventKind::kRole) roles_.take(event, sequence, cursor.replay());
-      if (event.kind == EventKind::kMemory) take_sample(event, sequence, time_ns, cursor.replay());
-      if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
-        take_position(event, sequence, time_ns, cursor.replay());
-      }
-      return;
-    }
-    if (time_ns >= interval_end && points > 0) {
-      // Modulo 2^64: the time of an event that is damaged may be anything.
-      const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin);
-      const double share = static_cast<double>(static_cast<std::int64_t>(since)) / static_cast<double>(span);
-      const auto last = static_cast<double>(points - 1);
-      interval = static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, last));
-      interval_end = begin + static_cast<std::int64_t>(static_cast<double>(interval + 1) / static_cast<double>(points) *
-                                                       static_cast<double>(span));
-    }
-    const auto device = static_cast<std::size_t>(change.device);
-    while (timelines_.size() <= device) {
-      timelines_.emplace_back(points);
-      long_lives_.emplace_back();
-    }
-    DeviceMemory& memory = cursor.replay().devices()[device];
-    timelines_[device].note(memory, interval, sequence, time_ns);
-    if (event.kind == EventKind::kAlloc) {
-      const std::uint32_t stack = memory.piece(memory.last_allocated()).stack;
-      long_lives_[device].allocated(sequence, time_ns, stack < lines.size() ? lines[stack] : 0, event.size);
-      loops_.take(event, sequence);
-      roles_.fates().allocated(event, sequence, device, memory);
-    } else if (memory.ended().birth != UINT64_MAX) {
-      long_lives_[device].ended(memory.ended(), sequence);
-      roles_.fates().ended(event, device, memory);
-    }
+    evidence_.take(event, sequence, time_ns, change, cursor.replay());
   };
   std::uint64_t events = 0;  // not their numbers: any may be missing in between
   while (!cursor.at_end()) {
     if (progress) progress(static_cast<double>(cursor.chunk()) / static_cast<double>(chunks.size()));
     if (events >= next_checkpoint_) keep_checkpoint(cursor.chunk(), events, cursor.replay());
     events += chunks[cursor.chunk()].event_count;
-    cursor.take_chunk(UINT64_MAX, &findings_, take);
+    cursor.take_chunk(UINT64_MAX, &evidence_.findings(), take);
   }
-  // Of a device whose states all were void, nothing was noted.
-  while (timelines_.size() < cursor.replay().devices().size()) {
-    timelines_.emplace_back(points);
-    long_lives_.emplace_back();
-  }
-  for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
-  for (LongLives& lives : long_lives_) lives.finish();
   end_ = std::move(cursor.replay());
-  roles_.finish(end_);
-  finish_samples();
+  evidence_.finish(end_);
 }
 
-void ReplayRun::take_position(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
-  const PositionFields fields(event);
-  PositionEvent position{event.kind, sequence, time_ns, fields.value, fields.is_said != 0, {}};
-  for (const DeviceMemory& device : replay.devices()) position.live_bytes.push_back(device.totals().requested);
-  positions_.push_back(std::move(position));
-}
-
-void ReplayRun::take_sample(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Replay& replay) {
-  const Location& where = trace_->definitions().location(event.location);
-  const MemoryFields reported(event);
-  MemorySample sample{sequence, time_ns, where.device_type, where.device_index, reported.used, reported.total};
-  sample.by_this_process = reported.by_this_process;
-  sample.by_others = reported.by_others;
-  const DeviceMemory* const memory = replay.find(where.device_type, where.device_index);
-  if (!memory || (memory->is_untouched() && !memory->reports_segments())) {
-    early_samples_.push_back(samples_.size());
-  } else if (memory->reports_segments()) {
-    sample.reserved = memory->totals().reserved;
+void ReplayRun::restore_fold(Replay& replay) {
+  try {
+    fold_ = std::make_unique<Fold>(*trace_);
+    fold_->restore(replay, evidence_);
+  } catch (const DecodeError& error) {
+    throw FormatError(trace_->path() + " begins with sums of folded events that make no sense (" + error.what() +
+                      "): what comes after them cannot be replayed");
   }
-  samples_.push_back(sample);
+  beginning_.state = replay.packed();
+  const auto know = [&](std::uint64_t sequence, std::int64_t time_ns) {
+    if (sequence < trace_->folded_until()) folded_times_.emplace_back(sequence, time_ns);
+  };
+  for (const auto& [sequence, time_ns] : evidence_.times().times()) know(sequence, time_ns);
+  for (const PositionEvent& position : evidence_.positions()) know(position.sequence, position.time_ns);
+  for (const MemoryTimeline& timeline : evidence_.timelines()) {
+    for (const MemoryTimeline::Peak& peak : {timeline.allocated_peak(), timeline.reserved_peak()}) {
+      if (peak.bytes != 0) know(peak.sequence, peak.time_ns);
+    }
+  }
+  for (const LongLives& lives : evidence_.long_lives()) {
+    for (std::size_t cell = 0; cell < lives.begins().size(); ++cell)
+      know(lives.begins()[cell], lives.begins_ns()[cell]);
+    if (!lives.begins().empty()) know(lives.last_allocation(), lives.last_ns());
+  }
+  if (trace_->folded_until() != 0) know(trace_->folded_until() - 1, trace_->integrity().folded_until_ns);
+  std::sort(folded_times_.begin(), folded_times_.end());
 }
 
-// Before the first event of a device there was nothing, unless it was in use when the recording began.
-void ReplayRun::finish_samples() {
-  for (const std::size_t index : early_samples_) {
-    MemorySample& sample = samples_[index];
-    const DeviceMemory* const memory = end_.find(sample.device_type, sample.device_index);
-    if (!memory || !memory->reports_segments()) continue;
-    const auto device = static_cast<std::size_t>(memory - end_.devices().data());
-    if (!end_.was_in_use(device)) sample.reserved = 0;
-  }
+const std::vector<std::uint64_t>& ReplayRun::folded_moments() const {
+  static const std::vector<std::uint64_t> kNone;
+  return fold_ ? fold_->moments() : kNone;
 }
 
 void ReplayRun::keep_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay) {
@@ -145,16 +100,17 @@ const Checkpoint* ReplayRun::checkpoint_before(std::uint64_t sequence) const {
 
 TraceCursor ReplayRun::cursor_before(std::uint64_t sequence) const {
   TraceCursor cursor(trace_);
-  if (const Checkpoint* const nearest = checkpoint_before(sequence)) cursor.jump(*nearest);
+  const Checkpoint* const nearest = checkpoint_before(sequence);
+  cursor.jump(nearest ? *nearest : beginning_);
   return cursor;
 }
 
 const Replay& ReplayRun::state_before(std::uint64_t until) {
   const std::vector<Chunk>& chunks = trace_->chunks();
+  if (until < trace_->folded_until()) return folded_state_before(until);
   if (chunks.empty() || until >= chunks.back().end_sequence()) return end_;
-  static const Checkpoint kBeginning;
   const Checkpoint* const known = checkpoint_before(until);
-  const Checkpoint& nearest = known ? *known : kBeginning;
+  const Checkpoint& nearest = known ? *known : beginning_;
   if (asked_.taken_until() > until || asked_.chunk() < nearest.chunk) asked_.jump(nearest);
   const auto take = [](const Event&, std::uint64_t, std::int64_t, const Change&) {};
   while (asked_.take_chunk(until, nullptr, take)) {
@@ -162,7 +118,44 @@ const Replay& ReplayRun::state_before(std::uint64_t until) {
   return asked_.replay();
 }
 
+const Replay& ReplayRun::folded_state_before(std::uint64_t until) {
+  if (moment_ && moment_before_ == until) return *moment_;
+  moment_.reset();
+  if (until == 0) {
+    moment_.emplace(trace_->definitions());
+  } else {
+    Replay end(trace_->definitions());
+    end.unpack(beginning_.state);
+    try {
+      moment_ = fold_->memory_before(until, end);
+    } catch (const DecodeError& error) {
+      throw FormatError(trace_->path() + " has a state in its folded part that makes no sense (" + error.what() + ")");
+    }
+  }
+  if (!moment_) {
+    throw FoldedError("the trace is folded up to event " + std::to_string(trace_->folded_until() - 1) +
+                      ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
+                      "for a later position");
+  }
+  moment_before_ = until;
+  return *moment_;
+}
+
+std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {
+  if (until == 0 || folded_times_.empty()) return 0;
+  const std::uint64_t event = until - 1;
+  const auto is_earlier = [](const auto& known, std::uint64_t sequence) { return known.first < sequence; };
+  const auto after = std::lower_bound(folded_times_.begin(), folded_times_.end(), event, is_earlier);
+  if (after == folded_times_.end()) return folded_times_.back().second;
+  if (after->first == event || after == folded_times_.begin()) return after->second;
+  const auto before = std::prev(after);
+  const double share = static_cast<double>(event - before->first) / static_cast<double>(after->first - before->first);
+  return before->second +
+         static_cast<std::int64_t>(share * (static_cast<double>(after->second) - static_cast<double>(before->second)));
+}
+
 std::int64_t ReplayRun::time_before(std::uint64_t until) const {
+  if (until <= trace_->folded_until()) return folded_time_before(until);
   std::vector<Event> events;
   const std::vector<Chunk>& chunks = trace_->chunks();
   const auto is_earlier = [](const Chunk& chunk, std::uint64_t number) { return chunk.first_sequence < number; };
@@ -178,10 +171,15 @@ std::int64_t ReplayRun::time_before(std::uint64_t until) const {
     const std::size_t before = std::min<std::uint64_t>(events.size(), until - chunk->first_sequence);
     if (before != 0) return trace_->clock_of(*chunk).wall_ns(events[before - 1].time);
   }
-  return 0;
+  return folded_time_before(trace_->folded_until());
 }
 
 std::uint64_t ReplayRun::sequence_after(std::int64_t time_ns) const {
+  if (!folded_times_.empty() && time_ns < folded_times_.back().second) {
+    for (const auto& [sequence, known_ns] : folded_times_) {
+      if (known_ns > time_ns) return sequence;
+    }
+  }
   std::vector<Event> events;
   for (const Chunk& chunk : trace_->chunks()) {
     const ChunkClock clock = trace_->clock_of(chunk);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "trace_cursor.h"
-
 namespace alloctrace {
 namespace {
 
@@ -51,31 +49,43 @@ class RoleTotals {
 
 }  // namespace
 
-std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const TraceReader>& trace, const Roles& roles,
-                                                   std::size_t points, const std::function<void(double)>& progress) {
+std::vector<std::vector<RoleBytes>> role_timelines(const std::shared_ptr<const TraceReader>& trace, TraceCursor cursor,
+                                                   const Roles& roles, std::size_t points,
+                                                   const std::function<void(double)>& progress) {
   std::vector<RoleTotals> totals;
   std::vector<std::vector<RoleBytes>> timelines;
   std::vector<std::size_t> filled;  // by device: how many intervals have ended
   const std::int64_t begin = trace->begin_ns();
   const double span = static_cast<double>(std::max<std::int64_t>(trace->end_ns() - begin, 1));
-  TraceCursor cursor(trace);
   cursor.decode_ahead();
   const auto fill = [&](std::size_t device, std::size_t until) {
     for (; filled[device] < until; ++filled[device]) timelines[device][filled[device]] = totals[device].bytes();
   };
-  const auto take = [&](const Event& event, std::uint64_t, std::int64_t time_ns, const Change& change) {
-    if (change.device < 0) return;
-    const auto device = static_cast<std::size_t>(change.device);
-    while (totals.size() <= device) {
+  const auto know = [&](std::size_t devices) {
+    while (totals.size() < devices) {
       totals.emplace_back(roles, totals.size());
       timelines.emplace_back(points);
       filled.push_back(0);
     }
+  };
+  const auto interval_at = [&](std::int64_t time_ns) {
     // Modulo 2^64: the time of an event that is damaged may be anything.
     const auto since = static_cast<std::uint64_t>(time_ns) - static_cast<std::uint64_t>(begin);
     const double share = static_cast<double>(static_cast<std::int64_t>(since)) / span;
     const auto last = static_cast<double>(points - 1);
-    fill(device, static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, last)));
+    return static_cast<std::size_t>(std::clamp(share * static_cast<double>(points), 0.0, last));
+  };
+  // Of a fold the end is known.
+  know(cursor.replay().devices().size());
+  for (std::size_t device = 0; device < totals.size(); ++device) {
+    totals[device].count_all(cursor.replay().devices()[device]);
+    filled[device] = interval_at(trace->integrity().folded_until_ns);
+  }
+  const auto take = [&](const Event& event, std::uint64_t, std::int64_t time_ns, const Change& change) {
+    if (change.device < 0) return;
+    const auto device = static_cast<std::size_t>(change.device);
+    know(device + 1);
+    fill(device, interval_at(time_ns));
     const DeviceMemory& memory = cursor.replay().devices()[device];
     if (event.kind == EventKind::kAlloc) {
       totals[device].allocated(memory);

@@ -49,6 +49,14 @@ class Roles {
   // The program says what a block is. Nothing if none is live there: it is another allocator's, or its alloc was lost.
   void take(const Event& event, std::uint64_t sequence, const Replay& replay);
   void finish(const Replay& end);
+  // What a block was, as a moment of the past has it: when it was born and where.
+  struct Key {
+    std::uint64_t birth, address;  // blocks that are older than the recording share their birth
+    bool operator==(const Key&) const = default;
+  };
+  // past: blocks that are asked about later though they have died.
+  void save(FoldWriter& fold, const Replay& replay, const std::vector<Key>& past) const;
+  void restore(FoldReader& fold, const Replay& replay);
 
   // Of a block that was live at some position; after finish().
   BlockRole of(std::size_t device, const Piece& piece) const;
@@ -57,10 +65,6 @@ class Roles {
 
  private:
   using Bytes = std::array<std::uint64_t, kRoleCount>;
-  struct Key {
-    std::uint64_t birth, address;  // blocks that are older than the recording share their birth
-    bool operator==(const Key&) const = default;
-  };
   struct KeyHash {
     std::size_t operator()(const Key& key) const { return (key.birth ^ key.address) * 0x9E3779B97F4A7C15u >> 16; }
   };

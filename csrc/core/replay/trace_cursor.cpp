@@ -8,9 +8,15 @@ void TraceCursor::jump(const Checkpoint& checkpoint) {
   decoder_.reset();
   replay_.unpack(checkpoint.state);
   chunk_ = checkpoint.chunk;
-  taken_until_ = chunk_ == 0 ? 0 : trace_->chunks()[chunk_ - 1].end_sequence();
+  taken_until_ = chunk_ == 0 ? trace_->folded_until() : trace_->chunks()[chunk_ - 1].end_sequence();
   events_.clear();
   index_ = 0;
+  knows_fold_ = true;
+}
+
+void TraceCursor::stand_behind_fold() {
+  taken_until_ = trace_->folded_until();
+  knows_fold_ = true;
 }
 
 void TraceCursor::seek(std::uint64_t sequence) {
@@ -33,7 +39,10 @@ bool TraceCursor::decode_next(std::uint64_t until) {
   const std::vector<Chunk>& chunks = trace_->chunks();
   if (chunk_ == chunks.size() || chunks[chunk_].first_sequence >= until) return false;
   const Chunk& chunk = chunks[chunk_];
-  if (with_state_ && chunk.first_sequence != (chunk_ == 0 ? 0 : chunks[chunk_ - 1].end_sequence())) replay_.note_loss();
+  const std::uint64_t begin = knows_fold_ ? trace_->folded_until() : 0;
+  if (with_state_ && chunk.first_sequence != (chunk_ == 0 ? begin : chunks[chunk_ - 1].end_sequence())) {
+    replay_.note_loss();
+  }
   events_.clear();
   index_ = 0;
   try {

@@ -28,6 +28,8 @@ class TraceCursor {
       : trace_(std::move(trace)), with_state_(with_state), replay_(trace_->definitions()) {}
 
   void jump(const Checkpoint& checkpoint);
+  // The replay has been made what it was at the end of the fold that the trace begins with.
+  void stand_behind_fold();
   // Goes to the chunk that has event `sequence`, without the state. Only for a cursor that has none.
   void seek(std::uint64_t sequence);
   // From here on, chunks are decoded on a thread of their own where that pays, until the next jump() or seek(). For
@@ -86,6 +88,7 @@ class TraceCursor {
 
   std::shared_ptr<const TraceReader> trace_;
   bool with_state_;
+  bool knows_fold_ = false;  // of a trace that begins with one: else what was before is missing
   Replay replay_;
   std::size_t chunk_ = 0;
   std::uint64_t taken_until_ = 0;

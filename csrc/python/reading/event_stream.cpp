@@ -23,10 +23,11 @@ struct Row {
 }  // namespace
 
 EventStream::EventStream(TraceCursor cursor, std::uint64_t first, std::uint64_t end,
-                         const std::vector<std::uint8_t>& kinds)
-    : cursor_(std::move(cursor)), first_(first), end_(end) {
+                         const std::vector<std::uint8_t>& kinds, std::vector<KeptEvent> kept)
+    : cursor_(std::move(cursor)), first_(first), end_(end), kept_(std::move(kept)) {
   if (kinds.empty()) is_wanted_.fill(true);
   for (const std::uint8_t kind : kinds) is_wanted_[kind] = true;
+  if (kinds.empty()) kept_.clear();  // all events there are: those from the fold on
 }
 
 py::object EventStream::next(std::size_t wanted) {
@@ -34,6 +35,12 @@ py::object EventStream::next(std::size_t wanted) {
   bool is_done = false;
   {
     const py::gil_scoped_release unlocked;
+    for (const KeptEvent& one : kept_) {
+      if (one.sequence >= first_ && one.sequence < end_ && is_wanted_[static_cast<std::size_t>(one.event.kind)]) {
+        rows.push_back({one.sequence, one.time_ns, one.event, 0});
+      }
+    }
+    kept_.clear();
     // Counted, not the distance of their numbers: where many are missing, a table would have a few rows.
     std::uint64_t taken = 0;
     const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {

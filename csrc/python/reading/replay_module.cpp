@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "../../core/folding/folded_file.h"
 #include "../../core/reading/finish_trace.h"
 #include "../../core/reading/trace_reader.h"
 #include "../../core/replay/allocator_rules.h"
+#include "../../core/replay/replay_run.h"
 #include "../../core/replay/same_stacks.h"
 #include "event_stream.h"
 #include "following.h"
@@ -125,6 +127,11 @@ void define_records(py::module_& module) {
       .def_readonly("truncated_bytes", &Integrity::truncated_bytes)
       .def_readonly("recovered", &Integrity::recovered)
       .def_readonly("uncommitted", &Integrity::uncommitted)
+      .def_readonly("folded_events", &Integrity::folded_events)
+      .def_readonly("folded_until", &Integrity::folded_until)
+      .def_readonly("folded_until_ns", &Integrity::folded_until_ns)
+      .def_readonly("max_bytes", &Integrity::max_bytes)
+      .def_readonly("bound_exceeded", &Integrity::bound_exceeded)
       .def_readonly("ended", &Integrity::ended)
       .def_readonly("spool_read", &Integrity::spool_read)
       .def_property_readonly("empty_allocations", [](const Integrity& of) { return of.counters.empty_allocations; })
@@ -170,6 +177,15 @@ PYBIND11_MODULE(_replay, module) {
   py::register_exception<FormatError>(module, "FormatError", trace_error);
   py::register_exception<OpenError>(module, "OpenError", trace_error);
   py::register_exception<FinishError>(module, "FinishError", trace_error);
+  py::register_exception<FoldingError>(module, "FoldingError", trace_error);
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const FoldedError& error) {
+      const py::object type = py::module_::import("pytorch_alloctrace.errors").attr("FoldedError");
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
 
   module.attr("MINIMUM_BLOCK") = kMinimumBlock;
   module.attr("SMALL_REQUEST") = kSmallRequest;
@@ -210,6 +226,21 @@ PYBIND11_MODULE(_replay, module) {
         return finish_trace(path, spool_path, spool_of_header);
       },
       py::arg("path"), py::arg("spool_path") = "");
+  py::class_<FoldedTrace>(module, "FoldedTrace")
+      .def_readonly("events", &FoldedTrace::events)
+      .def_readonly("until", &FoldedTrace::until)
+      .def_readonly("bytes_before", &FoldedTrace::bytes_before)
+      .def_readonly("bytes_after", &FoldedTrace::bytes_after);
+  module.def(
+      "fold_trace",
+      [](const std::shared_ptr<TraceReader>& trace, std::uint64_t until, const std::string& out, bool overwrite,
+         std::pair<std::uint64_t, std::uint64_t> nodes_at_begin, const py::object& callback) {
+        const Progress progress = with_gil(callback);
+        const py::gil_scoped_release unlocked;
+        return fold_trace(trace, until, out, overwrite, nodes_at_begin, progress);
+      },
+      py::arg("trace"), py::arg("until"), py::arg("out"), py::arg("overwrite") = false,
+      py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>(), py::arg("progress") = py::none());
   py::class_<TraceReader, std::shared_ptr<TraceReader>>(module, "TraceReader")
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
              const Progress progress = with_gil(callback);
@@ -225,7 +256,7 @@ PYBIND11_MODULE(_replay, module) {
       .def_property_readonly("end_seq",
                              [](const TraceReader& trace) -> std::uint64_t {
                                const std::vector<Chunk>& chunks = trace.chunks();
-                               return chunks.empty() ? 0 : chunks.back().first_sequence + chunks.back().event_count;
+                               return chunks.empty() ? trace.folded_until() : chunks.back().end_sequence();
                              })
       .def_property_readonly("integrity", [](const TraceReader& trace) { return trace.integrity(); })
       .def("stack_table", &stack_table)

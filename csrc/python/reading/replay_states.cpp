@@ -351,9 +351,11 @@ void define_results(py::module_& module) {
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
       .def_readonly("is_said", &PositionEvent::is_said)
-      .def_property_readonly("live_bytes", [](const PositionEvent& event) {
-        return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
-      });
+      .def_property_readonly("live_bytes",
+                             [](const PositionEvent& event) {
+                               return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
+                             })
+      .def_readonly("ordinal", &PositionEvent::ordinal);
   py::class_<Refusal>(module, "Refusal")
       .def_readonly("seq", &Refusal::sequence)
       .def_readonly("forward_stack", &Refusal::forward_stack);
@@ -446,7 +448,7 @@ void define_replay(py::module_& module) {
       .def(
           "events",
           [](const ReplayRun& run, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds) {
-            return EventStream(run.cursor_before(first), first, end, kinds);
+            return EventStream(run.cursor_before(first), first, end, kinds, run.kept_events());
           },
           py::arg("first"), py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>())
       .def("sequence_after",
@@ -468,6 +470,9 @@ void define_replay(py::module_& module) {
            [](const ReplayRun& run) {
              return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
            })
+      .def_property_readonly("folded_moments", &ReplayRun::folded_moments)
+      .def_property_readonly("folded_interval_ns", &ReplayRun::folded_interval_ns)
+      .def_property_readonly("left_out", &ReplayRun::left_out)
       .def_property_readonly("positions", &ReplayRun::positions)
       .def_property_readonly("refusals", &ReplayRun::refusals)
       .def_property_readonly("kind_counts",

@@ -6,13 +6,16 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../../core/base/clock.h"
+#include "../../core/folding/trace_bound.h"
 #include "../../torch/cpu_allocator.h"
 #include "../../torch/cuda/allocator.h"
 #include "../../torch/record_event.h"
@@ -28,7 +31,8 @@ namespace {
 
 RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
                                  bool overwrite, const std::string& header_json, std::uint64_t ring_events,
-                                 std::uint64_t definitions_bytes, std::uint64_t wait_ns, const SourcePolicy& sources) {
+                                 std::uint64_t definitions_bytes, std::uint64_t wait_ns, const SourcePolicy& sources,
+                                 std::uint64_t max_bytes, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
   RecorderOptions options;
   options.path = path;
   options.overwrite = overwrite;
@@ -40,6 +44,13 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
   options.sources = sources;
   if (session_id.size() != sizeof options.session_id) throw py::value_error("session_id has 16 bytes");
   std::memcpy(options.session_id, session_id.data(), sizeof options.session_id);
+  if (max_bytes != 0) {
+    // What is written at once: new definitions, a block of events.
+    const std::uint64_t at_once = definitions_bytes + (std::uint64_t{2} << 20);
+    const std::uint64_t spool_bytes = kSpoolHeaderBytes + ring_events * sizeof(Event) + definitions_bytes;
+    const BoundOptions bound{path, max_bytes, spool_bytes + at_once, nodes_at_begin};
+    options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
+  }
   return options;
 }
 
@@ -103,11 +114,12 @@ void discard() {
 void start(const py::bytes& session_id, const std::string& path, const std::string& spool_path, bool overwrite,
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
-           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised) {
+           const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised,
+           std::uint64_t max_bytes, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
   try {
     const std::uint64_t number = python::start_session(
         recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events, definitions_bytes, wait_ns,
-                         {sources, library_prefixes, working_directory}),
+                         {sources, library_prefixes, working_directory}, max_bytes, nodes_at_begin),
         python_stacks);
     python::start_thread_names();
     python::start_memory_watch(number);
@@ -244,7 +256,8 @@ PYBIND11_MODULE(_record, module) {
   module.def("start", &start, py::kw_only(), py::arg("session_id"), py::arg("path"), py::arg("spool_path"),
              py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
-             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"));
+             py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"),
+             py::arg("max_bytes"), py::arg("nodes_at_begin"));
   module.def("stop", &stop, py::arg("end_json"));
   module.def("watch_modules", &watch_modules, py::arg("code"), py::arg("resolve"), py::arg("main_thread"));
   module.def("name_module", &name_module, py::arg("id"), py::arg("class_name"), py::arg("owner"), py::arg("name"));

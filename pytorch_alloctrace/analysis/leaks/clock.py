@@ -12,7 +12,7 @@ allocations   a thousandth of those on the device
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class Clock:
     """Whether a birth counts to its unit as a whole: in steps and iterations."""
     first: int = 0
     """Steps before the judged part."""
+    before: float = 0.0
+    """Units that came before the beginning, where the clock was cut off there."""
     loop: Frame | None = None
     """The function that begins again, where iterations are counted."""
 
@@ -84,17 +86,33 @@ class Clock:
         # The event that ends a step belongs to it.
         return np.ceil(found) if self.whole else found
 
+    def since(self, event: int) -> Clock:
+        """What comes after an event. Time is counted from there on."""
+        inside = self.ends > event
+        ends, counts = self.ends[inside], self.counts[inside]
+        if not len(ends):
+            return replace(self, begin=event, ends=ends, counts=counts)
+        if self.whole:
+            before = float(counts[0])
+            return replace(
+                self, begin=event, ends=ends, counts=counts - before, first=self.first + int(before), before=before
+            )
+        begun = float(np.interp(event, self.ends, self.counts))
+        ends, counts = np.concatenate([[event], ends]), np.concatenate([[begun], counts]) - begun
+        scale = PARTS / max(float(counts[-1]), 1e-9)
+        return replace(self, begin=event, ends=ends, counts=counts * scale, before=begun * scale)
+
     @classmethod
-    def of_steps(cls, ends: Numbers, first: int = 0) -> Clock:
-        """By steps: the last event of each. first: judged from this one on."""
+    def of_steps(cls, ends: Numbers, ordinals: Numbers, first: int = 0) -> Clock:
+        """By steps: the last event of each, and how many came before it. first: judged from this one on."""
         return cls(
             unit="step",
             begin=int(ends[first - 1]) + 1 if first else 0,
             judged_at=int(ends[-1]),
             ends=ends[first:].astype(np.float64),
-            counts=np.arange(len(ends) - first, dtype=np.float64),
+            counts=(ordinals[first:] - ordinals[first]).astype(np.float64),
             whole=True,
-            first=first,
+            first=int(ordinals[first]),
         )
 
 
@@ -106,6 +124,7 @@ class Clocks:
         self._device = device
         self._work = Work(trace, device)
         self._steps = trace.steps(device=device)["seq"].to_numpy(np.int64)
+        self._ordinals = trace.positions.ordinals
 
     def within(self, within: Range) -> Clock:
         """Of the steps that lie wholly in a range. Raises PositionError if there are none."""
@@ -114,19 +133,19 @@ class Clocks:
             reason = "no whole step lies in it" if len(self._steps) else "the trace has none"
             raise PositionError(f"leaks of a range are judged by steps, and {reason}: judge the whole run instead")
         first, last = np.flatnonzero(inside)[[0, -1]]
-        return Clock.of_steps(self._steps[: last + 1], int(first))
+        return Clock.of_steps(self._steps[: last + 1], self._ordinals[: last + 1], int(first))
 
     def __iter__(self) -> Iterator[Clock]:
         end = self._work.last
         last_step = int(self._steps[-1]) if len(self._steps) else -1
         rest = 1 - float(self._work.share(last_step))
         if len(self._steps) >= LEAST_STEPS:
-            yield Clock.of_steps(self._steps)
+            yield Clock.of_steps(self._steps, self._ordinals)
             if rest >= REST:
                 yield self._without_steps(last_step + 1, end)
             return
         clock = self._without_steps(0, end)
-        yield Clock.of_steps(self._steps) if len(self._steps) and clock.loop is None else clock
+        yield Clock.of_steps(self._steps, self._ordinals) if len(self._steps) and clock.loop is None else clock
 
     def _without_steps(self, begin: int, end: int) -> Clock:
         first, last = self._work.allocations([begin, end]).tolist()

@@ -99,7 +99,11 @@ def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingS
     # Where there are steps, at the end of one.
     steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
     begun = steps - 1 if clock.whole else WARMUP_SHARE * clock.length
-    warmup_end = int(np.interp(begun, clock.counts, clock.ends))
+    # What was live then is not known where the trace is folded further.
+    warmup_end = max(int(np.interp(begun, clock.counts, clock.ends)), trace.integrity.folded_until - 1)
+    if warmup_end >= clock.judged_at:
+        return ()
+    begun = float(np.interp(warmup_end, clock.ends, clock.counts)) if trace.integrity.folded_until else begun
     after = trace.sites(clock.judged_at, device=device)  # first: the replay stands near it
     before = trace.sites(warmup_end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}

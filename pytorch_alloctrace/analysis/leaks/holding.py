@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from ...errors import FoldedError
 from ...reading.held import Held
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
@@ -46,7 +47,10 @@ def with_holders(trace: RecordedTrace, device: str, leaks: Sequence[Leak]) -> li
     found: dict[int, Holder] = {}
     of_garbage: dict[int, Holder] = {}
     for event in sorted(looks, reverse=True)[:_LOOKS]:
-        live = trace.replay.live(event, device)
+        try:
+            live = trace.replay.live(event, device)
+        except FoldedError:
+            break  # and what was looked at before is further back
         site = numbers.of(live["stack_id"].to_numpy())
         step = _step(trace, device, event)
         for number, leak in enumerate(leaks):

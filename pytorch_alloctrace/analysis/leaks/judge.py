@@ -33,7 +33,7 @@ from .holding import with_holders
 from .kept import LeakMaker
 from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, leaks_as_table, room
 from .lives import Lives
-from .replacements import growing_leaks
+from .replacements import growing_leaks, undecided_buffers
 from .rising import find_rising
 from .survivors import Fate, Judged, judge_lines
 from .windows import Windows
@@ -44,6 +44,8 @@ COUNTS = 0.05
 """What grows unexplained counts if it is at least this share of the peak."""
 RECENT = 0.5
 """What was made more than once after this share of the run may go on."""
+LEAST_UNFOLDED = 24
+"""Steps, iterations or parts of the run after a fold in which a growing buffer is told from longer inputs."""
 BEGINNING = 0.25
 """Of the run: what was born there does not show that anything grows."""
 
@@ -67,7 +69,7 @@ def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -
         unexplained += unclear
     counted = [one for one in unexplained if (one.site.filename, one.site.line) not in _lines(leaks)]
     if sum(one.bytes for one in counted) < max(COUNTS * held, 1):
-        counted = []
+        counted = [one for one in counted if one.folded]
     weighed = [dataclasses.replace(leak, minor=leak.is_minor(held)) for leak in with_holders(trace, device, leaks)]
     return LeakVerdict(
         judged=not first.too_short,
@@ -89,12 +91,24 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
     leaks = maker.of_survivors([one for one in judged if one.fate is Fate.KEPT])
     known = _lines(leaks)
     more = [maker.of_rising(one) for one in find_rising(trace, lives, _functions(trace, lives))]
-    more += growing_leaks(trace, device, Windows.of(trace, clock), numbers, free)
+    # What was live at any time of a folded part is not known: buffers are looked at after it.
+    folded = trace.integrity.folded_until
+    unfolded = clock.since(folded - 1) if clock.begin < folded else clock
+    windows = Windows.of(trace, unfolded) if len(unfolded.ends) > 1 else None
+    if windows is not None and not unfolded.too_short:
+        more += growing_leaks(trace, device, windows, numbers, free)
+    # Too few units are left to tell a buffer from longer inputs.
+    buffers: list[Unexplained] = []
+    if unfolded is not clock and (windows is None or windows.units < LEAST_UNFOLDED):
+        buffers = [
+            Unexplained(Site.of_stack(trace.stacks, stack), stack, held, 1, folded=True)
+            for stack, held in undecided_buffers(trace, device, Windows.of(trace, clock), numbers)
+        ]
     for leak in more:
         if not _lines([leak]) & known:
             leaks.append(leak)
             known |= _lines([leak])
-    unclear = [_unexplained(trace, lives, one) for one in judged if _is_open(lives, one)]
+    unclear = [*buffers, *(_unexplained(trace, lives, one) for one in judged if _is_open(lives, one))]
     return leaks, [one for one in unclear if one.bytes and (one.site.filename, one.site.line) not in known]
 
 

@@ -184,6 +184,8 @@ class Unexplained:
     bytes: int
     """Allocated bytes of its blocks that were born after the beginning and are no longer young."""
     blocks: int
+    folded: bool = False
+    """It may be a buffer that grows: most of what would show that is folded."""
 
 
 @dataclass(frozen=True)

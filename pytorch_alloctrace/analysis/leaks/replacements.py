@@ -164,6 +164,25 @@ def _stacks_that_may_grow(trace: RecordedTrace, device: str, windows: Windows) -
     return stacks
 
 
+def undecided_buffers(
+    trace: RecordedTrace, device: str, windows: Windows, numbers: SiteNumbers
+) -> list[tuple[int, int]]:
+    """Of a run most of which is folded: lines, by a stack of each and the bytes of their largest block, that got a
+    larger one than ever before all along, and still have it. They may be buffers; that is not to be seen any more."""
+    stacks = _stacks_that_may_grow(trace, device, windows)
+    if not stacks:
+        return []
+    blocks = _live_blocks(trace, device, windows.judged_at, numbers, stacks)
+    totals = trace.stack_totals(windows.judged_at, device=device)
+    largest = totals["largest"].astype(np.int64).groupby(numbers.of(totals["stack_id"].to_numpy(np.int64))).max()
+    found = []
+    for site, of_site in blocks.groupby("site"):
+        sizes = of_site["nbytes"].to_numpy(np.int64)
+        if int(sizes.max()) == int(largest.get(site, 0)):
+            found.append((int(of_site["stack_id"].to_numpy(np.int64)[sizes.argmax()]), int(sizes.max())))
+    return found
+
+
 def _look(
     trace: RecordedTrace,
     device: str,
@@ -269,7 +288,7 @@ def _leak(
         reached=0,
         died=0,
         never_died=False,
-        onset=float(windows.warmup),
+        onset=float(windows.before + windows.warmup),
         units_with_survivors=hits,
         units_judged=judged,
         confidence=confidence,
@@ -425,7 +444,8 @@ def _nearly_all(witnesses: Iterable[bool]) -> bool:
 def _began_empty(born: Sequence[_Replacement], windows: Windows) -> bool:
     """Whether a buffer, extrapolated at its rate, had next to nothing when the recording began."""
     rate = (born[-1].size - born[0].size) / max(born[-1].unit - born[0].unit, 1)
-    return born[-1].size - rate * (born[-1].unit + 1 + windows.warmup) <= _NOTHING * born[-1].size
+    units = born[-1].unit + 1 + windows.warmup + windows.before
+    return born[-1].size - rate * units <= _NOTHING * born[-1].size
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ...errors import FoldedError
 from ...reading.recorded import RecordedTrace
 from .lives import Lives, rows_of
 
@@ -56,7 +57,10 @@ def find_rising(trace: RecordedTrace, lives: Lives, function_of: Mapping[int, Ha
     candidates = [site for site in sorted(lives.survivors.of_site) if site in dying]
     if not candidates:
         return []
-    alive = _Alive(trace, lives)
+    try:
+        alive = _Alive(trace, lives)
+    except FoldedError:
+        return []
     lines: dict[Hashable, list[int]] = {}
     for line, function in function_of.items():
         lines.setdefault(function, []).append(line)

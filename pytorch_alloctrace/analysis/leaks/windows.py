@@ -45,6 +45,8 @@ class Windows:
     """The event that ends each unit."""
     births: npt.NDArray[np.int64]
     """The same, warm-up included."""
+    before: int = 0
+    """Units that came before all these, in a part of the run that is folded."""
 
     @classmethod
     def of(cls, trace: RecordedTrace, clock: Clock) -> Windows:
@@ -66,6 +68,7 @@ class Windows:
             seconds=max(seconds, 0) / 1e9,
             ends=events[warmup:],
             births=events,
+            before=round(clock.before if clock.whole else clock.before * len(events) / max(clock.length, 1e-9)),
         )
 
     @property

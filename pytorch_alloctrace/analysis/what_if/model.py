@@ -235,6 +235,13 @@ def _refuse(trace: RecordedTrace, device: str) -> None:
             f"{device} was not served by torch's caching allocator (the backend cudaMallocAsync, an allocator of the"
             " program's own, or caching switched off): record it with torch's default allocator.",
         )
+    folded = trace.integrity.folded_until
+    if folded:
+        raise NotPredictableError(
+            "beginning",
+            f"the trace is folded up to event {folded - 1:,}, and the requests before are not in it any more: ask the "
+            "whole trace.",
+        )
     missing = trace.integrity.lost + trace.integrity.missing_events
     if missing:
         raise NotPredictableError(

@@ -35,7 +35,7 @@ def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[M
 
     def take(order: int, wanted: Iterable[tuple[int, str]]) -> None:
         for seq, reason in wanted:
-            if seq < 0:
+            if seq < 0 or not trace.is_known_at(seq):
                 continue
             if seq not in found:
                 if len(found) >= bound:

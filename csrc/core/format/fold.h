@@ -1,0 +1,60 @@
+// A fold: what stands at the beginning of a trace in place of the events before a certain one. Its payload begins with
+// a summary, which every reader needs; what follows is the replay's (replay/fold.h).
+#pragma once
+
+#include <cstdint>
+
+#include "../base/varint.h"
+
+namespace alloctrace {
+
+struct FoldSummary {
+  static constexpr std::uint64_t kVersion = 1;
+
+  std::uint64_t until = 0;    // the first event that is not folded
+  std::int64_t time_ns = 0;   // of the last one that is (wall clock)
+  std::uint64_t events = 0;   // how many could be read when they were folded
+  std::uint64_t missing = 0;  // those that could not: the rest of the numbers below `until`
+  // Damage in the part of the file that was folded.
+  std::uint64_t corrupt_blocks = 0, corrupt_bytes = 0;
+  // Of a recording that folds its own trace: what all its files were to have at most, and whether that could not be
+  // kept.
+  std::uint64_t max_bytes = 0;
+  bool is_exceeded = false;
+
+  void put(Bytes& out) const {
+    Bytes fields;
+    put_varint(fields, until);
+    put_varint(fields, zigzag(time_ns));
+    put_varint(fields, events);
+    put_varint(fields, missing);
+    put_varint(fields, corrupt_blocks);
+    put_varint(fields, corrupt_bytes);
+    put_varint(fields, max_bytes);
+    put_varint(fields, is_exceeded ? 1 : 0);
+    put_varint(out, kVersion);
+    put_varint(out, fields.size());
+    out.insert(out.end(), fields.begin(), fields.end());
+  }
+  // Leaves the reader behind the summary. Throws DecodeError.
+  static FoldSummary read(ByteReader& reader) {
+    if (reader.varint() != kVersion) throw DecodeError("a fold of a version that is not known");
+    const std::string_view text = reader.text();
+    ByteReader fields(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+    FoldSummary summary;
+    summary.until = fields.varint();
+    summary.time_ns = unzigzag(fields.varint());
+    summary.events = fields.varint();
+    summary.missing = fields.varint();
+    summary.corrupt_blocks = fields.varint();
+    summary.corrupt_bytes = fields.varint();
+    summary.max_bytes = fields.varint();
+    summary.is_exceeded = fields.varint() != 0;
+    if (summary.events > summary.until || summary.missing > summary.until - summary.events) {
+      throw DecodeError("a fold of more events than there were");
+    }
+    return summary;
+  }
+};
+
+}  // namespace alloctrace

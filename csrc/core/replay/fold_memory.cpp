@@ -1,0 +1,413 @@
+// The memory of all devices in a fold.
+#include <algorithm>
+#include <bit>
+
+#include "replay.h"
+
+namespace alloctrace {
+namespace {
+
+constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10;
+constexpr std::uint64_t kMostSegments = UINT32_MAX;
+
+void put_neighbour(FoldWriter& fold, PieceIndex value, PieceIndex of) {
+  value == kNoPiece ? fold.number(0) : fold.difference(value, of);  // none is next to the one itself
+}
+
+PieceIndex neighbour(FoldReader& fold, PieceIndex of) {
+  const std::uint64_t folded = fold.number();
+  return folded == 0 ? kNoPiece : static_cast<PieceIndex>(add_zigzag_delta(of, folded));
+}
+
+bool equal(const Piece& a, const Piece& b) {
+  if (a.state != b.state) return false;
+  if (a.state == PieceState::kUnused) return true;
+  return a.address == b.address && a.size == b.size && a.requested == b.requested && a.birth == b.birth &&
+         a.birth_ns == b.birth_ns && a.previous == b.previous && a.next == b.next && a.segment == b.segment &&
+         a.stack == b.stack && a.thread == b.thread && a.node_type == b.node_type &&
+         a.is_of_backward == b.is_of_backward && a.is_older == b.is_older;
+}
+
+void put_piece(FoldWriter& fold, const Piece& piece, PieceIndex index, Piece& last) {
+  const auto state = static_cast<std::uint8_t>(piece.state);
+  if (piece.state == PieceState::kUnused) return fold.byte(state);
+  fold.byte(static_cast<std::uint8_t>(state | (piece.is_of_backward ? kBackward : 0) | (piece.is_older ? kOlder : 0)));
+  fold.difference(piece.address, last.address);
+  fold.number(piece.size);
+  fold.difference(piece.requested, piece.size);
+  fold.difference(piece.birth, last.birth);
+  fold.difference(static_cast<std::uint64_t>(piece.birth_ns), static_cast<std::uint64_t>(last.birth_ns));
+  put_neighbour(fold, piece.previous, index);
+  put_neighbour(fold, piece.next, index);
+  fold.number(piece.segment);
+  fold.stack(piece.stack);
+  fold.number(piece.thread);
+  fold.number(piece.node_type);
+  last = piece;
+}
+
+Piece read_piece(FoldReader& fold, PieceIndex index, std::size_t segments, Piece& last) {
+  const std::uint8_t first = fold.byte();
+  if ((first & kState) > static_cast<std::uint8_t>(PieceState::kUnused)) throw DecodeError("a block without a state");
+  const auto state = static_cast<PieceState>(first & kState);
+  if (state == PieceState::kUnused) return {};
+  last.state = state;
+  last.is_of_backward = (first & kBackward) != 0;
+  last.is_older = (first & kOlder) != 0;
+  last.address = fold.difference(last.address);
+  last.size = fold.number();
+  last.requested = std::min(fold.difference(last.size), kMaxBlockBytes);
+  last.birth = std::min(fold.difference(last.birth), kMaxSequence);
+  last.birth_ns = static_cast<std::int64_t>(fold.difference(static_cast<std::uint64_t>(last.birth_ns)));
+  last.previous = neighbour(fold, index);
+  last.next = neighbour(fold, index);
+  last.segment = static_cast<std::uint32_t>(fold.below(segments));
+  last.stack = fold.stack();
+  last.thread = fold.number32();
+  last.node_type =
+      static_cast<std::uint16_t>(fold.below(std::max<std::size_t>(fold.definitions().node_type_count(), 1)));
+  return last;
+}
+
+// Runs of pieces that are as in the base, and of others.
+void put_pieces(FoldWriter& fold, const Pieces& pieces, const Pieces* base) {
+  const auto is_known = [&](std::size_t at) { return base && at < base->size() && equal(pieces[at], (*base)[at]); };
+  Piece last;
+  fold.number(pieces.size());
+  for (std::size_t at = 0; at < pieces.size();) {
+    const std::size_t known = at;
+    while (at < pieces.size() && is_known(at)) ++at;
+    const std::size_t others = at;
+    while (at < pieces.size() && !is_known(at)) ++at;
+    fold.number(others - known);
+    fold.number(at - others);
+    for (std::size_t other = others; other < at; ++other) {
+      put_piece(fold, pieces[other], static_cast<PieceIndex>(other), last);
+    }
+  }
+}
+
+void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size_t segments) {
+  const std::uint64_t count = fold.below(kNoPiece);
+  Piece last;
+  pieces.clear();
+  while (pieces.size() < count) {
+    const std::uint64_t known = fold.number();
+    const std::size_t left_in_base = base && base->size() > pieces.size() ? base->size() - pieces.size() : 0;
+    if (known > left_in_base || known > count - pieces.size())
+      throw DecodeError("blocks as before that were not there");
+    for (std::uint64_t at = 0; at < known; ++at) {
+      const Piece& piece = (*base)[pieces.size()];
+      if (piece.state != PieceState::kUnused && piece.segment >= segments) throw DecodeError("a block of no segment");
+      pieces.push_back(piece);
+    }
+    const std::size_t others = fold.count();
+    if (others > count - pieces.size() || (known == 0 && others == 0)) throw DecodeError("more blocks than there are");
+    for (std::size_t at = 0; at < others; ++at) {
+      pieces.push_back(read_piece(fold, static_cast<PieceIndex>(pieces.size()), segments, last));
+    }
+  }
+}
+
+// Neighbours know each other, and lie one behind the other: whoever follows them comes to an end.
+bool are_linked(const Pieces& pieces) {
+  const auto is_used = [&](PieceIndex index) {
+    return index < pieces.size() && pieces[index].state != PieceState::kUnused;
+  };
+  for (PieceIndex index = 0; index < pieces.size(); ++index) {
+    const Piece& piece = pieces[index];
+    if (piece.state == PieceState::kUnused) continue;
+    if (piece.next != kNoPiece &&
+        (!is_used(piece.next) || pieces[piece.next].previous != index || pieces[piece.next].address <= piece.address)) {
+      return false;
+    }
+    if (piece.previous != kNoPiece && (!is_used(piece.previous) || pieces[piece.previous].next != index)) return false;
+  }
+  return true;
+}
+
+void put_set(FoldWriter& fold, const std::set<std::uint64_t>& values) {
+  fold.number(values.size());
+  std::uint64_t last = 0;
+  for (const std::uint64_t value : values) {
+    fold.difference(value, last);
+    last = value;
+  }
+}
+
+std::set<std::uint64_t> read_set(FoldReader& fold) {
+  std::set<std::uint64_t> values;
+  std::uint64_t last = 0;
+  for (std::size_t left = fold.count(); left > 0; --left) values.insert(last = fold.difference(last));
+  return values;
+}
+
+void put_settings(FoldWriter& fold, const AllocatorSettings& settings) {
+  for (const std::uint64_t divisions : settings.roundup_power2_divisions) fold.number(divisions);
+  fold.number(settings.max_split_size);
+  fold.number(settings.large_segment_size);
+  fold.number(settings.max_non_split_rounding_size);
+  fold.number(std::bit_cast<std::uint64_t>(settings.garbage_collection_threshold));
+  fold.flag(settings.expandable_segments);
+}
+
+// The bounds are those of AllocatorSettings::read.
+AllocatorSettings read_settings(FoldReader& fold) {
+  AllocatorSettings settings;
+  for (std::uint64_t& divisions : settings.roundup_power2_divisions) divisions = fold.number();
+  settings.max_split_size = fold.number();
+  settings.large_segment_size = std::max(fold.number(), kSmallSegment);
+  settings.max_non_split_rounding_size = fold.number();
+  settings.garbage_collection_threshold = std::bit_cast<double>(fold.number());
+  settings.expandable_segments = fold.flag();
+  return settings;
+}
+
+void put_event(FoldWriter& fold, const Event& event) {
+  fold.byte(static_cast<std::uint8_t>(event.kind));
+  for (const std::uint64_t field : {event.time, event.address, event.size, event.sequence, event.node_sequence}) {
+    fold.number(field);
+  }
+  for (const std::uint32_t field : {event.stack, event.thread, event.location, event.node_thread}) fold.number(field);
+  fold.number(event.node_type);
+}
+
+Event read_event(FoldReader& fold) {
+  Event event{};
+  event.kind = static_cast<EventKind>(fold.byte());
+  for (std::uint64_t* field : {&event.time, &event.address, &event.size, &event.sequence, &event.node_sequence}) {
+    *field = fold.number();
+  }
+  for (std::uint32_t* field : {&event.stack, &event.thread, &event.location, &event.node_thread}) {
+    *field = fold.number32();
+  }
+  const Definitions& definitions = fold.definitions();
+  if (event.stack >= definitions.frame_count()) event.stack = 0;
+  if (event.location >= definitions.location_count()) event.location = 0;
+  const std::uint32_t node_type = fold.number32();
+  event.node_type = static_cast<std::uint16_t>(node_type < definitions.node_type_count() ? node_type : 0);
+  return event;
+}
+
+}  // namespace
+
+void DeviceMemory::save(FoldWriter& fold, const DeviceMemory* base) const {
+  put_settings(fold, rules_.settings);
+  fold.flag(rules_.reports_segments);
+  fold.number(rules_.restoring_thread);
+  for (const auto* pools : {&rules_.unsplit_pools, &rules_.left_pools, &rules_.own_pools}) put_set(fold, *pools);
+  fold.number(segments_.size());
+  for (const Segment& segment : segments_) {
+    fold.number(segment.origin);
+    fold.number(segment.unit);
+    fold.number(segment.location);
+    fold.byte(static_cast<std::uint8_t>((segment.is_large ? 1 : 0) | (segment.is_large_known ? 2 : 0) |
+                                        (segment.is_expandable ? 4 : 0)));
+  }
+  fold.number(unused_segments_.size());
+  for (const std::uint32_t index : unused_segments_) fold.number(index);
+  put_pieces(fold, pieces_, base ? &base->pieces_ : nullptr);
+  fold.number(totals_.reserved);
+  fold.flag(history_.is_touched);
+  fold.number(history_.unmatched_frees);
+  fold.number(history_.missed_frees);
+  put_set(fold, history_.unmatched_requests);
+  // Of the stacks, those that had allocated another number then.
+  std::vector<std::uint32_t> others;
+  const auto totals_of = [](const DeviceMemory* memory, std::uint32_t stack) {
+    return memory && stack < memory->stacks_.size() ? memory->stacks_[stack] : StackTotals{};
+  };
+  const std::size_t count = std::max(stacks_.size(), base ? base->stacks_.size() : 0);
+  for (std::uint32_t stack = 0; stack < count; ++stack) {
+    if (totals_of(this, stack).allocations != totals_of(base, stack).allocations) others.push_back(stack);
+  }
+  fold.number(others.size());
+  for (const std::uint32_t stack : others) {
+    const StackTotals totals = totals_of(this, stack);
+    fold.stack(stack);
+    fold.number(totals.allocations);
+    fold.number(totals.bytes);
+    fold.number(totals.largest);
+  }
+}
+
+void DeviceMemory::restore(FoldReader& fold, const DeviceMemory* base) {
+  rules_.settings = read_settings(fold);
+  rules_.reports_segments = fold.flag();
+  rules_.restoring_thread = fold.number32();
+  for (auto* pools : {&rules_.unsplit_pools, &rules_.left_pools, &rules_.own_pools}) *pools = read_set(fold);
+  const std::size_t segments = fold.count(4);
+  if (segments == 0 || segments > kMostSegments) throw DecodeError("a device without a list of segments");
+  segments_.clear();
+  for (std::size_t index = 0; index < segments; ++index) {
+    Segment segment;
+    segment.origin = fold.number();
+    segment.unit = std::max<std::uint64_t>(fold.number(), 1);
+    segment.location = fold.number32();
+    const std::uint8_t flags = fold.byte();
+    segment.is_large = (flags & 1) != 0;
+    segment.is_large_known = (flags & 2) != 0;
+    segment.is_expandable = (flags & 4) != 0;
+    if (segment.location >= fold.definitions().location_count()) segment.location = 0;
+    segments_.push_back(segment);
+  }
+  unused_segments_.clear();
+  for (std::size_t left = fold.count(); left > 0; --left) {
+    unused_segments_.push_back(static_cast<std::uint32_t>(fold.below(segments)));
+  }
+  read_pieces(fold, pieces_, base ? &base->pieces_ : nullptr, segments);
+  if (!are_linked(pieces_)) throw DecodeError("blocks that are not next to each other");
+  if (!rebuild(fold.number())) throw DecodeError("two blocks at one address");
+  history_.is_touched = fold.flag();
+  history_.unmatched_frees = fold.number();
+  history_.missed_frees = fold.number();
+  history_.unmatched_requests = read_set(fold);
+  stacks_ = base ? base->stacks_ : std::vector<StackTotals>{};
+  for (std::size_t left = fold.count(4); left > 0; --left) {
+    const std::uint32_t stack = fold.stack();
+    if (stack >= stacks_.size()) stacks_.resize(stack + std::size_t{1});
+    StackTotals& totals = stacks_[stack];
+    totals.allocations = fold.number();
+    totals.bytes = fold.number();
+    totals.largest = std::min(fold.number(), kMaxBlockBytes);
+  }
+}
+
+void ForwardStacks::save(FoldWriter& fold) const {
+  fold.number(nodes_made_.size());
+  for (const std::uint64_t made : nodes_made_) fold.number(made);
+  fold.number(rings_.size());
+  for (const auto& [thread, ring] : rings_) {
+    std::size_t entries = 0;
+    const auto visit = [&](auto take) {
+      for (const std::shared_ptr<Part>& part : ring.parts) {
+        if (!part) continue;
+        for (const Entry& entry : *part) {
+          if (entry.node != 0) take(entry);
+        }
+      }
+    };
+    visit([&](const Entry&) { ++entries; });
+    fold.number(thread);
+    fold.number(ring.used);
+    fold.number(entries);
+    Entry last;
+    visit([&](const Entry& entry) {
+      fold.difference(entry.node, last.node);
+      fold.difference(entry.stack, last.stack);
+      last = entry;
+    });
+  }
+}
+
+void ForwardStacks::restore(FoldReader& fold) {
+  nodes_made_.clear();
+  for (std::size_t left = fold.count(); left > 0; --left) nodes_made_.push_back(fold.number());
+  nodes_made_.resize(std::min(nodes_made_.size(), fold.definitions().frame_count()));
+  Rings rings;
+  std::size_t parts = 0;
+  const std::size_t threads = fold.count(3);
+  if (threads > kThreads) throw DecodeError("more threads than are remembered");
+  for (std::size_t index = 0; index < threads; ++index) {
+    const std::uint64_t thread = fold.number();
+    Ring& ring = rings[thread];
+    ring.used = fold.number();
+    Entry last;
+    for (std::size_t left = fold.count(2); left > 0; --left) {
+      last.node = fold.difference(last.node);
+      last.stack = static_cast<std::uint32_t>(fold.difference(last.stack));
+      if (last.node == 0) throw DecodeError("a node without a number");
+      if (last.stack >= fold.definitions().frame_count()) continue;
+      const std::size_t at = (last.node - 1) % kRemembered;
+      if (at / kPart >= ring.parts.size()) ring.parts.resize(at / kPart + 1);
+      std::shared_ptr<Part>& part = ring.parts[at / kPart];
+      if (!part) {
+        if (++parts > kMostParts) throw DecodeError("more nodes than are remembered");
+        part = std::make_shared<Part>();
+      }
+      (*part)[at % kPart] = last;
+    }
+  }
+  become(rings);
+}
+
+void Replay::save(FoldWriter& fold) const {
+  const ReplayKnowledge& seen = seen_;
+  fold.number(devices_.size());
+  for (std::size_t index = 0; index < devices_.size(); ++index) {
+    fold.signed_number(devices_[index].device_type());
+    fold.signed_number(devices_[index].device_index());
+    fold.flag(seen.is_known[index]);
+    fold.flag(seen.was_in_use[index]);
+    fold.section([&](FoldWriter& inner) { devices_[index].save(inner, nullptr); });
+  }
+  fold.number(seen.device_of_location.size());
+  for (const std::size_t device : seen.device_of_location) fold.number(device == SIZE_MAX ? 0 : device + 1);
+  fold.flag(seen.had_loss);
+  fold.signed_number(seen.time_ns);
+  fold.number(seen.state.left);
+  if (seen.state.left != 0) {
+    fold.number(seen.state.device);
+    fold.number(seen.state.sequence);
+    fold.signed_number(seen.state.time_ns);
+    fold.number(seen.state.events.size());
+    for (const Event& event : seen.state.events) put_event(fold, event);
+  }
+  fold.section([&](FoldWriter& inner) { forward_.save(inner); });
+}
+
+void Replay::restore(FoldReader& fold) {
+  const std::size_t devices = fold.count(5);
+  if (devices > kMaxDevices) throw DecodeError("more devices than a process can have");
+  for (std::size_t index = 0; index < devices; ++index) {
+    const auto type = static_cast<std::int32_t>(fold.signed_number());
+    const auto number = static_cast<std::int32_t>(fold.signed_number());
+    if (number < -1 || number > kMaxDeviceIndex || find(type, number)) throw DecodeError("a device that cannot be");
+    seen_.is_known.push_back(fold.flag());
+    seen_.was_in_use.push_back(fold.flag());
+    FoldReader memory = fold.section();
+    devices_.emplace_back(type, number, *definitions_);
+    devices_.back().restore(memory, nullptr);
+  }
+  for (std::size_t left = fold.count(); left > 0; --left) {
+    const std::uint64_t device = fold.below(devices + 1);
+    seen_.device_of_location.push_back(device == 0 ? SIZE_MAX : device - 1);
+  }
+  seen_.had_loss = fold.flag();
+  seen_.time_ns = fold.signed_number();
+  seen_.state.left = fold.number();
+  if (seen_.state.left != 0) {
+    seen_.state.device = fold.below(devices);
+    seen_.state.sequence = fold.below(kMaxSequence);
+    seen_.state.time_ns = fold.signed_number();
+    for (std::size_t left = fold.count(11); left > 0; --left) seen_.state.events.push_back(read_event(fold));
+  }
+  FoldReader forward = fold.section();
+  forward_.restore(forward);
+}
+
+void Replay::save_memory(FoldWriter& fold, const Replay& base) const {
+  fold.number(devices_.size());
+  fold.signed_number(seen_.time_ns);
+  for (std::size_t index = 0; index < devices_.size(); ++index) {
+    // Devices are never given up, and keep their order.
+    fold.section([&](FoldWriter& inner) { devices_[index].save(inner, &base.devices_[index]); });
+  }
+}
+
+void Replay::restore_memory(FoldReader& fold, const Replay& base) {
+  const std::uint64_t devices = fold.below(base.devices_.size() + 1);
+  seen_ = {};
+  seen_.time_ns = fold.signed_number();
+  devices_.clear();
+  for (std::uint64_t index = 0; index < devices; ++index) {
+    const DeviceMemory& of = base.devices_[index];
+    FoldReader memory = fold.section();
+    devices_.emplace_back(of.device_type(), of.device_index(), *definitions_);
+    devices_.back().restore(memory, &of);
+    seen_.is_known.push_back(true);
+    seen_.was_in_use.push_back(base.seen_.was_in_use[index]);
+  }
+}
+
+}  // namespace alloctrace

@@ -1,0 +1,241 @@
+"""Folded traces: what is exact in them is what the whole trace says, and the rest is refused or said to be coarse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fold_account import differences
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from marked_programs import run_analyze
+from running import ROOT, needs_cuda_build, run_python, with_cuda
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import _replay
+from pytorch_alloctrace.reading.kinds import KINDS
+
+CASES = (
+    "loss_kept_with_its_graph",
+    "buffer_of_features_concatenated",
+    "queue_never_drained",
+    "plain_training",
+    "sessions_that_come_and_go",
+)
+"""Of leak_corpus, which is run on both devices: ten programs."""
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=needs_cuda_build)])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    command = [sys.executable, str(ROOT / "tests/support/leak_corpus.py"), request.param, str(folder), *CASES]
+    if request.param == "cuda":
+        command = with_cuda(command, memory="8GiB")
+    run_python(folder, command, check=True, timeout=600, environment={})
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Path, name: str) -> None:
+    whole = alloctrace.load(recorded / f"{name}.alloctrace")
+    previous = Path(whole.path)
+    for share in (0.1, 0.5, 0.9):  # each is the last one, folded further
+        until = int(whole.end_seq * share)
+        done = alloctrace.fold(previous, tmp_path / f"{share}.alloctrace", until=until - 1)
+        folded = alloctrace.load(done.trace)
+        assert done.until == until == folded.integrity.folded_until and done.events == until
+        assert folded.integrity.state == "complete" and len(folded.events()) == whole.end_seq - until
+        assert differences(whole, folded) == []
+        # Once or several times: the same.
+        once = alloctrace.fold(whole.path, tmp_path / f"{share}-once.alloctrace", until=until - 1)
+        assert differences(alloctrace.load(once.trace), folded) == []
+        previous = done.trace
+
+
+def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:
+    whole = alloctrace.load(recorded / "plain_training.alloctrace")
+    until = whole.end_seq // 2
+    folded = alloctrace.load(alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=until - 1).trace)
+    step = int(whole.steps()["step"].iloc[2])
+    peak = folded.peak().seq
+    for ask in (
+        lambda: folded.events(since=until // 2),
+        lambda: folded.live(until // 2 if until // 2 != peak else peak - 1),
+        lambda: folded.live(f"step:{step}"),
+        lambda: folded.peak(since=f"step:{step}", until=f"step:{step + 1}"),
+        lambda: folded.lifetimes(since=f"step:{step}"),
+    ):
+        with pytest.raises(alloctrace.FoldedError, match=f"{until - 1:,}|{until - 1}|{until:,}"):
+            ask()
+    for verb in ("diagnose", "leaks", "peak", "sites", "verify", "segments"):
+        assert f"FOLDED  folded up to event {until - 1:,}" in run_analyze(tmp_path, verb, "f.alloctrace")
+        found = run_analyze(tmp_path, verb, "f.alloctrace", "--json")
+        assert json.loads(found) is not None
+    error = run_analyze(tmp_path, "leaks", "f.alloctrace", "--since", f"step:{step}", "--until", "end", status=2)
+    assert error.count("\n") == 1 and "folded" in error
+    if folded.devices != ["cpu"]:
+        assert "the requests before are not in it" in run_analyze(tmp_path, "what-if", "f.alloctrace", status=2)
+
+
+def test_the_verb_folds_and_refuses(recorded: Path, tmp_path: Path) -> None:
+    trace = recorded / "plain_training.alloctrace"
+    said = run_analyze(tmp_path, "fold", str(trace), "--until", "step:20", "-o", "small.alloctrace")
+    assert "are folded into sums" in said
+    again = run_analyze(tmp_path, "fold", "small.alloctrace", "--until", "step:10", "-o", "x.alloctrace", status=2)
+    assert "folded up to event" in again and "already: give a later position" in again
+    assert not (tmp_path / "x.alloctrace").exists()
+    missing = run_analyze(tmp_path, "fold", str(trace), "--until", "step:20", status=2)
+    assert "--output names the smaller trace" in missing
+
+
+def test_damage_before_a_fold_is_not_forgotten(recorded: Path, tmp_path: Path) -> None:
+    """Neither what was lost where it is folded, nor a fold that is damaged itself, becomes an all-clear."""
+    path = recorded / "more.alloctrace"
+    path.write_bytes((recorded / "loss_kept_with_its_graph.alloctrace").read_bytes())
+    data = bytearray(path.read_bytes())
+    first = data.index(b"ATBK", data.index(b"ATBK") + 4)
+    data[first + 200] ^= 0xFF
+    (tmp_path / "damaged.alloctrace").write_bytes(data)
+    with pytest.warns(alloctrace.IncompleteTraceWarning):
+        damaged = alloctrace.load(tmp_path / "damaged.alloctrace")
+    assert damaged.integrity.state == "corrupt" and damaged.end_seq > 100
+    done = alloctrace.fold(damaged.path, tmp_path / "f.alloctrace", until=damaged.end_seq - 10)
+    with pytest.warns(alloctrace.IncompleteTraceWarning):
+        folded = alloctrace.load(done.trace)
+    assert (folded.integrity.state, folded.integrity.corrupt_bytes) == ("corrupt", damaged.integrity.corrupt_bytes)
+    # The fold itself.
+    good = alloctrace.fold(path, tmp_path / "good.alloctrace", until=damaged.end_seq - 10).trace
+    data = bytearray(good.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "bad.alloctrace").write_bytes(data)
+    with pytest.warns(alloctrace.IncompleteTraceWarning):
+        bad = alloctrace.load(tmp_path / "bad.alloctrace")
+    assert bad.integrity.state == "corrupt" and bad.integrity.missing_events >= damaged.end_seq - 10
+
+
+# Made-up traces
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["alloc"] * 5 + ["free"] * 4 + ["step", "mark", "oom", "wrong", "segment"]),
+        st.integers(0, 40),
+        st.integers(1, 5000),
+        st.integers(0, 6),
+    ),
+    min_size=10,
+    max_size=400,
+)
+
+
+def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
+    """A trace of two devices, in which some events contradict others; returns how many events it has."""
+    writer = _replay.TraceWriter(bytes(path), True, 10**18, "{}")
+    code = writer.code("f", "train.py", 1, b"")
+    outer = writer.frame(0, code, 0)
+    stacks = [0, *(writer.frame(outer, code, 2 * number) for number in range(1, 7))]
+    thread, text = writer.thread("main"), writer.string("here")
+    cpu, cuda = writer.location(0, 0, 0, (0, 0)), writer.location(1, 0, 0, (0, 0))
+    rows = []
+
+    def push(kind: str, address: int = 0, size: int = 0, stack: int = 0, location: int = 0) -> None:
+        row = (KINDS.index(kind), 10**18 + 1000 * len(rows) ** 2, address, size, stack, thread, location, 0, 0)
+        rows.append(row)
+
+    live: dict[int, int] = {}
+    segments = 0
+    steps = 0
+    for kind, number, size, which in operations:
+        address = 0x10000 + 0x10000 * number
+        if kind == "alloc":
+            if address not in live:
+                live[address] = size
+                push("alloc", address, size, stacks[which], cpu)
+        elif kind == "free":
+            if live.pop(address, 0):
+                push("free_completed", address, 0, stacks[which], cpu)
+        elif kind == "wrong":
+            push("free_completed", address, 0, stacks[which], cpu)
+        elif kind == "segment":
+            begin = 0x7F0000000000 + 0x2000000 * segments
+            segments += 1
+            push("segment_alloc", begin, 2 << 20, 0, cuda)
+            push("alloc", begin, size, stacks[which], cuda)
+            if number % 2:
+                push("free_requested", begin, size, 0, cuda)
+                push("free_completed", begin, size, 0, cuda)
+        elif kind == "oom":
+            push("oom", 100, size, stacks[which], cuda)
+        else:
+            steps += kind == "step"
+            push(kind, 1 if kind == "step" else 0, steps if kind == "step" else text)
+    names = ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence")
+    if rows:
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        writer.push(**{name: np.array(column) for name, column in columns})
+    writer.finish('{"reason": "converted"}')
+    return len(rows)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=OPERATIONS, shares=st.tuples(st.floats(0.05, 0.95), st.floats(0.05, 1)))
+def test_folding_twice_is_folding_once(
+    tmp_path: Path, operations: list[tuple[str, int, int, int]], shares: tuple[float, float]
+) -> None:
+    count = write_trace(tmp_path / "whole.alloctrace", operations)
+    first = max(1, int(count * min(shares)))
+    second = max(first + 1, int(count * max(shares)))
+    if second > count:
+        return
+    whole = alloctrace.load(tmp_path / "whole.alloctrace")
+    alloctrace.fold(whole.path, tmp_path / "1.alloctrace", until=first - 1, overwrite=True)
+    twice = alloctrace.fold(tmp_path / "1.alloctrace", tmp_path / "2.alloctrace", until=second - 1, overwrite=True)
+    once = alloctrace.fold(whole.path, tmp_path / "3.alloctrace", until=second - 1, overwrite=True)
+    assert differences(whole, alloctrace.load(once.trace)) == []
+    assert differences(whole, alloctrace.load(twice.trace)) == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
+    """Any byte of a fold may be any other, with a checksum that fits."""
+    import zlib
+
+    path = tmp_path / "f.alloctrace"
+    if not path.exists():
+        rows = [("alloc", number % 30, 100 + number, number % 7) for number in range(60)]
+        rows += [("free", number % 30, 1, 0) for number in range(0, 60, 2)]
+        rows += [("step", 0, 1, 0), ("segment", 1, 5000, 2), ("segment", 2, 5000, 2), ("oom", 1, 1, 1)]
+        count = write_trace(tmp_path / "whole.alloctrace", rows * 4)
+        alloctrace.fold(tmp_path / "whole.alloctrace", path, until=count - 20)
+    content = bytearray(path.read_bytes())
+    at = 32
+    while int.from_bytes(content[at + 12 : at + 14], "little") != 6:
+        at += 136 + int.from_bytes(content[at + 16 : at + 24], "little")
+    size = int.from_bytes(content[at + 16 : at + 24], "little")
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[at + 136 + data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
+    content[at + 8 : at + 12] = zlib.crc32(content[at + 136 : at + 136 + size]).to_bytes(4, "little")
+    content[at + 4 : at + 8] = zlib.crc32(content[at + 8 : at + 136]).to_bytes(4, "little")
+    changed = tmp_path / "changed.alloctrace"
+    changed.write_bytes(content)
+    try:
+        trace = _loaded(changed)
+        trace.stack_totals()
+        trace.live()
+        trace.timeline(10)
+        trace.leaks()
+        trace.peak().composition  # noqa: B018
+    except alloctrace.AlloctraceError:
+        pass
+
+
+def _loaded(path: Path) -> alloctrace.Trace:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return alloctrace.load(path)

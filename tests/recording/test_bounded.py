@@ -1,0 +1,84 @@
+"""A recording with max_bytes: its files never take more, nothing that was committed is lost, and the verdict holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT, run_python
+
+import pytorch_alloctrace as alloctrace
+
+PROGRAM = ROOT / "tests/support/bounded_program.py"
+BOUND = 16
+"""MiB: smaller than any that a program may ask for, so that a trace is folded within seconds."""
+
+
+def leaking_line() -> int:
+    return next(number for number, line in enumerate(PROGRAM.read_text().split("\n"), 1) if line.endswith("# LEAK"))
+
+
+@pytest.mark.parametrize("events", [6_000_000])
+def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path, events: int) -> None:
+    command = [sys.executable, str(PROGRAM), str(events), str(BOUND)]
+    run_python(tmp_path, command, check=True, timeout=900, environment={})
+    witness = json.loads((tmp_path / "witness.json").read_text())
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    print(witness, trace.integrity)
+    assert witness["folded"] >= 2 and trace.integrity.folded_until
+    assert witness["largest"] <= BOUND << 20 and not trace.integrity.bound_exceeded
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.alloctrace", "witness.json"]
+    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+    assert trace.integrity.folded_events + trace.integrity.events == trace.end_seq
+    allocations = trace.sites(by="function").set_index("function")["allocations"]
+    assert allocations["one_of"] == 1000 * witness["steps"] and allocations["kept"] == witness["kept"]
+    assert len(trace.steps()) == witness["steps"]
+    leaks = trace.leaks()
+    # Those of the last steps may still die.
+    assert leaks["line"].tolist() == [leaking_line()] and 0.9 < leaks["blocks"].iloc[0] / witness["kept"] <= 1
+    assert trace.verify().ok
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.slow("recording"))])
+def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: Path, kills: int) -> None:
+    command = [sys.executable, str(PROGRAM), "kill", str(kills), "20261123", str(BOUND)]
+    run_python(tmp_path, command, check=True, timeout=3000, environment={})
+    witnesses = json.loads((tmp_path / "witness.json").read_text())
+    folded = in_folding = 0
+    for number, (count, was_folding, size) in enumerate(witnesses):
+        path = tmp_path / f"kill-{number}.alloctrace"
+        trace = alloctrace.load(path)
+        integrity = trace.integrity
+        note = f"kill {number}: {count} counted, {integrity}"
+        assert integrity.state == "complete" and integrity.lost == 0 and integrity.missing_events == 0, note
+        assert integrity.spool_read and not integrity.ended and size <= BOUND << 20, note
+        made = trace.sites(by="function").set_index("function")["allocations"].get("one_of", 0)
+        assert count <= made <= count + 1, f"{note}; {made} in the trace"
+        assert integrity.folded_events + integrity.events + integrity.uncommitted >= trace.end_seq, note
+        folded += integrity.folded_until > 0
+        in_folding += was_folding
+        # Finished, it says the same, and nothing of it is left beside it.
+        alloctrace.finish(path)
+        assert sorted(left.name for left in tmp_path.glob(f"kill-{number}.*")) == [path.name]
+        finished = alloctrace.load(path)
+        assert finished.integrity.ended and finished.end_seq == trace.end_seq
+        assert finished.sites(by="function").set_index("function")["allocations"].get("one_of", 0) == made
+        path.unlink()
+    print(f"{kills} kills: {folded} of folded traces, {in_folding} while one was folded")
+    assert folded and in_folding
+
+
+@pytest.mark.parametrize("bound", [64 << 20 >> 1, "63MiB", "many", True, -1])
+def test_a_bound_that_cannot_be_is_refused(run_program, bound: object) -> None:
+    text = run_program(
+        f"""
+        import pytorch_alloctrace as alloctrace
+        try:
+            alloctrace.enable("t.alloctrace", max_bytes={bound!r})
+        except alloctrace.SessionError as error:
+            print(error)
+        """
+    )
+    assert "use '64MiB' or more" in text.stdout or "is not a size" in text.stdout, text.stdout

@@ -1,0 +1,133 @@
+"""A program that is recorded with a bound and allocates as fast as it can.
+
+    python bounded_program.py EVENTS BOUND            # writes run.alloctrace and witness.json in the working directory
+    python bounded_program.py kill KILLS SEED BOUND   # writes kill-N.alloctrace of victims, and witness.json
+
+BOUND in MiB. With less than 64 the recorder's own numbers are made smaller with it: the same happens, sooner.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import session
+
+SUFFIXES = ("", ".spool", ".folding", ".unfinished", ".spool.unfinished")
+
+
+def shrink(bound: int) -> None:
+    """For a bound in MiB. A busy machine may keep the writer waiting for longer than a hook waits for it."""
+    session.WAIT_NS = 60 * 10**9
+    if bound < 64:
+        session.LEAST_BOUND = bound << 20
+        session.SMALL_BOUND = 0
+        session.RING_EVENTS, session.DEFINITION_BYTES = 1 << 14, 1 << 20
+
+
+def taken(path: Path) -> int:
+    """Bytes of all files of a recording."""
+    total = 0
+    for suffix in SUFFIXES:
+        try:
+            found = os.stat(f"{path}{suffix}")
+        except FileNotFoundError:
+            continue
+        total += max(found.st_size, 512 * found.st_blocks)
+    return total
+
+
+def one_of(kind: int) -> torch.Tensor:
+    return torch.empty(100 + kind % 5003)
+
+
+def kept(kind: int) -> torch.Tensor:
+    return torch.empty(64)  # LEAK
+
+
+def run(events: int, bound: int) -> None:
+    path = Path("run.alloctrace")
+    largest, is_over = [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            largest[0] = max(largest[0], taken(path))
+            time.sleep(0.0005)
+
+    watcher = threading.Thread(target=watch)
+    leak, folded, last = [], 0, 0
+    began = time.perf_counter()
+    with alloctrace.enable(path, devices=("cpu",), max_bytes=bound << 20):
+        watcher.start()
+        steps = max(events // 2000, 1)
+        for step in range(steps):
+            for number in range(step, step + 1000):
+                one_of(number * 7919)
+            if step > steps // 10 and step % max(steps // 500, 1) == 0:
+                leak.append(kept(step))
+            alloctrace.step()
+            inode = os.stat(path).st_ino
+            folded += last not in (0, inode)
+            last = inode
+        seconds = time.perf_counter() - began
+    is_over.set()
+    watcher.join()
+    witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "folded": folded, "seconds": seconds}
+    Path("witness.json").write_text(json.dumps(witness))
+
+
+def victim(witness: mmap.mmap, name: str, bound: int) -> None:
+    alloctrace.enable(name, devices=("cpu",), max_bytes=bound << 20)
+    counter = memoryview(witness).cast("Q")
+    count = 0
+    while True:
+        one_of(count * 7919)
+        count += 1
+        counter[0] = count  # after the hook has returned: what is counted here must be in the trace
+
+
+def kill(kills: int, seed: int, bound: int) -> None:
+    random.seed(seed)
+    results = []
+    for number in range(kills):
+        witness = mmap.mmap(-1, 4096)
+        name = f"kill-{number}.alloctrace"
+        child = os.fork()
+        if child == 0:
+            victim(witness, name, bound)
+
+        def counted(witness: mmap.mmap = witness) -> int:
+            return int.from_bytes(witness[:8], "little")
+
+        # Every second one while a folded file is being written, at once or a moment later.
+        in_folding = number % 2 == 0
+        allocations = random.random() * 400_000
+        while counted() < allocations or (in_folding and not os.path.exists(f"{name}.folding")):
+            assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
+            time.sleep(0.0005)
+        time.sleep(random.random() * 0.05)
+        was_folding = os.path.exists(f"{name}.folding")
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        results.append([counted(), was_folding, taken(Path(name))])
+    Path("witness.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    bound = int(sys.argv[-1])
+    shrink(bound)
+    if sys.argv[1] == "kill":
+        kill(int(sys.argv[2]), int(sys.argv[3]), bound)
+    else:
+        run(int(sys.argv[1]), bound)

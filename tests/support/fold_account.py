@@ -1,0 +1,72 @@
+"""What a folded trace must say as the whole one does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pandas as pd
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.judge import find_leaks
+from pytorch_alloctrace.analysis.leaks.leak import GROWING
+
+
+def differences(whole: alloctrace.Trace, folded: alloctrace.Trace) -> list[str]:
+    """In what the two differ, in words; nothing but what is said to be approximate may."""
+    return [what for what, is_same in _compared(whole, folded) if not is_same]
+
+
+def _compared(whole: alloctrace.Trace, folded: alloctrace.Trace) -> Iterator[tuple[str, bool]]:
+    until = folded.integrity.folded_until
+    yield "totals", same(whole.stack_totals(), folded.stack_totals())
+    yield "kinds", whole.kind_counts == folded.kind_counts
+    yield "verification", whole.verify() == folded.verify()
+    yield "steps", same(whole.steps(), folded.steps())
+    yield "marks", same(whole.marks(), folded.marks())
+    yield "driver", same(whole.driver_memory(), folded.driver_memory())
+    yield "times", (whole.begin_ns, whole.end_ns, whole.end_seq) == (folded.begin_ns, folded.end_ns, folded.end_seq)
+    yield "events", same(whole.events(since=until - 1), folded.events(since=until - 1))
+    yield "settings", same(whole.events(kinds=["config", "oom"]), folded.events(kinds=["config", "oom"]))
+    for at in {min(seq, whole.end_seq - 1) for seq in (until - 1, until, (until + whole.end_seq) // 2, whole.end_seq)}:
+        for name in ("live", "blocks", "segments", "stack_totals"):
+            yield f"{name} after event {at}", same(getattr(whole, name)(at), getattr(folded, name)(at))
+    for device in whole.devices:
+        for measure in ("allocated", "reserved"):
+            yield from _peaks(whole, folded, device, measure)
+        yield from _leaks(whole, folded, device)
+
+
+def _peaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str, measure: str) -> Iterator[tuple[str, bool]]:
+    if whole.replay.peak(measure, device) is None:
+        return
+    one, other = whole.peak(measure, device=device), folded.peak(measure, device=device)
+    for name in ("bytes", "seq", "time_ns", "step", "requested", "reserved"):
+        yield f"{name} of the peak of {measure} on {device}", getattr(one, name) == getattr(other, name)
+    for name in ("composition", "roles", "phases", "ages"):
+        yield f"{name} of the peak of {measure} on {device}", same(getattr(one, name), getattr(other, name))
+
+
+def _leaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str) -> Iterator[tuple[str, bool]]:
+    one, other = find_leaks(whole, device), find_leaks(folded, device)
+    # What a growing buffer was at any time of the folded part is not known: it is judged by what came after.
+    exact = [[repr(leak) for leak in verdict.leaks if leak.kind != GROWING] for verdict in (one, other)]
+    yield f"leaks on {device}", exact[0] == exact[1]
+    grown = [{leak.line.line for leak in verdict.leaks if leak.kind == GROWING} for verdict in (one, other)]
+    undecided = {unclear.site.line for unclear in other.unexplained}
+    yield f"growing buffers on {device}", grown[0] <= grown[1] | undecided
+    same_clock = ("judged", "unit", "units", "loop")
+    yield f"clock on {device}", all(getattr(one, name) == getattr(other, name) for name in same_clock)
+    if not any(grown):
+        yield f"what is undecided on {device}", dataclasses.astuple(one) == dataclasses.astuple(other)
+
+
+def same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Whether two tables are equal."""
+    try:
+        pd.testing.assert_frame_equal(
+            one.reset_index(drop=True), other.reset_index(drop=True), check_categorical=False, check_dtype=False
+        )
+    except AssertionError:
+        return False
+    return True
