@@ -25,9 +25,9 @@ void GrowingFile::open_at(const std::string& path) {
   if (!file->read(&header, sizeof header, 0) || std::memcmp(header.magic, kFileMagic, sizeof header.magic) != 0) {
     throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
   }
-  if (header.format_version > kFormatVersion) {
+  if (header.format_version > kFoldedFormatVersion) {
     throw FormatError(path + " is of trace format " + std::to_string(header.format_version) +
-                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFormatVersion) +
+                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
                       "): upgrade pytorch_alloctrace");
   }
   struct stat status{};

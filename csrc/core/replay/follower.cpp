@@ -73,6 +73,14 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
         take_events(events, header.first_sequence, header.begin, header.end, is_last);
         break;
       }
+      case BlockType::kFold:
+        // What was followed before it was folded is known. Else the memory that these events left is not.
+        if (header.first_sequence > next_sequence_) {
+          throw OpenError("its first " + std::to_string(header.first_sequence) +
+                          " events are folded, and were not followed from the beginning: " +
+                          "`alloctrace diagnose` reads such a trace");
+        }
+        break;
       case BlockType::kEnd:
         seen_.ended = true;
         break;
