@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "../format/event_codec.h"
+#include "../reading/trace_reader.h"
 
 namespace alloctrace {
 namespace {
