@@ -20,6 +20,9 @@ def program_environment(**extra: str) -> dict[str, str]:
     """The environment of a traced program: this package importable, nothing of ours switched on."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Behind what the tests themselves run under, a sanitizer perhaps, which has to be first.
+    if preloaded := " ".join(filter(None, (one.get("LD_PRELOAD") for one in (environment, extra)))):
+        extra["LD_PRELOAD"] = preloaded
     return {**environment, **extra}
 
 
