@@ -16,17 +16,21 @@ SECONDS = 60
 
 FOUND = {
     "deep_stacks": ("verify", "export-collapsed"),
-    "far_apart": ("verify",),
+    "far_apart": ("verify", "export-parquet"),
     "free_sizes": ("verify",),
+    "header_json": ("diagnose",),
+    "library_blocks": ("diagnose-json",),
     "line_table": ("sites-json",),
     "modules": ("peak-module",),
-    "names": ("leaks-json",),
+    "names": ("leaks-json", "blocks"),
     "node_names": ("sites-json",),
     "nodes_of_threads": ("verify",),
     "refused_requests": ("oom-json",),
     "settings": ("verify",),
     "states_that_agree": ("verify",),
     "states_without_sense": ("verify", "api"),
+    "steps_of_many_devices": ("leaks-json",),
+    "streams": ("fit",),
 }
 """Those that took minutes or gigabytes, and the faces that showed it first."""
 
@@ -43,8 +47,8 @@ SHOWN_TO_ALL = (
     "states_that_differ",
     "states_without_sense",
 )
-"""Those that every face is known to bear, which takes from seconds to minutes each; of the others, single faces are.
-Known not to: a name of hundreds of kilobytes in `blocks --csv`."""
+"""Those that every face is shown in the slow tests. For the others that is done by hand, with every_face.py: together
+they take half an hour."""
 
 
 def assert_faces_answer(tmp_path: Path, name: str, faces: tuple[str, ...]) -> None:
