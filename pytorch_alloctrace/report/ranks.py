@@ -464,6 +464,12 @@ def _listed(numbers: Sequence[int]) -> str:
             runs[-1] = runs[-1][0], number
         else:
             runs.append((number, number))
+    # Of two: "3 and 4", not "3 to 4".
+    runs = [
+        part
+        for first, last in runs
+        for part in ([(first, first), (last, last)] if last == first + 1 else [(first, last)])
+    ]
     texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
     if len(texts) > _LISTED:
         left = sum(last - first + 1 for first, last in runs[_LISTED:])

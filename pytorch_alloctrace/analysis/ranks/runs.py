@@ -1,9 +1,10 @@
 """Which traces belong to one run, and which of its ranks has none.
 
 Traces are of one run if their launcher tells them the same (the number of ranks, its own id of the run, the address of
-its store) and they were recorded together: a trace that began when all others of the run had ended, or more than
-`MOST_APART` after the one before, is of another run. A rank has one process at a time: of a second trace of a rank, the
-process began while the first ran, so it is a child of it; or it began after the first had ended, and is of another run.
+its store) and they were recorded together: a trace that began `LATE` after all others of the run had ended, or more
+than `MOST_APART` after the one before, is of another run. A rank has one process at a time: of a second trace of a
+rank, the process began while the first ran, so it is a child of it; or it began after the first had ended, and is of
+another run.
 
 Traces of processes that were told no rank make one run of their own, whenever they were recorded.
 """
@@ -17,6 +18,8 @@ from .figures import Card
 
 MOST_APART = 1800.0
 """Seconds between the beginnings of two ranks of a run: torch's own time limit for all ranks to meet."""
+LATE = 10.0
+"""Seconds: the processes of a launcher do not begin at once, and a rank may fail in less."""
 _SECOND_NS = 1_000_000_000
 
 
@@ -48,10 +51,8 @@ class Run:
         return min(card.begin_ns for card in self.cards)
 
     def _takes(self, card: Card) -> bool:
-        latest = max(one.begin_ns for one in self.cards)
-        return card.begin_ns <= latest + MOST_APART * _SECOND_NS and card.begin_ns <= max(
-            one.end_ns for one in self.cards
-        )
+        latest, end = max(one.begin_ns for one in self.cards), max(one.end_ns for one in self.cards)
+        return card.begin_ns <= min(latest + MOST_APART * _SECOND_NS, end + LATE * _SECOND_NS)
 
     def add(self, card: Card) -> bool:
         """False if it is of another run."""
