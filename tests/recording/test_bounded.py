@@ -10,6 +10,7 @@ import pytest
 from running import ROOT, run_python
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace import _replay
 
 PROGRAM = ROOT / "tests/support/bounded_program.py"
 BOUND = 16
@@ -39,6 +40,13 @@ def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path, e
     # Those of the last steps may still die.
     assert leaks["line"].tolist() == [leaking_line()] and 0.9 < leaks["blocks"].iloc[0] / witness["kept"] <= 1
     assert trace.verify().ok
+    # Who follows it begins with what is folded.
+    following = _replay.Following(bytes(tmp_path / "run.alloctrace"))
+    following.advance()
+    seen, peak = following.latest(), trace.peak()
+    assert seen is not None and (seen.events, seen.steps) == (trace.end_seq, witness["steps"])
+    [device] = seen.devices
+    assert (device.requested, device.peak_allocated) == (trace.live()["nbytes"].sum(), peak.bytes)
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.slow("recording"))])
@@ -82,3 +90,32 @@ def test_a_bound_that_cannot_be_is_refused(run_program, bound: object) -> None:
         """
     )
     assert "use '64MiB' or more" in text.stdout or "is not a size" in text.stdout, text.stdout
+
+
+def test_status_follows_a_recording_that_folds(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import bounded_program, os, torch
+import pytorch_alloctrace as alloctrace
+bounded_program.shrink({BOUND})
+def wait_for(done):
+    for _ in range(600):
+        if done(): return
+        time.sleep(0.05)
+    raise SystemExit(f"never: {{alloctrace.status()}}")
+kept = []
+with alloctrace.enable("run.alloctrace", devices=("cpu",), max_bytes={BOUND} << 20) as session:
+    alloctrace.status()
+    first = os.stat("run.alloctrace").st_ino
+    while os.stat("run.alloctrace").st_ino == first:
+        for number in range(20000): bounded_program.one_of(number * 7919)
+        kept.append(torch.empty(1000))
+    session.flush()
+    live = 4000 * len(kept)
+    wait_for(lambda: alloctrace.status().get("cpu/requested_bytes") == live)
+    assert alloctrace.status()["events_lost"] == 0
+    print("followed")
+"""
+    done = run_python(tmp_path, [sys.executable, "-c", program], check=False, timeout=300, environment={})
+    assert done.returncode == 0 and "followed" in done.stdout, done.stdout + done.stderr

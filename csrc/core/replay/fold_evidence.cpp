@@ -226,6 +226,29 @@ void RunEvidence::save(FoldWriter& fold, const Replay& replay, const std::vector
   }
 }
 
+// In the order of save().
+FoldedSums RunEvidence::read_sums(FoldReader& fold) {
+  constexpr std::size_t kFindings = 6;
+  FoldedSums sums;
+  for (std::size_t left = kKindNumbers + kFindings; left > 0; --left) fold.number();
+  for (int list = 0; list < 2; ++list) read_items(fold, kMaxDevices);
+  fold.number();
+  for (std::uint64_t left = fold.below(kMaxDevices + 1); left > 0; --left) {
+    MemoryTimeline timeline(0);
+    FoldReader levels = fold.section();
+    timeline.restore(levels, kFoldedIntervals, [](std::uint64_t, const MemoryTimeline::Interval&) {});
+    fold.section();
+    sums.peaks.emplace_back(timeline.allocated_peak(), timeline.reserved_peak());
+  }
+  fold.section();
+  fold.section();
+  FoldReader positions = fold.section();
+  positions.number();
+  sums.steps_said = positions.below(kMaxSequence);
+  sums.steps_inferred = positions.below(kMaxSequence);
+  return sums;
+}
+
 void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t until_ns) {
   const std::size_t devices = replay.devices().size();
   for (std::uint64_t& count : kind_counts_) count = fold.number();

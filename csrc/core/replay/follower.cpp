@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "../format/event_codec.h"
+#include "../format/fold.h"
 #include "../reading/trace_reader.h"
+#include "run_evidence.h"
 
 namespace alloctrace {
 namespace {
@@ -75,12 +77,7 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
         break;
       }
       case BlockType::kFold:
-        // What was followed before it was folded is known. Else the memory that these events left is not.
-        if (header.first_sequence > next_sequence_) {
-          throw OpenError("its first " + std::to_string(header.first_sequence) +
-                          " events are folded, and were not followed from the beginning: " +
-                          "`alloctrace diagnose` reads such a trace");
-        }
+        take_fold(payload);
         break;
       case BlockType::kEnd:
         seen_.ended = true;
@@ -92,6 +89,34 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
     ++seen_.damaged;
   }
   note_clock(header.end);
+}
+
+// Events that were folded before they were followed: the memory, its peaks and the steps are known, curves and growth
+// go on from there.
+void Follower::take_fold(const Bytes& payload) {
+  ByteReader reader(payload);
+  const FoldSummary summary = FoldSummary::read(reader);
+  if (summary.until <= next_sequence_) return;
+  if (std::exchange(definitions_are_new_, false)) definitions_.limit_depth();
+  FoldReader parts(reader, definitions_);
+  FoldReader state = parts.section(), evidence = parts.section();
+  Replay folded(definitions_);
+  folded.restore(state);
+  const FoldedSums sums = RunEvidence::read_sums(evidence);
+  replay_ = std::move(folded);
+  seen_.missing_events += summary.missing;
+  seen_.events = next_sequence_ = summary.until;
+  seen_.end_ns = std::max(seen_.end_ns, summary.time_ns);
+  says_steps_ = sums.steps_said != 0;
+  seen_.steps = says_steps_ ? sums.steps_said : sums.steps_inferred;
+  seen_.points_are_steps = seen_.steps != 0;
+  if (seen_.points_are_steps) points_.begin(1);
+  for (std::size_t index = 0; index < replay_.devices().size(); ++index) {
+    FollowedDevice& of = device(index);
+    if (index >= sums.peaks.size()) continue;
+    of.peak_allocated = std::max(of.peak_allocated, sums.peaks[index].first.bytes);
+    of.peak_reserved = std::max(of.peak_reserved, sums.peaks[index].second.bytes);
+  }
 }
 
 void Follower::take_spool(const SpoolContents& spool) {

@@ -76,6 +76,12 @@ class EventTimes {
   std::uint64_t next_ = 0;
 };
 
+// What is asked of saved evidence without all the rest.
+struct FoldedSums {
+  std::vector<std::pair<MemoryTimeline::Peak, MemoryTimeline::Peak>> peaks;  // by device: allocated, reserved
+  std::uint64_t steps_said = 0, steps_inferred = 0;
+};
+
 class RunEvidence {
  public:
   // For the number of events of each kind, including kinds of a newer recorder.
@@ -100,6 +106,7 @@ class RunEvidence {
   void save(FoldWriter& fold, const Replay& replay, const std::vector<Roles::Key>& past) const;
   // Before the first event. Throws DecodeError.
   void restore(FoldReader& fold, const Replay& replay, std::int64_t until_ns);
+  static FoldedSums read_sums(FoldReader& fold);
   // Events whose states are asked for whatever else is: the state before each is to be kept. Ascending.
   std::vector<std::uint64_t> moments() const;
   const Definitions& definitions() const { return *definitions_; }
