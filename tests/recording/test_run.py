@@ -228,11 +228,12 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
     write(tmp_path, "program.py", "import torch\ntorch.ones(10)\n")
     (tmp_path / "spools").mkdir()
     options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--no-modules", "--spool-dir", "spools"]
+    options += ["--max-bytes", "64MiB"]
     assert recorded(["program.py"], tmp_path, options).returncode == 0
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert functions_that_allocated(trace) == set()
     assert len(trace.events()) > 0
-    assert trace.header["options"]["modules"] is False
+    assert trace.header["options"]["modules"] is False and trace.header["options"]["max_bytes"] == 64 << 20
     assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
 
 
@@ -247,6 +248,7 @@ REFUSED = {
     "missing module": (["run", "-m", "missing.sub"], 2, "no module named 'missing'\n"),
     "folder without main": (["run", "empty"], 2, "no __main__.py in empty\n"),
     "unknown device": (["run", "--devices", "tpu", "program.py"], 2, "'tpu'"),
+    "a bound too small": (["run", "--max-bytes", "1MiB", "program.py"], 2, "use '64MiB' or more"),
     "no folder": (["run", "--out", "no/such/folder/x", "program.py"], 2, "no/such/folder"),
     "file exists": (["run", "--out", "program.py", "program.py"], 2, "--overwrite"),
     "missing submodule": (["run", "--out", "a", "-m", "json.missing"], 2, "no module named 'json.missing'\n"),
