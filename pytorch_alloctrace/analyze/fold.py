@@ -20,7 +20,7 @@ class Fold(Verb):
     )
     examples = (
         (
-            "fold run.alloctrace --until step:20 -o small.alloctrace",
+            "fold run.alloctrace --until peak -o small.alloctrace",
             "a trace of days: the last steps in full",
         ),
     )

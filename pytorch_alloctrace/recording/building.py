@@ -35,7 +35,7 @@ READER = (*SHARED, "core/reading", "core/replay", "core/folding", "core/what_if"
 # These make Linux calls and include torch's headers: the reading half compiles none of them.
 FOLDING = ("core/reading", "core/replay", "core/folding")
 """What a recording needs that keeps its own trace small: it reads it."""
-RECORDER = (*SHARED, "core/recording", *FOLDING, "system", "python/recording", "torch")
+RECORDER = (*SHARED, "core/recording", *FOLDING, "core/bounding", "system", "python/recording", "torch")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_crt"
 

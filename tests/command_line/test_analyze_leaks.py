@@ -96,8 +96,8 @@ def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> 
     ("arguments", "part"),
     [
         (("leaks", "missing.alloctrace"), "missing.alloctrace"),
-        (("blocks", "missing.alloctrace", "--fail"), "--fail: only leaks does"),
-        (("missing.alloctrace", "--fail"), "--fail: only leaks does"),
+        (("blocks", "missing.alloctrace", "--fail"), "--fail: leaks and ranks do"),
+        (("missing.alloctrace", "--fail"), "--fail: leaks and ranks do"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:

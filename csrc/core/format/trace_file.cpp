@@ -71,7 +71,7 @@ bool TraceFile::become(TraceFile& other, const std::string& there) {
   return true;
 }
 
-void TraceFile::sync() { fdatasync(file_); }
+void TraceFile::sync() { fsync(file_); }
 
 void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "../../core/base/clock.h"
-#include "../../core/folding/trace_bound.h"
+#include "../../core/bounding/trace_bound.h"
 #include "../../torch/cpu_allocator.h"
 #include "../../torch/cuda/allocator.h"
 #include "../../torch/record_event.h"

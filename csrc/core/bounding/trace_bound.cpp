@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../base/thread.h"
-#include "folded_file.h"
+#include "../folding/folded_file.h"
 
 namespace alloctrace {
 namespace {
