@@ -22,9 +22,10 @@ from .event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS, EventTables
 from .gathered import Gathered
 from .held import Held
 from .integrity import Integrity
-from .kinds import KINDS, STEP, device_name, kind_name, named_device
+from .kinds import KINDS, STEP, kind_name, named_device
 from .opening import open_reader
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
+from .process import device_table, thread_table
 from .replay import POINTS, Replay
 from .roles import ROLES_SHOWN
 from .sites import Frame, StackIndex, group_stacks
@@ -483,12 +484,7 @@ class RecordedTrace:
     @functools.cached_property
     def hardware(self) -> pd.DataFrame:
         """The CUDA devices that the program could use: device, name, bytes (of memory), uuid, pci_address."""
-        rows = [
-            (device_name(one.device_type, one.device_index), one.name, one.bytes, one.uuid, one.pci_address)
-            for one in self._reader.devices()
-        ]
-        columns = ["device", "name", "bytes", "uuid", "pci_address"]
-        return pd.DataFrame(rows, columns=columns) if rows else no_rows(columns)
+        return device_table(self._reader.devices())
 
     @functools.cached_property
     def held(self) -> tuple[Held, ...]:
@@ -498,17 +494,7 @@ class RecordedTrace:
     @functools.cached_property
     def threads(self) -> pd.DataFrame:
         """The threads that had events: thread (as in events), native_id, name (Python's if it has one), autograd_id."""
-        rows = [
-            {
-                "thread": number,
-                "native_id": thread.native_id,
-                "name": thread.python_name or thread.name,
-                "autograd_id": thread.autograd_id,
-            }
-            for number, thread in enumerate(self._reader.threads())
-            if number
-        ]
-        return pd.DataFrame(rows) if rows else no_rows(("thread", "native_id", "name", "autograd_id"))
+        return thread_table(self._reader.threads())
 
     # Positions
 

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 
 #include "../base/crc32.h"
+#include "block_reading.h"
 #include "trace_reader.h"
 
 namespace alloctrace {
@@ -54,18 +54,9 @@ void GrowingFile::refresh() {
   file_->refresh_size();
 }
 
-bool GrowingFile::read_header(std::uint64_t offset, BlockHeader& header) const {
-  if (offset + sizeof header > file_->size() || !file_->read(&header, sizeof header, offset)) return false;
-  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
-  return header.magic == kBlockMagic &&
-         header.header_crc ==
-             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
-         header.payload_bytes <= kMaxPayloadBytes && header.first_sequence <= kMaxSequence &&
-         header.event_count <= kMaxSequence;
-}
-
 bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& payload) const {
-  if (!read_header(offset, header) || header.payload_bytes > file_->size() - offset - sizeof header) return false;
+  if (!read_block_header(*file_, offset, header) || header.payload_bytes > file_->size() - offset - sizeof header)
+    return false;
   payload.resize(header.payload_bytes);
   return file_->read(payload.data(), payload.size(), offset + sizeof header) &&
          crc32(payload.data(), payload.size()) == header.payload_crc;

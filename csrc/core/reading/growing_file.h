@@ -31,7 +31,6 @@ class GrowingFile {
 
  private:
   void open_at(const std::string& path);
-  bool read_header(std::uint64_t offset, BlockHeader& header) const;
   bool read_block(std::uint64_t offset, BlockHeader& header, Bytes& payload) const;
 
   std::string path_;

@@ -7,6 +7,7 @@
 
 #include "../base/crc32.h"
 #include "../format/event_codec.h"
+#include "block_reading.h"
 
 namespace alloctrace {
 namespace {
@@ -44,7 +45,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     spool_ = read_spool(spool_path_, session_id_);
     if (!spool_ && spool_path.empty() && spool_of_header) {
       BlockHeader header;
-      if (read_block_header(first_block, header) && header.type == BlockType::kHeader &&
+      if (read_block_header(file_, first_block, header) && header.type == BlockType::kHeader &&
           header.payload_bytes <= file_.size()) {
         std::string json(header.payload_bytes, '\0');
         if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
@@ -116,16 +117,6 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
   damage_.push_back({0, sizeof header, true});
 }
 
-bool TraceReader::read_block_header(std::uint64_t offset, BlockHeader& header) const {
-  if (offset + sizeof header > file_.size() || !file_.read(&header, sizeof header, offset)) return false;
-  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
-  return header.magic == kBlockMagic &&
-         header.header_crc ==
-             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
-         header.payload_bytes <= kMaxPayloadBytes && header.first_sequence <= kMaxSequence &&
-         header.event_count <= kMaxSequence;
-}
-
 // Offset of the next sound block header from `offset` on; `end` when there is none before that.
 std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t end) const {
   Bytes window;
@@ -136,7 +127,7 @@ std::uint64_t TraceReader::find_next_block(std::uint64_t offset, std::uint64_t e
     for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
       BlockHeader header;
       if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) == 0 &&
-          read_block_header(offset + at, header)) {
+          read_block_header(file_, offset + at, header)) {
         return offset + at;
       }
     }
@@ -156,7 +147,7 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     }
     if (progress) progress(static_cast<double>(offset) / static_cast<double>(file_.size()));
     BlockHeader header;
-    if (!read_block_header(offset, header)) {
+    if (!read_block_header(file_, offset, header)) {
       const std::uint64_t next = find_next_block(offset + 1, file_.size());
       // Nothing sound behind it: the file was cut here if no more than the beginning of a header is left.
       note_damage(offset, next, next == file_.size() && is_cut_header(offset));
@@ -166,7 +157,7 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     const std::uint64_t payload_offset = offset + sizeof header;
     note_clock(header.begin);
     note_clock(header.end);
-    note_counters(header.counters);
+    take_later(integrity_.counters, header.counters);
     const bool is_whole = header.payload_bytes <= file_.size() - payload_offset;
     payload.resize(is_whole ? header.payload_bytes : 0);
     if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
@@ -319,7 +310,7 @@ void TraceReader::take_spool() {
     ++integrity_.corrupt_blocks;
   }
   note_clock(spool_->anchor);
-  note_counters(spool_->counters);
+  take_later(integrity_.counters, spool_->counters);
   integrity_.uncommitted = spool_->uncommitted;
   integrity_.truncated_bytes = 0;  // of the block that was being written: the spool has its events
   if (spool_->first_sequence > next_sequence_) {
@@ -347,22 +338,9 @@ void TraceReader::take_spool() {
 }
 
 void TraceReader::note_clock(const ClockAnchor& anchor) {
-  // 2^61 ns are 73 years. The spool's anchors have no checksum: arithmetic on one that is damaged must not overflow.
-  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;
-  if (anchor.monotonic_ns >= kImpossible || anchor.wall_ns >= 2 * kImpossible) return;
+  if (!is_possible(anchor)) return;
   if (first_anchor_.counter == 0) first_anchor_ = anchor;
   if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
-}
-
-void TraceReader::note_counters(const Counters& counters) {
-  // Totals only grow; the larger is the later.
-  const auto later = [](std::uint64_t& known, std::uint64_t seen) { known = std::max(known, seen); };
-  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
-    later(integrity_.counters.lost[cause], counters.lost[cause]);
-  }
-  later(integrity_.counters.empty_allocations, counters.empty_allocations);
-  later(integrity_.counters.reentered, counters.reentered);
-  later(integrity_.counters.unknown_stacks, counters.unknown_stacks);
 }
 
 void TraceReader::decode(const Chunk& chunk, std::vector<Event>& out) const {

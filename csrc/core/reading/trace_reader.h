@@ -132,7 +132,6 @@ class TraceReader {
  private:
   void read_file_header(std::uint64_t& first_block);
   void scan_blocks(std::uint64_t offset, const std::function<void(double)>& progress);
-  bool read_block_header(std::uint64_t offset, BlockHeader& header) const;
   std::uint64_t find_next_block(std::uint64_t offset, std::uint64_t end) const;
   bool is_cut_header(std::uint64_t offset) const;
   void note_damage(std::uint64_t begin, std::uint64_t end, bool is_cut);
@@ -142,7 +141,6 @@ class TraceReader {
   void take_spool();
   void extend_to_spool();
   void note_clock(const ClockAnchor& anchor);
-  void note_counters(const Counters& counters);
 
   struct DamagedPart {
     std::uint64_t offset = 0, bytes = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fold_events.h"
 #include "run_evidence.h"
 
 namespace alloctrace {
@@ -20,36 +21,16 @@ bool is_at_an_end(std::size_t index, std::size_t count, std::size_t most) {
   return index < most / 2 || index + most / 2 >= count;
 }
 
-void put_event(FoldWriter& fold, const KeptEvent& kept) {
-  const Event& event = kept.event;
+void put_kept(FoldWriter& fold, const KeptEvent& kept) {
   fold.number(kept.sequence);
   fold.signed_number(kept.time_ns);
-  fold.byte(static_cast<std::uint8_t>(event.kind));
-  for (const std::uint64_t field : {event.time, event.address, event.size, event.sequence, event.node_sequence}) {
-    fold.number(field);
-  }
-  for (const std::uint32_t field : {event.stack, event.thread, event.location, event.node_thread}) fold.number(field);
-  fold.number(event.node_type);
+  put_event(fold, kept.event);
 }
 
-KeptEvent read_event(FoldReader& fold) {
-  KeptEvent kept;
-  Event& event = kept.event;
-  const Definitions& definitions = fold.definitions();
-  kept.sequence = fold.below(kMaxSequence);
-  kept.time_ns = fold.signed_number();
-  event.kind = static_cast<EventKind>(fold.byte());
-  for (std::uint64_t* field : {&event.time, &event.address, &event.size, &event.sequence, &event.node_sequence}) {
-    *field = fold.number();
-  }
-  for (std::uint32_t* field : {&event.stack, &event.thread, &event.location, &event.node_thread}) {
-    *field = fold.number32();
-  }
-  const std::uint32_t node_type = fold.number32();
-  event.node_type = static_cast<std::uint16_t>(node_type < definitions.node_type_count() ? node_type : 0);
-  if (event.stack >= definitions.frame_count()) event.stack = 0;
-  if (event.location >= definitions.location_count()) event.location = 0;
-  return kept;
+KeptEvent read_kept(FoldReader& fold) {
+  const std::uint64_t sequence = fold.below(kMaxSequence);
+  const std::int64_t time_ns = fold.signed_number();
+  return {sequence, time_ns, read_event(fold)};
 }
 
 void put_items(FoldWriter& fold, const std::vector<ReplayFindings::Item>& items) {
@@ -194,7 +175,7 @@ void RunEvidence::save(FoldWriter& fold, const Replay& replay, const std::vector
     std::vector<KeptEvent> of_kind;
     std::copy_if(kept_events_.begin(), kept_events_.end(), std::back_inserter(of_kind),
                  [&](const KeptEvent& kept) { return kept.event.kind == kind; });
-    put_ends(of_kind, [&](const KeptEvent& kept) { put_event(fold, kept); });
+    put_ends(of_kind, [&](const KeptEvent& kept) { put_kept(fold, kept); });
   }
   fold.section([&](FoldWriter& inner) { times_.save(inner); });
   // Of each device as many.
@@ -304,7 +285,7 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
     refusal.forward_stack = fold.stack();
   }
   for (int kind = 0; kind < 2; ++kind) {
-    for (std::size_t left = fold.count(13); left > 0; --left) kept_events_.push_back(read_event(fold));
+    for (std::size_t left = fold.count(13); left > 0; --left) kept_events_.push_back(read_kept(fold));
   }
   std::sort(kept_events_.begin(), kept_events_.end(),
             [](const KeptEvent& a, const KeptEvent& b) { return a.sequence < b.sequence; });

@@ -7,6 +7,7 @@
 
 #include "../format/event_codec.h"
 #include "../format/fold.h"
+#include "../reading/block_reading.h"
 #include "../reading/trace_reader.h"
 #include "run_evidence.h"
 
@@ -57,7 +58,7 @@ void Follower::advance(const std::atomic<bool>& cancelled) {
 }
 
 void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool is_last) {
-  note_counters(header.counters);
+  take_later(seen_.counters, header.counters);
   try {
     switch (header.type) {
       case BlockType::kHeader:
@@ -126,7 +127,7 @@ void Follower::take_spool(const SpoolContents& spool) {
   } catch (const DecodeError&) {
     ++seen_.damaged;
   }
-  note_counters(spool.counters);
+  take_later(seen_.counters, spool.counters);
   for (std::size_t run = 0; run < spool.runs.size(); ++run) {
     const SpoolContents::Run& events = spool.runs[run];
     // A break is a hook in progress: what follows it comes the next time, from the file perhaps.
@@ -273,23 +274,12 @@ void Follower::note_curve(std::size_t device, std::int64_t time_ns) {
 }
 
 void Follower::note_clock(const ClockAnchor& anchor) {
-  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;  // as in TraceReader
-  if (anchor.counter == 0 || anchor.monotonic_ns >= kImpossible || anchor.wall_ns >= 2 * kImpossible) return;
+  if (anchor.counter == 0 || !is_possible(anchor)) return;
   if (first_anchor_.counter == 0) {
     first_anchor_ = anchor;
     seen_.begin_ns = seen_.end_ns = static_cast<std::int64_t>(anchor.wall_ns);
   }
   if (anchor.monotonic_ns >= last_anchor_.monotonic_ns) last_anchor_ = anchor;
-}
-
-void Follower::note_counters(const Counters& counters) {
-  const auto later = [](std::uint64_t& known, std::uint64_t seen) { known = std::max(known, seen); };
-  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
-    later(seen_.counters.lost[cause], counters.lost[cause]);
-  }
-  later(seen_.counters.empty_allocations, counters.empty_allocations);
-  later(seen_.counters.reentered, counters.reentered);
-  later(seen_.counters.unknown_stacks, counters.unknown_stacks);
 }
 
 void Follower::publish(bool caught_up) {

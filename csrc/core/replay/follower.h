@@ -50,7 +50,6 @@ class Follower {
   void take_event(Event& event, std::uint64_t sequence, std::int64_t time_ns, bool is_last_step);
   void take_step(const Event& event, bool is_last);
   void note_clock(const ClockAnchor& anchor);
-  void note_counters(const Counters& counters);
   void note_curve(std::size_t device, std::int64_t time_ns);
   FollowedDevice& device(std::size_t index);
   void publish(bool caught_up);

@@ -1,0 +1,33 @@
+#include "block_reading.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "../base/crc32.h"
+
+namespace alloctrace {
+
+bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader& header) {
+  if (offset + sizeof header > file.size() || !file.read(&header, sizeof header, offset)) return false;
+  const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof header.header_crc;
+  return header.magic == kBlockMagic &&
+         header.header_crc ==
+             crc32(reinterpret_cast<const std::uint8_t*>(&header) + unchecked, sizeof header - unchecked) &&
+         header.payload_bytes <= kMaxPayloadBytes && header.first_sequence <= kMaxSequence &&
+         header.event_count <= kMaxSequence;
+}
+
+bool is_possible(const ClockAnchor& anchor) {
+  constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;  // 2^61 ns are 73 years
+  return anchor.monotonic_ns < kImpossible && anchor.wall_ns < 2 * kImpossible;
+}
+
+void take_later(Counters& known, const Counters& seen) {
+  const auto later = [](std::uint64_t& total, std::uint64_t other) { total = std::max(total, other); };
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) later(known.lost[cause], seen.lost[cause]);
+  later(known.empty_allocations, seen.empty_allocations);
+  later(known.reentered, seen.reentered);
+  later(known.unknown_stacks, seen.unknown_stacks);
+}
+
+}  // namespace alloctrace
