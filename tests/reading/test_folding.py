@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fold_account import differences
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _replay
+from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.kinds import KINDS
 
 CASES = (
@@ -53,6 +55,22 @@ def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Pa
         once = alloctrace.fold(whole.path, tmp_path / f"{share}-once.alloctrace", until=until - 1)
         assert differences(alloctrace.load(once.trace), folded) == []
         previous = done.trace
+
+
+def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
+    """Also where what was allocated stands in no line: without stacks only what node of autograd it was is known."""
+    weight = torch.ones(200, 200, requires_grad=True)
+    kept = []
+    with alloctrace.enable(tmp_path / "whole.alloctrace", devices="cpu", stacks="none"):
+        for _ in range(20):
+            (weight @ weight).sum().backward()
+            kept.append(torch.empty(1000))
+    whole = alloctrace.load(tmp_path / "whole.alloctrace")
+    assert whole.stack_totals()["stack_id"].gt(0).any()
+    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=whole.end_seq // 2)
+    (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
+    assert seen.counts.requested == whole.live()["nbytes"].sum() > 20 * 4000
+    assert seen.counts.peak_allocated == whole.peak().bytes
 
 
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 SHARED = ("base", "format")
-READING = (*SHARED, "reading", "replay", "what_if")
+READING = (*SHARED, "reading", "replay", "folding", "what_if")
 """The folders of csrc/core that read a trace, and what runs over what was read."""
 RECORDING = (*SHARED, "recording")
 """Those that write one."""

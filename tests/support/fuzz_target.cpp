@@ -32,7 +32,7 @@ void put_right(Bytes& trace) {
   FileHeader header;
   std::memcpy(&header, trace.data(), sizeof header);
   std::memcpy(header.magic, kFileMagic, sizeof header.magic);
-  header.format_version = kFormatVersion;
+  header.format_version = kFoldedFormatVersion;
   header.header_crc = 0;
   header.header_crc = crc32(&header, sizeof header);
   std::memcpy(trace.data(), &header, sizeof header);

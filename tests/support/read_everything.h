@@ -1,7 +1,10 @@
 // All that the readers of csrc/core offer, of one trace: for the fuzzers, under sanitizers.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -9,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "../../csrc/core/folding/folded_file.h"
 #include "../../csrc/core/reading/trace_reader.h"
+#include "../../csrc/core/replay/follower.h"
 #include "../../csrc/core/replay/replay_run.h"
 #include "../../csrc/core/what_if/predict.h"
 
@@ -20,8 +25,50 @@ namespace alloctrace {
   std::abort();
 }
 
+// As `alloctrace live` reads it: what there is, and then once more.
+inline void follow(const std::string& path, const std::string& spool) {
+  try {
+    Follower follower(path, [](const Followed&) {});
+    if (!spool.empty()) follower.read_spool_at(spool);
+    const std::atomic<bool> cancelled = false;
+    for (int times = 0; times < 2; ++times) follower.advance(cancelled);
+  } catch (const FormatError&) {
+  } catch (const OpenError&) {
+  }
+}
+
+// Folds a trace up to its middle, and that once more. What was folded can be read, and ends with the same memory; but
+// where a block cannot be decoded, one that repeats some of its events may be taken once the fold ends in it.
+inline void fold_it(const std::shared_ptr<const TraceReader>& trace, const ReplayRun& whole, bool compare,
+                    int times = 2) {
+  const std::string out = "/dev/shm/alloctrace_fuzz." + std::to_string(getpid()) + "." + std::to_string(times);
+  const std::uint64_t begin = trace->folded_until();
+  const std::uint64_t end = trace->chunks().empty() ? begin : trace->chunks().back().end_sequence();
+  if (end <= begin) return;
+  try {
+    fold_trace(trace, begin + (end - begin) / 2 + 1, out, true, {}, {});
+  } catch (const FoldingError&) {
+    return;
+  }
+  const auto folded = std::make_shared<const TraceReader>(out, "");
+  unlink(out.c_str());
+  const ReplayRun again(folded, 50);
+  if (times > 1) fold_it(folded, again, compare, times - 1);
+  if (!compare) return;
+  const std::vector<DeviceMemory>&before = whole.end().devices(), &after = again.end().devices();
+  if (before.size() != after.size()) fail("folding changed the devices");
+  for (std::size_t index = 0; index < before.size(); ++index) {
+    const MemoryTotals &one = before[index].totals(), &other = after[index].totals();
+    if (one.requested != other.requested || one.allocated != other.allocated || one.active != other.active ||
+        one.reserved != other.reserved || one.blocks != other.blocks) {
+      fail("folding changed the memory at the end");
+    }
+  }
+}
+
 // The state, or "refused". What no file may bring about ends the program.
 inline std::string read_everything(const std::string& path, const std::string& spool = "") {
+  follow(path, spool);
   try {
     const auto opened = std::make_shared<const TraceReader>(path, spool);
     const TraceReader& trace = *opened;
@@ -37,12 +84,14 @@ inline std::string read_everything(const std::string& path, const std::string& s
     };
     const std::jthread first(decode_all), second(decode_all);
     std::uint64_t events = 0;
+    bool all_decoded = true;
     std::vector<Event> decoded;
     for (const Chunk& chunk : trace.chunks()) {
       events += chunk.event_count;
       try {
         trace.decode(chunk, decoded);
       } catch (const DecodeError&) {
+        all_decoded = false;
         continue;
       }
       if (decoded.size() != chunk.event_count) fail("a block has another number of events than it says");
@@ -59,7 +108,13 @@ inline std::string read_everything(const std::string& path, const std::string& s
       names.source(names.code(names.frame(id).code).filename, lines[id]);
     }
     ReplayRun replayed(opened, 50);
-    for (const std::uint64_t quarter : {2, 3, 1}) static_cast<void>(replayed.state_before(events * quarter / 4));
+    for (const std::uint64_t quarter : {2, 3, 1}) {
+      try {
+        static_cast<void>(replayed.state_before(events * quarter / 4));
+      } catch (const FoldedError&) {
+      }
+    }
+    for (const std::uint64_t moment : replayed.folded_moments()) static_cast<void>(replayed.state_before(moment));
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));
     static_cast<void>(replayed.role_timelines(20));
     static_cast<void>(replayed.role_allocations(events / 4, events / 2));
@@ -73,6 +128,7 @@ inline std::string read_everything(const std::string& path, const std::string& s
       static_cast<void>(
           what_if::predict(opened, device.device_type(), device.device_index(), {}, {what_if::LaneOptions{}, other}));
     }
+    fold_it(opened, replayed, all_decoded);
     return trace.integrity().state();
   } catch (const FormatError&) {
     return "refused";

@@ -136,6 +136,8 @@ FoldedPart fold_until(const std::shared_ptr<const TraceReader>& trace, std::uint
       on_the_way.push_back({cursor.chunk(), 0, cursor.replay().packed()});
     }
   }
+  // Else the first event that is not folded would seem to follow what was folded.
+  if (cursor.taken_until() < until) cursor.replay().note_loss();
 
   const Replay& end = cursor.replay();
   MomentKeeper keeper(end, trace->definitions());

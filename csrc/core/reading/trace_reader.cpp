@@ -215,7 +215,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
       definitions_.add(payload.data(), payload.size());
       break;
     case BlockType::kEvents: {
-      if (!chunks_.empty() && header.first_sequence < chunks_.back().end_sequence()) {
+      if (header.first_sequence < (chunks_.empty() ? integrity_.folded_until : chunks_.back().end_sequence())) {
         throw DecodeError("a block has events that were in one before it");
       }
       // Of each event the payload has a tag and a time.

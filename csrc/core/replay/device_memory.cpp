@@ -78,6 +78,12 @@ void DeviceMemory::set_origin(Piece& piece, const Event& event, std::uint64_t se
   if (piece.stack == 0) piece.stack = definitions_->stack_of_node(event.node_type);
 }
 
+StackTotals* DeviceMemory::totals_of(std::uint32_t stack) {
+  if (stack >= Definitions::kFarStacks) return nullptr;
+  if (stack >= stacks_.size()) stacks_.resize(stack + std::size_t{1});
+  return &stacks_[stack];
+}
+
 const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
                                    std::uint32_t forward_stack) {
   const char* problem = nullptr;
@@ -131,12 +137,10 @@ const char* DeviceMemory::allocate(const Event& event, std::uint64_t sequence, s
   set_origin(piece, event, sequence, forward_stack);
   last_allocated_ = index;
   count(index, true);
-  if (piece.stack < Definitions::kFarStacks) {
-    if (piece.stack >= stacks_.size()) stacks_.resize(piece.stack + std::size_t{1});
-    StackTotals& totals = stacks_[piece.stack];
-    ++totals.allocations;
-    totals.bytes += size;
-    totals.largest = std::max(totals.largest, size);
+  if (StackTotals* const totals = totals_of(piece.stack)) {
+    ++totals->allocations;
+    totals->bytes += size;
+    totals->largest = std::max(totals->largest, size);
   }
   return size == event.size ? problem : "an allocation larger than any memory";
 }

@@ -239,12 +239,9 @@ void DeviceMemory::restore(FoldReader& fold, const DeviceMemory* base) {
   history_.unmatched_requests = read_set(fold);
   stacks_ = base ? base->stacks_ : std::vector<StackTotals>{};
   for (std::size_t left = fold.count(4); left > 0; --left) {
-    const std::uint32_t stack = fold.stack();
-    if (stack >= stacks_.size()) stacks_.resize(stack + std::size_t{1});
-    StackTotals& totals = stacks_[stack];
-    totals.allocations = fold.number();
-    totals.bytes = fold.number();
-    totals.largest = std::min(fold.number(), kMaxBlockBytes);
+    StackTotals* const kept = totals_of(fold.stack());
+    const std::uint64_t allocations = fold.number(), bytes = fold.number(), largest = fold.number();
+    if (kept) *kept = {allocations, bytes, std::min(largest, kMaxBlockBytes)};
   }
 }
 
@@ -254,8 +251,8 @@ void ForwardStacks::save(FoldWriter& fold) const {
   fold.number(rings_.size());
   for (const auto& [thread, ring] : rings_) {
     std::size_t entries = 0;
-    const auto visit = [&](auto take) {
-      for (const std::shared_ptr<Part>& part : ring.parts) {
+    const auto visit = [&parts = ring.parts](auto take) {
+      for (const std::shared_ptr<Part>& part : parts) {
         if (!part) continue;
         for (const Entry& entry : *part) {
           if (entry.node != 0) take(entry);
