@@ -22,6 +22,11 @@ def main(arguments: list[str]) -> int:
 
         return build_command(arguments[1:])
     try:
+        if arguments[:1] == ["cost"]:
+            from .cost.command import cost
+
+            command.raise_interrupts()
+            return cost(arguments[1:])
         from .analyze.command_line import main as analyze
 
         command.raise_interrupts()

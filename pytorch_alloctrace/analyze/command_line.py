@@ -93,6 +93,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
     summaries = {
         "run": "record a program, unchanged, into a trace file",
         "build": "build the recorder for this torch before its first use",
+        "cost": "measure what recording costs on this machine",
     }
     summaries |= {verb.name: verb.summary for verb in VERBS}
     parser = argparse.ArgumentParser(

@@ -297,14 +297,15 @@ def test_an_exit_handler_of_the_program(run_program, tmp_path: Path, order: str)
 
 
 SUBINTERPRETER = """
-import sys
 try:
-    import _xxsubinterpreters as interpreters
-except ImportError:
     import _interpreters as interpreters
+except ImportError:  # before 3.13
+    import _xxsubinterpreters as interpreters
 import torch, pytorch_alloctrace as alloctrace
 session = alloctrace.enable("t.alloctrace")
-other = interpreters.create(isolated=False)  # which may start threads
+# Of the kind that may start threads.
+is_new = interpreters.__name__ == "_interpreters"
+other = interpreters.create("legacy") if is_new else interpreters.create(isolated=False)
 interpreters.run_string(other, '''if True:
     import ctypes, threading
     native = ctypes.CDLL("./native.so")
@@ -321,7 +322,6 @@ with alloctrace.enable("u.alloctrace"):
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module of subinterpreters has another shape")
 def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, tmp_path: Path) -> None:
     (tmp_path / "native.cpp").write_text(
         '#include <c10/core/Allocator.h>\n'

@@ -15,68 +15,30 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-VARIANTS = (
-    "plain",
-    "alloctrace",
-    "alloctrace, stacks='none'",
-    "torch history, stacks='python'",
-    "torch history, stacks='all'",
-)
-OURS, PEER = VARIANTS[1], VARIANTS[3]
+from pytorch_alloctrace.cost import RECORDERS
+from pytorch_alloctrace.cost.measuring import DEPTH, Worker, started
 
-
-class Worker:
-    """One recorder in its process."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("cuda_worker.py")), name, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.device: dict[str, Any] = self._answer()
-
-    def run(self, kind: str, count: int) -> dict[str, float]:
-        assert self._process.stdin
-        self._process.stdin.write(f"{kind} {count}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"bench: the process of {self.name!r} ended: its error is above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def stop(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+VARIANTS = RECORDERS["cuda"]
+PLAIN, OURS, PEER = VARIANTS[0], VARIANTS[1], VARIANTS[3]
 
 
 Rows = dict[str, list[dict[str, float]]]
 """For each variant, one row a process: the least of each figure."""
 
 
-def run_rounds(workers: list[Worker], kind: str, rounds: int, count: int, rows: Rows) -> None:
+def run_rounds(workers: list[Worker], request: tuple[str | int, ...], rounds: int, rows: Rows) -> None:
     """Adds a row for each process: of every figure, the least of its rounds.
 
     The least: what a busy machine, or a neighbour of a virtual one, does to a round only makes it slower, and here by
     up to a factor of two for seconds. Short rounds find the times in between.
     """
     for worker in workers:  # what happens once (new stacks, first segments) is not a cost per pair
-        worker.run(kind, max(count // 10, 1))
-    measured = [[worker.run(kind, count) for worker in workers] for _ in range(rounds)]
+        worker.run(*request)
+    measured = [[worker.run(*request) for worker in workers] for _ in range(rounds)]
     for index, worker in enumerate(workers):
         values = [of_round[index] for of_round in measured]
         rows[worker.name].append({field: min(value[field] for value in values) for field in values[0]})
@@ -88,7 +50,7 @@ def figures_of(rows: Rows) -> dict[str, Any]:
         name: {field: statistics.median(value[field] for value in values) for field in values[0]}
         for name, values in rows.items()
     }
-    plain = typical[VARIANTS[0]]
+    plain = typical[PLAIN]
     return {
         name: {field: round(value, 1) for field, value in figures.items()}
         | {f"added_{field}": round(value - plain[field], 1) for field, value in figures.items()}
@@ -105,19 +67,16 @@ def main() -> None:
     processes, rounds = (1, 10) if options.quick else (7, 60)
     measured: dict[str, Rows] = {kind: {name: [] for name in VARIANTS} for kind in ("pairs", "contended", "training")}
     for _ in range(processes):
-        with tempfile.TemporaryDirectory() as folder:
-            workers = [Worker(name, Path(folder)) for name in VARIANTS]
-            run_rounds(workers, "pairs", rounds, 4_000, measured["pairs"])
-            run_rounds(workers, "contended", 2, 40, measured["contended"])
-            run_rounds(workers, "training", rounds, 1, measured["training"])
-            device = workers[0].device
-            for worker in workers:
-                worker.stop()
+        with started(VARIANTS, "cuda") as (workers, _):
+            run_rounds(workers, ("pairs", DEPTH, 4_000), rounds, measured["pairs"])
+            run_rounds(workers, ("contended", DEPTH, 40), 2, measured["contended"])
+            run_rounds(workers, ("steps", 1), rounds, measured["training"])
+            device = workers[0].machine
     pairs, contended, training = (figures_of(rows) for rows in measured.values())
     ratio = pairs[OURS]["added_wall"] / pairs[PEER]["added_wall"]
     for name, figures in training.items():
         figures["added_percent_of_process_cpu"] = round(
-            100 * figures["added_process_cpu"] / training[VARIANTS[0]]["process_cpu"], 1
+            100 * figures["added_process_cpu"] / training[PLAIN]["process_cpu"], 1
         )
         print(
             f"{name:32} {pairs[name]['wall']:8,.0f} ns a pair, added {pairs[name]['added_wall']:8,.0f}; "

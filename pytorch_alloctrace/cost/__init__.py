@@ -1,0 +1,13 @@
+"""`alloctrace cost`: what recording costs on this machine, with this torch, next to what else can be used."""
+
+from __future__ import annotations
+
+PLAIN = "the program alone"
+ALLOCTRACE, NO_STACKS = "alloctrace", "alloctrace, stacks='none'"
+HISTORY, HISTORY_ALL = "torch history, stacks='python'", "torch history, stacks='all'"
+PROFILER, MEMRAY = "torch.profiler", "memray"
+RECORDERS = {
+    "cuda": (PLAIN, ALLOCTRACE, NO_STACKS, HISTORY, HISTORY_ALL),
+    "cpu": (PLAIN, ALLOCTRACE, NO_STACKS, PROFILER, MEMRAY),
+}
+"""By device: the program without any first, and then ours."""

@@ -1,0 +1,79 @@
+"""`alloctrace cost`: it measures all recorders that are there, in few words, and says why where it cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import program_environment
+
+from pytorch_alloctrace.cost import ALLOCTRACE, NO_STACKS, PLAIN, PROFILER
+from pytorch_alloctrace.cost.command import write_costs
+from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds
+
+
+def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytorch_alloctrace", "cost", *arguments]
+    return subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True, timeout=300)
+
+
+def test_it_measures_what_is_there_and_leaves_nothing(tmp_path: Path) -> None:
+    done = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert {PLAIN, ALLOCTRACE, NO_STACKS, PROFILER} <= set(found["pairs"]) == set(found["training_step"])
+    assert [int(depth) for depth in found["by_depth"]] == list(DEPTHS)
+    assert all(set(rows) == {PLAIN, ALLOCTRACE} for rows in found["by_depth"].values())
+    assert found["pairs"][PLAIN]["added_wall"] == 0 < found["pairs"][PLAIN]["wall"]
+    # Recorded were the pairs, and the steps.
+    assert 1 < found["bytes_per_event"] < 64 and found["rounds"] >= 5
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--seconds", "soon"), "'soon' is not a number of seconds above 0"),
+        (("--seconds", "-1"), "'-1' is not a number of seconds above 0"),
+        (("--device", "cuda"), "torch finds no CUDA device here: measure --device cpu"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    done = cost(tmp_path, *words)
+    assert done.returncode == 2 and sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def rounds(**least: float) -> Rounds:
+    names = {"plain": PLAIN, "ours": ALLOCTRACE, "profiler": PROFILER}
+    return Rounds(
+        {
+            names[name]: [
+                {"wall": value * slower, "own_cpu": value, "other_cpu": 1.0, "process_cpu": value * 2}
+                for slower in (1.3, 1, 1.5)
+            ]
+            for name, value in least.items()
+        }
+    )
+
+
+def test_the_text_says_what_is_added_and_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from pytorch_alloctrace.report.screen import Screen
+
+    machine = {"device": "cpu", "cores": 2, "torch": "2.11.0", "python": "3.11.7"}
+    by_depth = {5: rounds(plain=1000, ours=1250), 200: rounds(plain=1000, ours=2500)}
+    steps = rounds(plain=1e8, ours=1.05e8, profiler=2e8)
+    costs = Costs("cpu", machine, rounds(plain=1000, ours=1400, profiler=900), by_depth, steps, 6.54)
+    write_costs(costs, Screen(Console(width=80), 80))
+    text = capsys.readouterr().out
+    assert "the program alone took 30% more" in " ".join(text.split())
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "alloctrace 1,400 ns +400 ns +40%" in lines and "torch.profiler 900 ns -100 ns -10%" in lines
+    assert "5 frames +250 ns" in lines and "200 frames +1,500 ns" in lines
+    assert "alloctrace 105 ms +5 ms +5%" in lines
+    assert "alloctrace takes 5.0% more processor time. An event takes 6.5 bytes on disk." in " ".join(lines)
