@@ -238,6 +238,13 @@ class StackIndex:
         """What the innermost frames of all stacks have in common that are of one function under the same calls."""
         return int(self.parent[stack_id]), int(self._filename[stack_id]), int(self._name[stack_id])
 
+    def inside(self, stack_id: int) -> npt.NDArray[np.bool_]:
+        """For each stack whether the function that a stack ends in, under the same calls, is on it."""
+        parent, filename, name = self.call(stack_id)
+        same = (self.parent == parent) & (self._filename == filename) & (self._name == name)
+        same[0] = False
+        return self._innermost(same) > 0
+
     def functions(self, stack_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Two rows of numbers, of the file and the name of each stack's innermost function."""
         return np.stack([self._filename[stack_ids], self._name[stack_ids]]).astype(np.int64)

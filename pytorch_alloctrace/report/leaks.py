@@ -101,7 +101,7 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:
-        last = "the last step" if leak.unit == "step" else "the last allocation"
+        last = "the last allocation" if leak.unit == "second" else f"the last {leak.unit}"
         sentences.append(f"It was freed after {last}, when whatever held it went away: while the program ran, it grew.")
     if leak.line.is_workspace:
         sentences.append(
@@ -122,7 +122,9 @@ def _holding(holder: Holder) -> str:
 
 
 def _judged_when(leak: Leak) -> str:
-    return "when the last step ended" if leak.unit == "step" else "at the last allocation"
+    return {"step": "when the last step ended", "iteration": "in the last iteration"}.get(
+        leak.unit, "at the last allocation"
+    )
 
 
 def _certain(leak: Leak) -> str:

@@ -123,3 +123,27 @@ def test_without_a_loop_allocations_count(record: Callable[..., alloctrace.Trace
 
 def test_too_few_rounds_are_no_loop(record: Callable[..., alloctrace.Trace]) -> None:
     assert find_leaks(record(plain_loop, 15), "cpu").loop is None
+
+
+class Server:
+    """Keeps what it has answered, and is gone when serve() has returned."""
+
+    def __init__(self) -> None:
+        self.answers: list[torch.Tensor] = []
+
+    def serve(self, rounds: int) -> None:
+        for _ in range(rounds):
+            two_blocks()
+            self.answers.append(block())
+
+
+def serves_and_says_goodbye(rounds: int) -> None:
+    Server().serve(rounds)
+    for _ in range(3):
+        block()
+
+
+def test_what_a_loop_kept_is_judged_before_its_function_returned(record: Callable[..., alloctrace.Trace]) -> None:
+    verdict = find_leaks(record(serves_and_says_goodbye, 60), "cpu")
+    assert verdict.loop is not None and verdict.loop.function == "Server.serve"
+    assert [leak.line.function for leak in verdict.leaks] == ["block"] and verdict.units == 60

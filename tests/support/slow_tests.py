@@ -31,8 +31,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "strangers": (
         "csrc/core/replay",
         "pytorch_alloctrace/analysis/leaks",
+        "pytorch_alloctrace/analysis/ranks",
         "tests/corpus",
         "tests/analysis/test_strangers.py",
+        "tests/ranks/test_ranks_strangers.py",
     ),
     "browser": (
         *("pytorch_alloctrace/report/page", "pytorch_alloctrace/report/web", "tools/web"),

@@ -35,6 +35,8 @@ WIDEST_ROUND = 0.2
 REST = 0.15
 """What comes after the last step is judged by itself if it has at least this share of the allocations."""
 LEAST_ALLOCATIONS = 50
+_FIRST_SEARCHED, _SEARCHED = 4096, 1 << 21
+"""Events at the end of a part that are looked through for the last one of its loop: at first, and at most."""
 PARTS = 1000
 """Units of a part of the run that has neither steps nor a loop."""
 
@@ -52,9 +54,9 @@ class Clock:
     begin: int
     """The part begins with this event."""
     judged_at: int
-    """The event after which the live blocks are judged: the end of the last step, or the last allocation. Not the end
-    of the trace: a function that returns frees its locals, so that a leak into a local list would be gone at the end of
-    every program that has a main()."""
+    """The event after which the live blocks are judged: the end of the last step, the last allocation in the function
+    that goes round a loop, or the last of all. Not the end of the trace: a function that returns frees its locals, so
+    that a leak into a local list would be gone at the end of every program that has a main()."""
     ends: Times
     """Event numbers, rising, and"""
     counts: Times
@@ -145,7 +147,12 @@ class Clocks:
                 yield self._without_steps(last_step + 1, end)
             return
         clock = self._without_steps(0, end)
-        yield Clock.of_steps(self._steps, self._ordinals) if len(self._steps) and clock.loop is None else clock
+        if len(self._steps) and clock.loop is None:
+            yield Clock.of_steps(self._steps, self._ordinals)
+            return
+        yield clock
+        if clock.loop is not None and 1 - float(self._work.share(clock.judged_at)) >= REST:
+            yield self._without_steps(clock.judged_at + 1, end)
 
     def _without_steps(self, begin: int, end: int) -> Clock:
         first, last = self._work.allocations([begin, end]).tolist()
@@ -153,13 +160,14 @@ class Clocks:
             return Clock("second", begin, end, np.zeros(0), np.zeros(0), False)
         loop = self._outermost_loop(begin, end)
         if loop is not None:
-            begins = loop.begins[(loop.begins >= begin) & (loop.begins <= end)].astype(np.float64)
+            judged_at = self._last_inside(loop, end)
+            begins = loop.begins[(loop.begins >= begin) & (loop.begins <= judged_at)].astype(np.float64)
             return Clock(
                 unit="iteration",
                 begin=begin,
-                judged_at=end,
+                judged_at=judged_at,
                 # A round ends where the next begins; the last one has not ended.
-                ends=np.append(begins - 1, max(end, begins[-1])),
+                ends=np.append(begins - 1, max(judged_at, begins[-1])),
                 counts=np.append(np.arange(len(begins)) * float(loop.stride), len(begins) * float(loop.stride)),
                 whole=True,
                 loop=self._trace.stacks.frame(loop.function),
@@ -170,6 +178,21 @@ class Clocks:
         ordinals = np.concatenate([[first], self._work.counts[inside], [last]])
         counts = (ordinals - first) / (last - first) * PARTS  # in this order, so that the last is exact
         return Clock("second", begin, end, ends, counts, False)
+
+    def _last_inside(self, loop: _replay.Loop, end: int) -> int:
+        """The last allocation on the device while the function that goes round was running; `end` if none is found
+        near it. Once the function has returned, what its locals held is gone."""
+        inside = self._trace.stacks.inside(loop.function)
+        first = max(int(loop.begins[-1]) - 1, self._trace.integrity.folded_until, end - _SEARCHED)
+        until, length = end, _FIRST_SEARCHED
+        while until > first:
+            since = max(until - length, first)
+            found = self._trace.events(since=since, until=until, columns=["seq", "device", "stack_id"], kinds=["alloc"])
+            found = found[(found["device"] == self._device) & inside[found["stack_id"].to_numpy(np.int64)]]
+            if len(found):
+                return int(found["seq"].iloc[-1])
+            until, length = since, 8 * length
+        return end
 
     def _outermost_loop(self, begin: int, end: int) -> _replay.Loop | None:
         first, last = self._work.allocations([begin, end]).tolist()
