@@ -115,7 +115,7 @@ class Costs:
     pairs: Rounds
     """Of a tensor made and freed, DEPTH frames deep."""
     by_depth: dict[int, Rounds]
-    """The same with our recorder and without."""
+    """The same at other depths, with our recorder and without."""
     steps: Rounds
     """Training steps."""
     bytes_per_event: float
@@ -177,16 +177,17 @@ def measure(device: str, seconds: float) -> Costs:
     ends = time.monotonic() + seconds
     with started(recorders_of(device), device) as (workers, folder):
         ours = [worker for worker in workers if worker.name in (PLAIN, ALLOCTRACE)]
-        costs = Costs(device, _machine(workers[0]), Rounds(), {depth: Rounds() for depth in DEPTHS}, Rounds(), 0.0)
+        pairs = Rounds()
+        by_depth = {depth: pairs if depth == DEPTH else Rounds() for depth in DEPTHS}
+        costs = Costs(device, _machine(workers[0]), pairs, by_depth, Rounds(), 0.0)
         for worker in workers:  # what happens once (new stacks, first segments, a model) is not a cost of each
             for depth in DEPTHS:
                 worker.run("pairs", depth, 100)
             worker.run("steps", 1)
         done = 0
         while done < _LEAST_ROUNDS or time.monotonic() < ends:
-            costs.pairs.add(workers, "pairs", DEPTH, _PAIRS)
-            for depth, rounds in costs.by_depth.items():
-                rounds.add(ours, "pairs", depth, _PAIRS)
+            for depth, rounds in by_depth.items():
+                rounds.add(workers if rounds is pairs else ours, "pairs", depth, _PAIRS)
             if done % _ROUNDS_A_STEP == 0:
                 costs.steps.add(workers, "steps", 1)
             done += 1
