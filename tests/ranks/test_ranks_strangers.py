@@ -27,7 +27,8 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     run_python(
         tmp_path,
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(expected["ranks"])),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(expected["ranks"])),
             *("--no-python", sys.executable, "-m", "pytorch_alloctrace", "run", "--devices", "cpu"),
             *("--out", "traces/", str(PROGRAMS / name)),
         ],
