@@ -74,10 +74,10 @@ void Fates::see(const Event& event, std::uint64_t sequence) {
   threads_[number].nodes = event.sequence;
 }
 
-void Fates::allocated(const Event& event, std::uint64_t sequence, std::size_t device, const DeviceMemory& memory) {
-  if (device >= origins_.size()) origins_.resize(device + 1);
-  std::vector<Origin>& origins = origins_[device];
-  const PieceIndex piece = memory.last_allocated();
+void Fates::allocated(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+  if (change.device >= origins_.size()) origins_.resize(change.device + std::size_t{1});
+  std::vector<Origin>& origins = origins_[change.device];
+  const PieceIndex piece = change.piece;
   if (piece >= origins.size()) origins.resize(std::max<std::size_t>(piece + std::size_t{1}, origins.size() * 2));
   const std::uint32_t number = thread_of(event.thread);
   const Thread& thread = threads_[number];
@@ -100,28 +100,25 @@ void Fates::allocated(const Event& event, std::uint64_t sequence, std::size_t de
   }
   origin.passes = threads_[origin.thread].passes;
   origin.step = steps_;
-  const std::uint32_t stack = memory.piece(piece).stack;
-  origin.allocations = static_cast<std::uint32_t>(memory.stacks()[stack].allocations);
+  origin.allocations = change.allocations;
 }
 
-void Fates::ended(const Event& event, std::size_t device, const DeviceMemory& memory) {
-  const EndedLife& life = memory.ended();
-  if (device >= origins_.size() || life.piece >= origins_[device].size()) return;
-  Origin& origin = origins_[device][life.piece];
-  if (origin.birth != life.birth) return;  // it came with a state of the allocator
-  const Fate fate = fate_at_free(origin, event, life.stack, memory);
+void Fates::ended(const Event& event, const LifeChange& change) {
+  if (change.device >= origins_.size() || change.piece >= origins_[change.device].size()) return;
+  Origin& origin = origins_[change.device][change.piece];
+  if (origin.birth != change.birth) return;  // it came with a state of the allocator
+  const Fate fate = fate_at_free(origin, event, change);
   origin.birth = UINT64_MAX;
-  set(life.birth, fate);
-  count(device, life.stack, life.node_type, life.bytes, fate);
+  set(change.birth, fate);
+  count(change.device, change.stack, change.node_type, change.bytes, fate);
 }
 
-Fate Fates::before_a_pass(const Origin& origin, std::uint32_t stack, const DeviceMemory& memory) const {
+Fate Fates::before_a_pass(const Origin& origin, const LifeChange& change) const {
   if (origin.step != steps_) return Fate::kLaterStep;
-  const auto allocations = static_cast<std::uint32_t>(memory.stacks()[stack].allocations);
-  return allocations == origin.allocations ? Fate::kBrief : Fate::kSameStep;
+  return change.allocations == origin.allocations ? Fate::kBrief : Fate::kSameStep;
 }
 
-Fate Fates::fate_at_free(const Origin& origin, const Event& event, std::uint32_t stack, const DeviceMemory& memory) {
+Fate Fates::fate_at_free(const Origin& origin, const Event& event, const LifeChange& change) {
   const bool by_engine = is_engine(event);
   const bool by_pass = by_engine || event.node_type != 0;
   const Thread& thread = threads_[origin.thread];
@@ -132,12 +129,12 @@ Fate Fates::fate_at_free(const Origin& origin, const Event& event, std::uint32_t
       if (by_pass) return Fate::kSaved;
       if (passes > 1) return Fate::kLong;
       if (is_cut_off) return Fate::kCutOffForward;
-      return passes == 1 ? Fate::kOutlived : before_a_pass(origin, stack, memory);
+      return passes == 1 ? Fate::kOutlived : before_a_pass(origin, change);
     case Maker::kBeforeForward:
       if (passes > 1) return Fate::kLong;
       if (by_pass) return Fate::kInputSaved;
       if (is_cut_off) return Fate::kCutOff;
-      return passes == 1 ? Fate::kInputHeld : before_a_pass(origin, stack, memory);
+      return passes == 1 ? Fate::kInputHeld : before_a_pass(origin, change);
     case Maker::kRecompute:
       if (by_engine) return Fate::kSaved;
       return passes == 0 && is_under_engine(event) ? Fate::kPassing : Fate::kOutlived;

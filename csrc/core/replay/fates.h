@@ -16,6 +16,7 @@
 #include "../format/definitions.h"
 #include "../format/event.h"
 #include "device_memory.h"
+#include "life_change.h"
 #include "stack_kinds.h"
 
 namespace alloctrace {
@@ -51,9 +52,9 @@ class Fates {
 
   // Each event of the program or of an allocator, first of all.
   void see(const Event& event, std::uint64_t sequence);
-  // The event was an allocation of this piece, or ended a life. device: its number in the replay.
-  void allocated(const Event& event, std::uint64_t sequence, std::size_t device, const DeviceMemory& memory);
-  void ended(const Event& event, std::size_t device, const DeviceMemory& memory);
+  // The event was an allocation, or ended a life.
+  void allocated(const Event& event, std::uint64_t sequence, const LifeChange& change);
+  void ended(const Event& event, const LifeChange& change);
   // After the last event: of what is still live.
   void finish(const std::vector<DeviceMemory>& devices);
 
@@ -103,8 +104,8 @@ class Fates {
     return threads_[thread_of(event.thread)].is_of_engine || (event.stack != 0 && kinds_.is_under_engine(event.stack));
   }
   Fate fate_at_end(const Origin& origin) const;
-  Fate fate_at_free(const Origin& origin, const Event& event, std::uint32_t stack, const DeviceMemory& memory);
-  Fate before_a_pass(const Origin& origin, std::uint32_t stack, const DeviceMemory& memory) const;
+  Fate fate_at_free(const Origin& origin, const Event& event, const LifeChange& change);
+  Fate before_a_pass(const Origin& origin, const LifeChange& change) const;
   void set(std::uint64_t birth, Fate fate);
   void count(std::size_t device, std::uint32_t stack, std::uint16_t node_type, std::uint64_t bytes, Fate fate);
   static std::uint64_t place(std::size_t device, std::uint32_t stack, std::uint16_t node_type) {

@@ -22,9 +22,9 @@ void LongLives::save(FoldWriter& fold) const {
   fold.number(last_allocation_);
   fold.number(open_.size());
   for (const OpenDeath& death : open_) {
-    fold.number(death.life.birth);
-    fold.number(death.life.bytes);
-    fold.stack(death.life.stack);
+    fold.number(death.birth);
+    fold.number(death.bytes);
+    fold.stack(death.stack);
     fold.number(death.sequence);
   }
   std::vector<Deaths> deaths = deaths_;
@@ -75,9 +75,9 @@ void LongLives::restore(FoldReader& fold, const std::function<std::uint32_t(std:
   cell_begin_ = begins_.empty() ? 0 : begins_.back();
   for (std::size_t left = fold.count(4); left > 0; --left) {
     OpenDeath& death = open_.emplace_back();
-    death.life.birth = fold.number();
-    death.life.bytes = fold.number();
-    death.life.stack = fold.stack();
+    death.birth = fold.number();
+    death.bytes = fold.number();
+    death.stack = fold.stack();
     death.sequence = fold.number();
   }
   for (std::size_t left = fold.count(5); left > 0; --left) {

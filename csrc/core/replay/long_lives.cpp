@@ -23,7 +23,7 @@ std::uint16_t LongLives::cell_of(std::uint64_t sequence) const {
 void LongLives::close_cell() {
   const auto died = static_cast<std::uint16_t>(begins_.size() - 1);
   for (const OpenDeath& death : open_) {
-    deaths_.push_back({death.life.stack, cell_of(death.life.birth), died, 1, death.life.bytes});
+    deaths_.push_back({death.stack, cell_of(death.birth), died, 1, death.bytes});
   }
   open_.clear();
   if (deaths_.size() > 2 * compacted_ + 4096) compact();

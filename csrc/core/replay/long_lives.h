@@ -57,8 +57,8 @@ class LongLives {
     last_allocation_ = sequence;
     last_ns_ = time_ns;
   }
-  void ended(const EndedLife& life, std::uint64_t sequence) {
-    if (life.birth < cell_begin_) open_.push_back({life, sequence});
+  void ended(std::uint64_t birth, std::uint32_t stack, std::uint64_t bytes, std::uint64_t sequence) {
+    if (birth < cell_begin_) open_.push_back({birth, bytes, sequence, stack});
   }
   // After the last event. What died after the last allocation died because the program ended, not while it worked.
   void finish();
@@ -88,8 +88,8 @@ class LongLives {
 
  private:
   struct OpenDeath {
-    EndedLife life;
-    std::uint64_t sequence;
+    std::uint64_t birth, bytes, sequence;
+    std::uint32_t stack;
   };
 
   void begin_cell(std::uint64_t sequence, std::int64_t time_ns);

@@ -1,6 +1,7 @@
 #include "replay_run.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace alloctrace {
@@ -18,8 +19,15 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   asked_.jump(beginning_);
   cursor.decode_ahead();
   const std::vector<Chunk>& chunks = trace_->chunks();
+  const std::unique_ptr<LivesThread> lives = lives_thread();
+  std::vector<LifeChange> changes;
+  std::vector<Event> taken;
   const auto take = [&](const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change) {
-    evidence_.take(event, sequence, time_ns, change, cursor.replay());
+    if (lives) {
+      changes.push_back(evidence_.take_memory(event, sequence, time_ns, change, cursor.replay()));
+    } else {
+      evidence_.take(event, sequence, time_ns, change, cursor.replay());
+    }
   };
   std::uint64_t events = 0;  // not their numbers: any may be missing in between
   while (!cursor.at_end()) {
@@ -27,9 +35,24 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
     if (events >= next_checkpoint_) keep_checkpoint(cursor.chunk(), events, cursor.replay());
     events += chunks[cursor.chunk()].event_count;
     cursor.take_chunk(UINT64_MAX, &evidence_.findings(), take);
+    if (lives && !changes.empty()) {
+      const std::uint64_t first = cursor.swap_taken(taken);
+      lives->take(first, taken, changes);
+    }
   }
+  if (lives) lives->finish();
   end_ = std::move(cursor.replay());
   evidence_.finish(end_);
+}
+
+// nullptr where it does not pay, or there is none to be had: it takes longer.
+std::unique_ptr<LivesThread> ReplayRun::lives_thread() {
+  if (trace_->chunks().size() < TraceCursor::kWorthAThread) return nullptr;
+  try {
+    return std::make_unique<LivesThread>(evidence_);
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
 }
 
 void ReplayRun::restore_fold(Replay& replay) {

@@ -13,6 +13,7 @@
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
 #include "fold.h"
+#include "lives_thread.h"
 #include "replay.h"
 #include "role_allocations.h"
 #include "role_timeline.h"
@@ -84,6 +85,7 @@ class ReplayRun {
   static constexpr std::size_t kCheckpointBytes = std::size_t{400} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
+  std::unique_ptr<LivesThread> lives_thread();
   void restore_fold(Replay& replay);
   const Replay& folded_state_before(std::uint64_t until);
   std::int64_t folded_time_before(std::uint64_t until) const;

@@ -28,10 +28,9 @@ RunEvidence::RunEvidence(const TraceReader& trace)
       loops_(trace.definitions()),
       roles_(trace.definitions()) {}
 
-void RunEvidence::take(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
-                       Replay& replay) {
+LifeChange RunEvidence::take_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns,
+                                    const Change& change, Replay& replay) {
   ++kind_counts_[static_cast<std::size_t>(event.kind)];
-  roles_.fates().see(event, sequence);
   if (for_fold_) {
     times_.take(sequence, time_ns);
     if (event.kind == EventKind::kOom || event.kind == EventKind::kConfig) {
@@ -45,25 +44,29 @@ void RunEvidence::take(const Event& event, std::uint64_t sequence, std::int64_t 
     if (event.kind >= EventKind::kStep && event.kind <= EventKind::kRegionEnd) {
       take_position(event, sequence, time_ns, replay);
     }
-    return;
+    return LifeChange(time_ns);
   }
   if (time_ns >= interval_end_ns_ && points_ > 0) interval_ = interval_at(time_ns);
   const auto device = static_cast<std::size_t>(change.device);
-  while (timelines_.size() <= device) {
-    timelines_.emplace_back(points_);
-    long_lives_.emplace_back();
-  }
+  while (timelines_.size() <= device) timelines_.emplace_back(points_);
   DeviceMemory& memory = replay.devices()[device];
   timelines_[device].note(memory, interval_, sequence, time_ns);
+  return LifeChange(event, time_ns, device, memory);
+}
+
+void RunEvidence::take_lives(const Event& event, std::uint64_t sequence, const LifeChange& change) {
+  roles_.fates().see(event, sequence);
+  if (change.device == LifeChange::kNoDevice) return;
+  while (long_lives_.size() <= change.device) long_lives_.emplace_back();
+  LongLives& lives = long_lives_[change.device];
   if (event.kind == EventKind::kAlloc) {
-    const std::uint32_t stack = memory.piece(memory.last_allocated()).stack;
-    const std::uint32_t line = !lines_ ? stack : stack < lines_->size() ? (*lines_)[stack] : 0;
-    long_lives_[device].allocated(sequence, time_ns, line, event.size);
+    const std::uint32_t line = !lines_ ? change.stack : change.stack < lines_->size() ? (*lines_)[change.stack] : 0;
+    lives.allocated(sequence, change.time_ns, line, event.size);
     loops_.take(event, sequence);
-    roles_.fates().allocated(event, sequence, device, memory);
-  } else if (memory.ended().birth != UINT64_MAX) {
-    long_lives_[device].ended(memory.ended(), sequence);
-    roles_.fates().ended(event, device, memory);
+    roles_.fates().allocated(event, sequence, change);
+  } else if (change.birth != UINT64_MAX) {
+    lives.ended(change.birth, change.stack, change.bytes, sequence);
+    roles_.fates().ended(event, change);
   }
 }
 
@@ -122,10 +125,8 @@ void RunEvidence::take_sample(const Event& event, std::uint64_t sequence, std::i
 
 void RunEvidence::finish(const Replay& end) {
   // Of a device whose states all were void, nothing was noted.
-  while (timelines_.size() < end.devices().size()) {
-    timelines_.emplace_back(points_);
-    long_lives_.emplace_back();
-  }
+  while (timelines_.size() < end.devices().size()) timelines_.emplace_back(points_);
+  while (long_lives_.size() < timelines_.size()) long_lives_.emplace_back();
   for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
   for (LongLives& lives : long_lives_) lives.finish();
   roles_.finish(end);

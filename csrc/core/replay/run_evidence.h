@@ -10,6 +10,7 @@
 
 #include "../format/event_fields.h"
 #include "../reading/trace_reader.h"
+#include "life_change.h"
 #include "long_lives.h"
 #include "loops.h"
 #include "memory_timeline.h"
@@ -98,7 +99,14 @@ class RunEvidence {
   explicit RunEvidence(const TraceReader& trace);
 
   // The next event, which the replay has taken in.
-  void take(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change, Replay& replay);
+  void take(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change, Replay& replay) {
+    take_lives(event, sequence, take_memory(event, sequence, time_ns, change, replay));
+  }
+  // The same in two parts, which share nothing: each takes all events in order, the second any time later, also on
+  // another thread.
+  LifeChange take_memory(const Event& event, std::uint64_t sequence, std::int64_t time_ns, const Change& change,
+                         Replay& replay);
+  void take_lives(const Event& event, std::uint64_t sequence, const LifeChange& change);
   // After the last.
   void finish(const Replay& end);
 

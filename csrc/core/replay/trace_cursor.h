@@ -23,6 +23,9 @@ struct Checkpoint {
 
 class TraceCursor {
  public:
+  // Fewer chunks are taken before a thread has begun.
+  static constexpr std::size_t kWorthAThread = 8;
+
   // Stands before the first event. Without `with_state` events are only decoded, which is several times faster.
   explicit TraceCursor(std::shared_ptr<const TraceReader> trace, bool with_state = true)
       : trace_(std::move(trace)), with_state_(with_state), replay_(trace_->definitions()) {}
@@ -43,6 +46,14 @@ class TraceCursor {
   std::uint64_t taken_until() const { return taken_until_; }
   const Replay& replay() const { return replay_; }
   Replay& replay() { return replay_; }
+
+  // Gives the events away that the last take_chunk() took, with their numbers as they were made known; all of a chunk.
+  // `events` is what is written into next.
+  std::uint64_t swap_taken(std::vector<Event>& events) {
+    events_.swap(events);
+    index_ = events_.size();
+    return first_sequence_;
+  }
 
   // Takes the next events up to the end of their chunk, those below `until` only; calls
   // `take(event, sequence, time_ns, change)` for each. False where there are none before `until`. Throws OpenError when
@@ -82,9 +93,6 @@ class TraceCursor {
     if (is_new(index_ + kPieceAhead)) replay_.prefetch_piece(events_[index_ + kPieceAhead]);
     if (is_new(index_ + kNeighboursAhead)) replay_.prefetch_neighbours(events_[index_ + kNeighboursAhead]);
   }
-
-  // Fewer chunks are decoded before the thread has begun.
-  static constexpr std::size_t kWorthAThread = 8;
 
   std::shared_ptr<const TraceReader> trace_;
   bool with_state_;
