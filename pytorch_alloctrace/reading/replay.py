@@ -224,9 +224,25 @@ class Replay:
             pd.DataFrame({"device": name, **columns, "role": roles_by_number(columns["role"])})
             for name, columns in found
         ]
-        return _joined(tables, LIVE_COLUMNS, node_type=np.int64).sort_values(
-            "birth_seq", ignore_index=True, kind="stable"
-        )
+        joined = _joined(tables, LIVE_COLUMNS, node_type=np.int64)
+        if len(tables) < 2:
+            return joined  # it is in order
+        return joined.sort_values("birth_seq", ignore_index=True, kind="stable")
+
+    def lives(self, until: int, device: str) -> _replay.Columns:
+        """The blocks of `live` by column, and of these only birth_seq, birth_ns, allocated, stack_id and older."""
+        found = self._by_device(self._run.lives_before, until, device)
+        none = {name: np.zeros(0, np.int64) for name in ("birth_seq", "birth_ns", "allocated", "stack_id")}
+        return found[0][1] if found else {**none, "older": np.zeros(0, np.bool_)}
+
+    def role_bytes(self, until: int, device: str) -> dict[str, tuple[int, int, int]]:
+        """What is live before event `until`, by role, in the order of ROLES_SHOWN, without roles that no block has: its
+        requested bytes, those of them whose role was recorded, and the blocks."""
+        for _, columns in self._by_device(self._run.roles_before, until, device):
+            rows = np.stack([columns["bytes"], columns["exact_bytes"], columns["blocks"]], axis=1).tolist()
+            found = {role: (size, exact, blocks) for role, (size, exact, blocks) in zip(ROLES, rows, strict=True)}
+            return {role: found[role] for role in ROLES_SHOWN if found[role][2]}
+        return {}
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""

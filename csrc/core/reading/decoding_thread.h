@@ -32,7 +32,7 @@ class DecodingThread {
     std::vector<Event> events;
     std::exception_ptr error;
   };
-  static constexpr std::size_t kAhead = 4;  // chunks; their events take a few MB
+  static constexpr std::size_t kAhead = 2;  // chunks; the events of each take up to 4 MB
 
   void decode_all(std::size_t first);
 

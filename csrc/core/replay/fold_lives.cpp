@@ -27,7 +27,7 @@ void LongLives::save(FoldWriter& fold) const {
     fold.stack(death.stack);
     fold.number(death.sequence);
   }
-  std::vector<Deaths> deaths = deaths_;
+  DeathList deaths = deaths_;
   compact(deaths);
   fold.number(deaths.size());
   for (const Deaths& death : deaths) {

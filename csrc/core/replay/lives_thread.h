@@ -37,7 +37,7 @@ class LivesThread {
     std::vector<Event> events;
     std::vector<LifeChange> changes;
   };
-  static constexpr std::size_t kWaiting = 4;  // batches; they take a few MB
+  static constexpr std::size_t kWaiting = 2;  // batches; each takes up to 7 MB
 
   void take_all();
   void stop();

@@ -52,7 +52,7 @@ void LongLives::halve() {
   compact();
 }
 
-void LongLives::compact(std::vector<Deaths>& deaths) {
+void LongLives::compact(DeathList& deaths) {
   const auto key = [](const Deaths& death) { return std::tie(death.stack, death.born, death.died); };
   std::sort(deaths.begin(), deaths.end(), [&](const Deaths& a, const Deaths& b) { return key(a) < key(b); });
   std::size_t kept = 0;
@@ -76,6 +76,8 @@ void LongLives::finish() {
   std::erase_if(open_, [this](const OpenDeath& death) { return death.sequence > last_allocation_; });
   if (!begins_.empty()) close_cell();
   compact();
+  deaths_.shrink_to_fit();
+  open_ = {};
 }
 
 }  // namespace alloctrace

@@ -15,6 +15,7 @@
 #include <functional>
 #include <vector>
 
+#include "../base/pages.h"
 #include "fold_codec.h"
 
 namespace alloctrace {
@@ -38,6 +39,8 @@ class LongLives {
     std::uint16_t born = 0, died = 0;  // cells
     std::uint64_t blocks = 0, bytes = 0;
   };
+
+  using DeathList = std::vector<Deaths, LargePageAllocator<Deaths>>;
 
   // When a line allocated more at once than ever before.
   struct Growth {
@@ -77,7 +80,7 @@ class LongLives {
   // Its time (wall clock).
   const std::vector<std::int64_t>& begins_ns() const { return begins_ns_; }
   // Ordered by stack, birth and death.
-  const std::vector<Deaths>& deaths() const { return deaths_; }
+  const DeathList& deaths() const { return deaths_; }
   // By line.
   const std::vector<Growth>& growths() const { return growths_; }
   // The sequence number of the last allocation; 0: there was none.
@@ -95,7 +98,7 @@ class LongLives {
   void begin_cell(std::uint64_t sequence, std::int64_t time_ns);
   void close_cell();
   void halve();
-  static void compact(std::vector<Deaths>& deaths);
+  static void compact(DeathList& deaths);
   void compact();
   std::uint16_t cell_of(std::uint64_t sequence) const;
 
@@ -104,7 +107,7 @@ class LongLives {
   std::int64_t last_ns_ = 0;
   std::uint64_t cell_begin_ = 0, cell_length_ = 1, in_cell_ = 0, last_allocation_ = 0;
   std::vector<OpenDeath> open_;  // in the cell that has not ended
-  std::vector<Deaths> deaths_;
+  DeathList deaths_;
   std::vector<Growth> growths_;
   std::size_t compacted_ = 0;  // how many there were when they were last put together
 };

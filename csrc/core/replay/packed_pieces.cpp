@@ -1,6 +1,8 @@
 #include "packed_pieces.h"
 
-#include <array>
+#include <algorithm>
+
+#include "../base/varint.h"
 
 namespace alloctrace {
 
@@ -9,7 +11,7 @@ namespace {
 // The first byte of a piece: its state, and what is true of it.
 constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10;
 
-constexpr std::size_t kVarintBytes = 10, kFields = 11;
+constexpr std::size_t kVarintBytes = 10, kFields = 10;
 
 // Writes into memory that has room: a check for each byte would take longer than all the rest.
 class Writer {
@@ -38,14 +40,13 @@ PieceIndex neighbour(ByteReader& reader, PieceIndex of) {
 }  // namespace
 
 PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
-  constexpr std::size_t kBuffered = 1024;
-  std::array<std::uint8_t, kBuffered * (1 + kFields * kVarintBytes)> buffer;
-  packed_.reserve(pieces.size() * 24);
+  constexpr std::size_t kUsual = 40;  // bytes of a piece, rather more than less
+  std::vector<std::uint8_t> buffer(kTogether * (1 + kFields * kVarintBytes));
   const Piece none;
   const Piece* last = &none;
-  for (std::size_t begin = 0; begin < pieces.size(); begin += kBuffered) {
+  for (std::size_t begin = 0; begin < pieces.size(); begin += kTogether) {
     Writer writer(buffer.data());
-    for (std::size_t at = begin; at < pieces.size() && at < begin + kBuffered; ++at) {
+    for (std::size_t at = begin; at < pieces.size() && at < begin + kTogether; ++at) {
       const Piece& piece = pieces[at];
       const auto state = static_cast<std::uint8_t>(piece.state);
       if (piece.state == PieceState::kUnused) {
@@ -60,7 +61,6 @@ PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
       writer.difference(piece.requested, piece.size);
       writer.difference(piece.birth, last->birth);
       writer.difference(static_cast<std::uint64_t>(piece.birth_ns), static_cast<std::uint64_t>(last->birth_ns));
-      writer.neighbour(piece.previous, index);
       writer.neighbour(piece.next, index);
       writer.number(piece.segment);
       writer.number(piece.stack);
@@ -68,40 +68,57 @@ PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
       writer.number(piece.node_type);
       last = &piece;
     }
-    packed_.insert(packed_.end(), buffer.data(), writer.at());
+    const auto bytes = static_cast<std::size_t>(writer.at() - buffer.data());
+    if (parts_.empty() || parts_.back().capacity() - parts_.back().size() < bytes) {
+      parts_.emplace_back();
+      parts_.back().reserve(std::max(std::min((pieces.size() - begin) * kUsual, kLargePage), bytes));
+    }
+    parts_.back().insert(parts_.back().end(), buffer.data(), writer.at());
   }
-  packed_.shrink_to_fit();
+  if (!parts_.empty() && parts_.back().capacity() < kLargePage) parts_.back().shrink_to_fit();
+}
+
+std::size_t PackedPieces::bytes() const {
+  std::size_t sum = parts_.capacity() * sizeof(Part);
+  for (const Part& part : parts_) sum += part.capacity();
+  return sum;
 }
 
 void PackedPieces::unpack(Pieces& pieces) const {
   pieces.clear();
   pieces.reserve(count_);
-  ByteReader reader(packed_);
   Piece last;
-  while (pieces.size() < count_) {
-    const auto index = static_cast<PieceIndex>(pieces.size());
-    const std::uint8_t first = reader.byte();
-    const auto state = static_cast<PieceState>(first & kState);
-    if (state == PieceState::kUnused) {
-      pieces.emplace_back();
-      continue;
+  for (const Part& part : parts_) {
+    ByteReader reader(part.data(), part.size());
+    while (!reader.done()) {
+      const auto index = static_cast<PieceIndex>(pieces.size());
+      const std::uint8_t first = reader.byte();
+      const auto state = static_cast<PieceState>(first & kState);
+      if (state == PieceState::kUnused) {
+        pieces.emplace_back();
+        continue;
+      }
+      last.state = state;
+      last.is_of_backward = (first & kBackward) != 0;
+      last.is_older = (first & kOlder) != 0;
+      last.address = add_zigzag_delta(last.address, reader.varint());
+      last.size = reader.varint();
+      last.requested = add_zigzag_delta(last.size, reader.varint());
+      last.birth = add_zigzag_delta(last.birth, reader.varint());
+      const std::uint64_t birth_ns = add_zigzag_delta(static_cast<std::uint64_t>(last.birth_ns), reader.varint());
+      last.birth_ns = static_cast<std::int64_t>(birth_ns);
+      last.next = neighbour(reader, index);
+      last.segment = reader.varint32();
+      last.stack = reader.varint32();
+      last.thread = reader.varint32();
+      last.node_type = static_cast<std::uint16_t>(reader.varint());
+      pieces.push_back(last);
     }
-    last.state = state;
-    last.is_of_backward = (first & kBackward) != 0;
-    last.is_older = (first & kOlder) != 0;
-    last.address = add_zigzag_delta(last.address, reader.varint());
-    last.size = reader.varint();
-    last.requested = add_zigzag_delta(last.size, reader.varint());
-    last.birth = add_zigzag_delta(last.birth, reader.varint());
-    const std::uint64_t birth_ns = add_zigzag_delta(static_cast<std::uint64_t>(last.birth_ns), reader.varint());
-    last.birth_ns = static_cast<std::int64_t>(birth_ns);
-    last.previous = neighbour(reader, index);
-    last.next = neighbour(reader, index);
-    last.segment = reader.varint32();
-    last.stack = reader.varint32();
-    last.thread = reader.varint32();
-    last.node_type = static_cast<std::uint16_t>(reader.varint());
-    pieces.push_back(last);
+  }
+  for (PieceIndex index = 0; index < pieces.size(); ++index) {
+    if (pieces[index].state != PieceState::kUnused && pieces[index].next != kNoPiece) {
+      pieces[pieces[index].next].previous = index;
+    }
   }
 }
 

@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "../base/varint.h"
+#include "../base/pages.h"
 #include "piece.h"
 
 namespace alloctrace {
@@ -17,11 +18,16 @@ class PackedPieces {
 
   // The same pieces at the same indices. Of unused ones only that they are.
   void unpack(Pieces& pieces) const;
-  std::size_t bytes() const { return packed_.capacity(); }
+  std::size_t bytes() const;
 
  private:
+  // So many pieces are packed at a time; they do not lie across two parts.
+  static constexpr std::size_t kTogether = 1024;
+  // Parts, of which none grows: a copy of all of it would cost as much as packing.
+  using Part = std::vector<std::uint8_t, LargePageAllocator<std::uint8_t>>;
+
   std::size_t count_ = 0;
-  Bytes packed_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace alloctrace

@@ -36,8 +36,8 @@ py::array_t<T> to_array(std::vector<T>&& values) {
 }
 
 // One column of a run of structs, in the type that it has here.
-template <typename T, typename Row, typename Get>
-py::array_t<T> column(const std::vector<Row>& rows, Get get) {
+template <typename T, typename Rows, typename Get>
+py::array_t<T> column(const Rows& rows, Get get) {
   py::array_t<T> values(static_cast<py::ssize_t>(rows.size()));
   T* const begin = values.mutable_data();
   for (std::size_t i = 0; i < rows.size(); ++i) begin[i] = static_cast<T>(get(rows[i]));
@@ -51,9 +51,9 @@ std::int64_t clamped(Integer value) {
 
 // One column of numbers: sequence numbers, sizes, times, ids. Signed, since unsigned ones wrap where pandas subtracts
 // them; a number that only a damaged trace can hold becomes the largest.
-template <typename Row, typename Get>
-py::array_t<std::int64_t> integers(const std::vector<Row>& rows, Get get) {
-  return column<std::int64_t>(rows, [&](const Row& row) { return clamped(get(row)); });
+template <typename Rows, typename Get>
+py::array_t<std::int64_t> integers(const Rows& rows, Get get) {
+  return column<std::int64_t>(rows, [&](const auto& row) { return clamped(get(row)); });
 }
 
 }  // namespace alloctrace

@@ -51,7 +51,7 @@ class LeakMaker:
     @functools.cached_property
     def _is_at_end(self) -> npt.NDArray[np.bool_]:
         """Which of the survivors are live at the end of the trace."""
-        at_end = self.trace.replay.live(self.trace.end_seq, self.lives.device)["birth_seq"].to_numpy(np.int64)
+        at_end = self.trace.replay.lives(self.trace.end_seq, self.lives.device)["birth_seq"]
         born = self.lives.survivors.seq
         if not len(at_end):
             return np.zeros(len(born), np.bool_)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ import pandas as pd
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
 from .clock import Clock, Numbers, Times
+
+Small: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
+"""There may be millions of rows."""
 
 LOADING = 0.8
 """A part of the run that keeps more than this share of what it allocates may be loading."""
@@ -45,13 +49,21 @@ class Survivors:
 class Deaths:
     """Blocks that lived longer than a cell and died before the judged event."""
 
-    birth: Times
-    age: Times
+    times: Times
+    """Of the middle of each cell."""
     blocks: Numbers
-    stack: Numbers
-    site: Numbers
-    born_cell: Numbers
-    died_cell: Numbers
+    stack: Small
+    site: Small
+    born_cell: Small
+    died_cell: Small
+
+    def birth(self, rows: Numbers) -> Times:
+        """When the blocks of some rows were born."""
+        return self.times[self.born_cell[rows]]
+
+    def age(self, rows: Numbers) -> Times:
+        """The age at which they died."""
+        return self.times[self.died_cell[rows]] - self.times[self.born_cell[rows]]
 
     @functools.cached_property
     def of_site(self) -> dict[int, Numbers]:
@@ -94,16 +106,15 @@ class Lives:
     def of(cls, trace: RecordedTrace, device: str, clock: Clock, numbers: SiteNumbers) -> Lives:
         replay = trace.replay
         evidence = replay.long_lives(device)
-        live = replay.live(clock.judged_at + 1, device)
+        live = replay.lives(clock.judged_at + 1, device)
         live_bytes = int(live["allocated"].sum())
-        live = live[(live["birth_seq"] >= clock.begin) & ~live["older"].astype(bool)]
-        births = live["birth_seq"].to_numpy(np.int64)
-        stacks = live["stack_id"].to_numpy(np.int64)
+        judged = (live["birth_seq"] >= clock.begin) & ~live["older"]
+        births, stacks = live["birth_seq"][judged], live["stack_id"][judged]
         survivors = Survivors(
             birth=clock.time(births),
             seq=births,
-            birth_ns=live["birth_ns"].to_numpy(np.int64),
-            bytes=live["allocated"].to_numpy(np.int64),
+            birth_ns=live["birth_ns"][judged],
+            bytes=live["allocated"][judged],
             stack=stacks,
             site=numbers.of(stacks),
         )
@@ -133,7 +144,7 @@ class Lives:
         )
 
 
-def rows_of(sites: Numbers) -> dict[int, Numbers]:
+def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
     """The rows of each line, by number, in order."""
     order = np.argsort(sites, kind="stable")
     found, first = np.unique(sites[order], return_index=True)
@@ -145,7 +156,7 @@ def _cell(begins: Numbers, event: int) -> int:
 
 
 def _deaths(
-    columns: dict[str, npt.NDArray[np.int64]],
+    columns: dict[str, npt.NDArray[Any]],
     begins: Numbers,
     first: int,
     last: int,
@@ -159,11 +170,10 @@ def _deaths(
     times = clock.time(middles) if len(begins) else np.zeros(0)
     stacks = columns["stack_id"][counted]
     return Deaths(
-        birth=times[born],
-        age=times[died] - times[born],
+        times=times,
         blocks=columns["blocks"][counted],
         stack=stacks,
-        site=numbers.of(stacks),
+        site=numbers.of(stacks).astype(np.int32),
         born_cell=born,
         died_cell=died,
     )

@@ -89,11 +89,11 @@ class _Alive:
 
     def __init__(self, trace: RecordedTrace, lives: Lives) -> None:
         self._lives = lives
-        live = trace.replay.live(lives.last_border, lives.device)
-        born = live["birth_seq"].to_numpy(np.int64)
-        counted = (born >= lives.clock.begin) & ~live["older"].to_numpy(bool)
+        live = trace.replay.lives(lives.last_border, lives.device)
+        born = live["birth_seq"]
+        counted = (born >= lives.clock.begin) & ~live["older"]
         self._born = born[counted]
-        self._of_site = rows_of(lives.numbers.of(live["stack_id"].to_numpy(np.int64)[counted]))
+        self._of_site = rows_of(lives.numbers.of(live["stack_id"][counted]))
 
     def at_borders(self, sites: Sequence[int]) -> npt.NDArray[np.int64]:
         """Of some lines, at all borders but the first."""
@@ -103,8 +103,8 @@ class _Alive:
             born = self._born[self._of_site.get(site, _NONE)]
             np.add.at(changes, np.searchsorted(lives.borders, born, side="right"), 1)
             dead = deaths.of_site.get(site, _NONE)
-            np.add.at(changes, deaths.born_cell[dead] + 1 - lives.first_cell, deaths.blocks[dead])
-            np.add.at(changes, deaths.died_cell[dead] + 1 - lives.first_cell, -deaths.blocks[dead])
+            np.add.at(changes, deaths.born_cell[dead] + (1 - lives.first_cell), deaths.blocks[dead])
+            np.add.at(changes, deaths.died_cell[dead] + (1 - lives.first_cell), -deaths.blocks[dead])
         alive: npt.NDArray[np.int64] = np.cumsum(changes)[1 : len(lives.borders)]
         return alive
 

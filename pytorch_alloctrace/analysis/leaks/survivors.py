@@ -131,10 +131,10 @@ def _stacks_that_may_keep(
     deaths = deaths[np.isin(lives.deaths.stack[deaths], stacks)]
     of_death = np.searchsorted(stacks, lives.deaths.stack[deaths])
     length, smallest = lives.clock.length, max(lives.clock.length / OLD, 1.0)
-    ages, died_at = length - lives.survivors.birth[rows], lives.deaths.age[deaths]
+    ages, died_at = length - lives.survivors.birth[rows], lives.deaths.age(deaths)
     last_death = np.full(len(stacks), -np.inf)
     is_old = died_at > smallest
-    np.maximum.at(last_death, of_death[is_old], (lives.deaths.birth[deaths] + died_at)[is_old])
+    np.maximum.at(last_death, of_death[is_old], (lives.deaths.birth(deaths) + died_at)[is_old])
     keeps = last_death <= EARLY * length  # what is kept since may be a leak
     for part in AGES:
         old = np.bincount(of_row[ages > part * smallest], minlength=len(stacks))
@@ -155,22 +155,22 @@ def _split(values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], count: 
 
 def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
     found = _judge_all(lives, site, rows, deaths)
-    old = deaths[lives.deaths.age[deaths] > max(lives.clock.length / OLD, 1.0)]
+    old = deaths[lives.deaths.age(deaths) > max(lives.clock.length / OLD, 1.0)]
     if found.fate not in (Fate.DIE, Fate.UNCLEAR) or not len(old):
         return found
     # What a line held first may have been let go of, all of it, before the leak began.
-    over = float((lives.deaths.birth[old] + lives.deaths.age[old]).max())
+    over = float((lives.deaths.birth(old) + lives.deaths.age(old)).max())
     later = rows[lives.survivors.birth[rows] >= over]
     if over > EARLY * lives.clock.length or len(later) < MORE * lives.deaths.blocks[old].sum():
         return found
-    again = _judge_all(lives, site, later, deaths[lives.deaths.birth[deaths] >= over])
+    again = _judge_all(lives, site, later, deaths[lives.deaths.birth(deaths) >= over])
     return again if again.fate is Fate.KEPT else found
 
 
 def _judge_all(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
     end = lives.clock.length
     ages = end - lives.survivors.birth[rows]
-    died_at, died = lives.deaths.age[deaths], lives.deaths.blocks[deaths]
+    died_at, died = lives.deaths.age(deaths), lives.deaths.blocks[deaths]
     smallest = max(end / OLD, 1.0)
     held = rows[ages > smallest]
     units = _units(lives, held)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.roles import UNKNOWN
-from .composition import composition_of
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,8 @@ class RoleShares:
 def roles_of(trace: RecordedTrace, device: str, at: Position) -> RoleShares:
     """What is live on a device at a position, by role."""
     until = trace.first_event_after(at, device)
-    # Not `trace.live`: the lines of the blocks, which nobody asks for here, are most of its time.
-    table = composition_of(trace, trace.replay.live(until, trace.named_device(device)), "role", until)
-    columns = (table[name] for name in ("role", "bytes", "exact_bytes", "blocks"))
-    parts = tuple(
-        RoleBytes(str(role), int(size), int(exact), int(blocks))
-        for role, size, exact, blocks in zip(*columns, strict=True)
-    )
+    held = trace.replay.role_bytes(until, trace.named_device(device))
+    parts = tuple(RoleBytes(role, size, exact, blocks) for role, (size, exact, blocks) in held.items())
     return RoleShares(parts, are_named(trace, device))
 
 
