@@ -12,6 +12,7 @@ from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
 from ..reading.sites import SiteBytes, group_stacks, top_sites
+from .ahead import ask_ahead
 from .free_memory.conditions import Condition, find_conditions
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
@@ -146,6 +147,8 @@ def summarize(
     """
     asked = [trace.named_device(device) for device in devices]
     wanted = [device for device in trace.devices if not asked or device in asked]
+    if within is None:
+        ask_ahead(trace, wanted, with_growth=not of_leaks)
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -165,7 +168,7 @@ def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within:
     held = _holding(trace, device, peak, top)
     # Next, while the state at the peak is at hand.
     conditions = () if of_leaks else find_conditions(trace, device)
-    return DeviceSummary(
+    found = DeviceSummary(
         device=device,
         allocations=int(totals["allocations"].sum()),
         bytes_allocated=int(totals["bytes"].sum()),
@@ -178,6 +181,8 @@ def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within:
         refused=None if of_leaks else next(iter(find_ooms(trace, device=device, last=1)), None),
         levels=tuple(int(level) for level in trace.timeline(120, device=device)["requested_max"]),
     )
+    trace.replay.forget(device)
+    return found
 
 
 def _holding(trace: RecordedTrace, device: str, peak: Peak | None, top: int) -> Holding:

@@ -5,10 +5,11 @@ csrc/core/replay computes it, from the events alone; what is here names devices 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,10 @@ _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
 POINTS = 6000
 """Intervals that the one pass measures: those of a timeline with fewer are made of them."""
+
+Ask: TypeAlias = tuple[str, int, str]
+"""What is asked of a state ("lives", "roles" or "stacks"), the event before which it is, and a device."""
+_ByDevice: TypeAlias = "list[tuple[str, _replay.Columns]]"
 
 
 def external_fragmentation(largest_free: pd.Series[Any], free: pd.Series[Any]) -> pd.Series[Any]:
@@ -130,6 +135,7 @@ class Replay:
             device_name(timeline.device_type, timeline.device_index): timeline for timeline in self._run.timelines()
         }
         self._names = list(self.devices)
+        self._ahead: dict[Ask, _ByDevice] = {}
         self._times: dict[int, int] = {}  # few are asked for, again and again
         self._long_lives = self._run.long_lives()
         self.folded_moments = frozenset(self._run.folded_moments)
@@ -231,14 +237,14 @@ class Replay:
 
     def lives(self, until: int, device: str) -> _replay.Columns:
         """The blocks of `live` by column, and of these only birth_seq, birth_ns, allocated, stack_id and older."""
-        found = self._by_device(self._run.lives_before, until, device)
+        found = self._asked("lives", until, device)
         none = {name: np.zeros(0, np.int64) for name in ("birth_seq", "birth_ns", "allocated", "stack_id")}
         return found[0][1] if found else {**none, "older": np.zeros(0, np.bool_)}
 
     def role_bytes(self, until: int, device: str) -> dict[str, tuple[int, int, int]]:
         """What is live before event `until`, by role, in the order of ROLES_SHOWN, without roles that no block has: its
         requested bytes, those of them whose role was recorded, and the blocks."""
-        for _, columns in self._by_device(self._run.roles_before, until, device):
+        for _, columns in self._asked("roles", until, device):
             rows = np.stack([columns["bytes"], columns["exact_bytes"], columns["blocks"]], axis=1).tolist()
             found = {role: (size, exact, blocks) for role, (size, exact, blocks) in zip(ROLES, rows, strict=True)}
             return {role: found[role] for role in ROLES_SHOWN if found[role][2]}
@@ -246,11 +252,35 @@ class Replay:
 
     def stacks(self, until: int, device: str | None = None) -> list[pd.DataFrame]:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""
-        return [pd.DataFrame(columns) for _, columns in self._by_device(self._run.stacks_before, until, device)]
+        return [pd.DataFrame(columns) for _, columns in self._asked("stacks", until, device)]
+
+    def ask_ahead(self, asks: Iterable[Ask]) -> None:
+        """Says what will be asked for, in any order. All of it is made now, in the order of the states, and kept until
+        `forget`, or in the case of lives, which are large, until it is asked for."""
+        for kind, until, device in sorted(dict.fromkeys(asks), key=lambda ask: ask[1]):
+            with contextlib.suppress(FoldedError):  # whoever asks for it will be told
+                self._ahead[kind, until, device] = self._ask(kind, until, device)
+
+    def forget(self, device: str) -> None:
+        """Nothing more will be asked of a device that was asked for ahead."""
+        self._ahead = {ask: found for ask, found in self._ahead.items() if ask[2] != device}
+
+    def _asked(self, kind: str, until: int, device: str | None) -> _ByDevice:
+        known = None if device is None else self._ahead.get((kind, until, device))
+        if known is None:
+            return self._ask(kind, until, device)
+        if kind == "lives":
+            del self._ahead[kind, until, str(device)]
+        return known
+
+    def _ask(self, kind: str, until: int, device: str | None) -> _ByDevice:
+        run = self._run
+        before = {"lives": run.lives_before, "roles": run.roles_before, "stacks": run.stacks_before}
+        return self._by_device(before[kind], until, device)
 
     def _by_device(
         self, ask: Callable[..., list[_replay.DeviceColumns]], until: int, device: str | None
-    ) -> list[tuple[str, _replay.Columns]]:
+    ) -> _ByDevice:
         """One device or all, ordered by type and index, with their names."""
         if device is not None and device not in self.devices:
             return []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from .clock import Clocks
+from .clock import Clock, Clocks
 from .windows import WARMUP_SHARE
 
 _SLOPE_POINTS = 300
@@ -91,23 +91,32 @@ def median_slope(levels: npt.NDArray[np.int64]) -> float:
     return float(np.median((levels[at[second]] - levels[at[first]]) / (at[second] - at[first])))
 
 
+def warmup_end(trace: RecordedTrace, clock: Clock) -> int:
+    """The event with which the warm-up ends."""
+    # What was live then is not known where the trace is folded further.
+    return max(int(np.interp(_warmup(clock), clock.counts, clock.ends)), trace.integrity.folded_until - 1)
+
+
+def _warmup(clock: Clock) -> float:
+    """Its length, in units of the clock."""
+    # Where there are steps, at the end of one.
+    steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
+    return steps - 1 if clock.whole else WARMUP_SHARE * clock.length
+
+
 def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
     """The lines that grew the most since the warm-up, most bytes first; empty if the run is too short to judge."""
     clock = next(iter(Clocks(trace, device)))
     if clock.too_short:
         return ()
-    # Where there are steps, at the end of one.
-    steps = float(max(np.ceil(WARMUP_SHARE * (clock.length + 1)), 1))
-    begun = steps - 1 if clock.whole else WARMUP_SHARE * clock.length
-    # What was live then is not known where the trace is folded further.
-    warmup_end = max(int(np.interp(begun, clock.counts, clock.ends)), trace.integrity.folded_until - 1)
-    if warmup_end >= clock.judged_at:
+    end = warmup_end(trace, clock)
+    if end >= clock.judged_at:
         return ()
-    begun = float(np.interp(warmup_end, clock.ends, clock.counts)) if trace.integrity.folded_until else begun
+    begun = float(np.interp(end, clock.ends, clock.counts)) if trace.integrity.folded_until else _warmup(clock)
     after = trace.sites(clock.judged_at, device=device)  # first: the replay stands near it
-    before = trace.sites(warmup_end, device=device).to_dict("records")
+    before = trace.sites(end, device=device).to_dict("records")
     held_before = {(row["filename"], row["line"], row["site"]): int(row["live_bytes"]) for row in before}
-    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (warmup_end, clock.judged_at))
+    begin_ns, end_ns = (trace.replay.time_before(event + 1) for event in (end, clock.judged_at))
     length = clock.length - begun if clock.whole else (end_ns - begin_ns) / 1e9
     found = []
     for row in after.to_dict("records"):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ... import _replay
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import SiteNumbers
 from .clock import Clock, Numbers, Times
@@ -118,10 +119,9 @@ class Lives:
             stack=stacks,
             site=numbers.of(stacks),
         )
-        begins = evidence.begins.astype(np.int64)
+        begins = evidence.begins
         first = int(np.searchsorted(begins, clock.begin, side="left"))
-        # What died in the cell of the judged event may have died after it: it is not counted.
-        last = len(begins) if clock.judged_at >= evidence.last_allocation else _cell(begins, clock.judged_at)
+        last = _last_cell(evidence, clock)
         totals = trace.stack_totals(clock.judged_at, device=device)
         made = totals["allocations"].to_numpy(np.int64)
         # What was live before the recording began was not allocated in it.
@@ -136,12 +136,24 @@ class Lives:
             borders=begins[first:last],
             first_cell=first,
             cell_length=evidence.cell_length,
-            last_border=int(begins[last]) if last < len(begins) else evidence.last_allocation + 1,
+            last_border=last_border(evidence, clock),
             allocated=int(made.sum()) - first * evidence.cell_length,
             freed=dict(zip(by_line.index.tolist(), by_line.tolist(), strict=True)),
             live_bytes=live_bytes,
             judged_ns=replay.time_before(clock.judged_at + 1),
         )
+
+
+def last_border(evidence: _replay.LongLives, clock: Clock) -> int:
+    """See `Lives.last_border`."""
+    last = _last_cell(evidence, clock)
+    return int(evidence.begins[last]) if last < len(evidence.begins) else evidence.last_allocation + 1
+
+
+def _last_cell(evidence: _replay.LongLives, clock: Clock) -> int:
+    # What died in the cell of the judged event may have died after it: it is not counted.
+    begins = evidence.begins
+    return len(begins) if clock.judged_at >= evidence.last_allocation else _cell(begins, clock.judged_at)
 
 
 def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
