@@ -168,6 +168,7 @@ def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within:
     held = _holding(trace, device, peak, top)
     # Next, while the state at the peak is at hand.
     conditions = () if of_leaks else find_conditions(trace, device)
+    trace.replay.let_go()
     found = DeviceSummary(
         device=device,
         allocations=int(totals["allocations"].sum()),

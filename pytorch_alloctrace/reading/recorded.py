@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +14,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import _replay
-from ..errors import FoldedError, PositionError, TraceError, UserPathError
+from ..errors import FoldedError, PositionError, TraceError
 from .driver import driver_memory
 from .dtypes import TEXT, no_rows
 from .event_table import AUTOGRAD_COLUMNS, EVENT_COLUMNS, EventTables
 from .gathered import Gathered
+from .head_start import begun
 from .held import Held
 from .integrity import Integrity
 from .kinds import KINDS, STEP, kind_name, named_device
-from .opening import open_reader
+from .opened import POINTS, Opened, json_object
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .process import device_table, thread_table
-from .replay import POINTS, Replay
+from .replay import Replay
 from .roles import ROLES_SHOWN
 from .sites import Frame, StackIndex, group_stacks
 from .timeline import make_timeline
-from .user_code import UserCode, packages_to_open
 from .words import counted
 
 STACK_COLUMNS = (*("stack_id", "allocations", "bytes", "live_bytes", "live_blocks", "largest", "live_backward_bytes"),)
@@ -75,35 +74,21 @@ class RecordedTrace:
         self._progress = progress
         if spool is not None and not os.path.exists(spool):
             raise TraceError(f"there is no spool {os.fspath(spool)!r}: give the file that lay next to the trace")
+        self._begun = begun(self.path) if spool is None and not user_paths else None
+        """The pass that the command line has begun already."""
         with self._pass("reading"):
-            self._reader = open_reader(self.path, os.fsencode(spool) if spool else b"", progress)
-        self.header: dict[str, Any] = _json_object(self._reader.header_json)
+            opened = None if self._begun is None else self._begun.opened(progress)
+            self._opened = opened or Opened(self.path, os.fsencode(spool) if spool else b"", user_paths, progress)
+        self._reader = self._opened.reader
+        self.header: dict[str, Any] = self._opened.header
         """The program, its versions, folders and options, as of enable(); empty if damage took it."""
         self.integrity = Integrity.from_reader(self._reader.integrity)
         """What the trace has and what is missing from it."""
-        self.ending: dict[str, Any] = _json_object(self._reader.end_json)
+        self.ending: dict[str, Any] = json_object(self._reader.end_json)
         """How the recording ended, its "reason": "disable", "exit", "SIGTERM" or, where `finish` ended the trace,
         "killed"; "converted" of one that `convert` made. Empty as long as the trace has no end."""
         self.user_paths = tuple(user_paths)
         """Files, folders and packages whose code counts as the user's own although it is installed."""
-        self._code = self._user_code(user_paths)
-
-    def _user_code(self, user_paths: Sequence[str]) -> UserCode:
-        # A damaged header may hold anything.
-        prefixes, folder = self.header.get("library_prefixes"), self.header.get("working_directory")
-        prefixes = [str(prefix) for prefix in prefixes] if isinstance(prefixes, list) else []
-        code = UserCode(prefixes, user_paths, folder if isinstance(folder, str) else "")
-        if user_paths:
-            files = self._reader.stack_table()["filename"]
-            names = [self._reader.string(int(file)) for file in np.unique(files)]
-            if unmatched := code.unmatched(names):
-                there = ", ".join(packages_to_open(names)) or "none but torch"
-                raise UserPathError(
-                    f"no file of the trace is in {unmatched[0]!r}: name a file, a folder or a package "
-                    f"(installed packages that the trace has: {there})",
-                    tuple(unmatched),
-                )
-        return code
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {counted(self.integrity.events, 'event')}, {self.integrity.state}>"
@@ -138,21 +123,19 @@ class RecordedTrace:
 
     def _replayed(self, points: int) -> Replay:
         with self._pass("replaying"):
-            locations, lines = self._event_tables.locations, self.stacks.line_numbers
-            return Replay(self._reader, locations, lines, points, self._progress, self._nodes_at_begin)
-
-    @property
-    def _nodes_at_begin(self) -> tuple[int, int]:
-        # A damaged header may hold anything, an older one has none.
-        match self.header.get("autograd_nodes"):
-            case [int(thread), int(nodes)] if min(thread, nodes) >= 0 and max(thread, nodes) < 1 << 63:
-                return thread, nodes
-        return 0, 0
+            begun, self._begun = self._begun, None
+            run = None if begun is None or points != POINTS else begun.replayed(self._progress)
+            return Replay(
+                self._reader,
+                run or self._opened.replayed(points, self._progress),
+                self._event_tables.locations,
+                points,
+            )
 
     def write_folded(self, out: bytes, until: int, overwrite: bool) -> _replay.FoldedTrace:
         """See `pytorch_alloctrace.fold`. until: the first event that stays."""
         with self._pass("folding"):
-            return _replay.fold_trace(self._reader, until, out, overwrite, self._nodes_at_begin, self._progress)
+            return _replay.fold_trace(self._reader, until, out, overwrite, self._opened.nodes_at_begin, self._progress)
 
     @contextlib.contextmanager
     def _pass(self, name: str) -> Iterator[None]:
@@ -271,13 +254,10 @@ class RecordedTrace:
 
     # Stacks and sites
 
-    @functools.cached_property
+    @property
     def stacks(self) -> StackIndex:
         """The stacks, and the site of each."""
-        options = self.header.get("options")
-        # Of a damaged header it is not known.
-        has_modules = bool(options.get("modules")) if isinstance(options, dict) else len(self._reader.modules()) > 0
-        return StackIndex(self._reader, self._code, has_modules)
+        return self._opened.stacks
 
     def frames(self, stack_id: int) -> list[Frame]:
         """The frames of a stack, innermost first; none for stack 0, which means that no stack is known.
@@ -598,11 +578,3 @@ def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame
     so."""
     is_older = blocks.pop("older").to_numpy(bool)
     return blocks.assign(**{name: blocks[name].astype("Int64").mask(is_older) for name in births})
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -44,8 +44,6 @@ MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stran
 
 _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
-POINTS = 6000
-"""Intervals that the one pass measures: those of a timeline with fewer are made of them."""
 
 Ask: TypeAlias = tuple[str, int, str]
 """What is asked of a state ("lives", "roles" or "stacks"), the event before which it is, and a device."""
@@ -116,19 +114,17 @@ class Verification:
 
 
 class Replay:
-    """A replayed trace. locations: of the reader (device, stream, pool by location id). lines: a number of each stack's
-    line, see `StackIndex.line_numbers`. nodes_at_begin: see `_replay.Replay`."""
+    """A replayed trace. locations: of the reader (device, stream, pool by location id). points: intervals that the pass
+    has measured."""
 
     def __init__(
         self,
         reader: _replay.TraceReader,
+        run: _replay.Replay,
         locations: pd.DataFrame,
-        lines: npt.NDArray[np.uint32],
-        points: int = POINTS,
-        progress: Callable[[float], None] | None = None,
-        nodes_at_begin: tuple[int, int] = (0, 0),
+        points: int,
     ) -> None:
-        self._run = _replay.Replay(reader, points, lines, progress, nodes_at_begin)
+        self._run = run
         self._locations = locations
         self._points = points
         self.devices = {
@@ -260,6 +256,11 @@ class Replay:
         for kind, until, device in sorted(dict.fromkeys(asks), key=lambda ask: ask[1]):
             with contextlib.suppress(FoldedError):  # whoever asks for it will be told
                 self._ahead[kind, until, device] = self._ask(kind, until, device)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Gives up the state that was asked for last: it may take hundreds of megabytes."""
+        self._run.let_go()
 
     def forget(self, device: str) -> None:
         """Nothing more will be asked of a device that was asked for ahead."""

@@ -7,6 +7,8 @@ of user code, its innermost frame stands in, and `user` is False.
 What no line explains has stacks of its own, without frames, whose numbers follow those of the others: memory that was
 there before the recording, what a library keeps for itself ("cuBLAS workspace"), and what a node of autograd allocated
 whose line of forward is unknown. Each is a site, named by `function`, with no file.
+
+pandas is imported by what makes tables, when it is called: the rest is needed before (see `opened`).
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ import functools
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from .. import _replay
 from ..errors import TraceError
-from .dtypes import no_rows
 from .modules import MODULE, OUTSIDE, ModuleNames, module_depth
 from .user_code import UserCode, can_be_opened, package_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _Ids: TypeAlias = npt.NDArray[np.uint32]
 BY = ("line", "stack", "function", "file", MODULE)
@@ -356,6 +359,8 @@ class StackIndex:
     @functools.cached_property
     def _names_by_line(self) -> tuple[_Ids, pd.DataFrame]:
         """The number of each stack's line of code, and NAME_COLUMNS of each line."""
+        import pandas as pd
+
         numbers = self.line_numbers
         _, first = np.unique(numbers, return_index=True)
         return numbers, pd.DataFrame([self.describe(int(stack), "line") for stack in first], columns=[*NAME_COLUMNS])
@@ -365,6 +370,8 @@ class StackIndex:
     ) -> dict[str, Any]:
         """BLOCK_SITE_COLUMNS for each of these stacks, missing where `unknown` is True. Texts are categorical: a
         million rows cost a few bytes each."""
+        import pandas as pd
+
         numbers, names = self._names_by_line
         rows = numbers[stack_ids]
         made: dict[str, Any] = {}
@@ -434,6 +441,10 @@ def bytes_by_stack(blocks: pd.DataFrame) -> dict[int, int]:
 
 def describe_stacks(stacks: StackIndex, stack_ids: pd.Series[Any], by: str = "line") -> pd.DataFrame:
     """NAME_COLUMNS of each stack, a row for each of `stack_ids`."""
+    import pandas as pd
+
+    from .dtypes import no_rows
+
     if stack_ids.empty:
         return no_rows(NAME_COLUMNS)
     names = {int(stack): stacks.describe(int(stack), by) for stack in stack_ids.unique()}
@@ -457,6 +468,10 @@ def group_stacks(
     more: further columns of `totals`, which come last, and how they are joined: "sum" or "max". Raises ValueError for
     an unknown `by`.
     """
+    import pandas as pd
+
+    from .dtypes import no_rows
+
     more = dict(more or {})
     if not groups_stacks(by):
         raise ValueError(f"by={by!r} is not known: use one of {', '.join(BY)}")

@@ -57,7 +57,7 @@ class Loops {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  static constexpr unsigned kKnownBits = 14;
+  static constexpr unsigned kKnownBits = 16;
   // Enough for any program whose stacks are its own; a damaged trace must not take all memory.
   static constexpr std::size_t kMostLoops = 100'000;
   struct Call {

@@ -63,6 +63,11 @@ class ReplayRun {
   // asked for in order cost one replay of the events between them. Throws FoldedError where that is in a fold, and none
   // of the moments that it keeps.
   const Replay& state_before(std::uint64_t until);
+  // Gives up the state that was asked for last, and its memory.
+  void let_go() {
+    asked_ = TraceCursor(trace_);
+    asked_.jump(beginning_);
+  }
   // Requested bytes by role, see role_timelines(). In a fold they are 0: not known.
   std::vector<std::vector<RoleBytes>> role_timelines(std::size_t points,
                                                      const std::function<void(double)>& progress = {}) const {
@@ -82,7 +87,7 @@ class ReplayRun {
   std::uint64_t sequence_after(std::int64_t time_ns) const;
 
  private:
-  static constexpr std::size_t kCheckpointBytes = std::size_t{280} << 20;
+  static constexpr std::size_t kCheckpointBytes = std::size_t{240} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
   std::unique_ptr<LivesThread> lives_thread();

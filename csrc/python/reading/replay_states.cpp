@@ -503,6 +503,7 @@ void define_replay(py::module_& module) {
             return by_device(run.state_before(until), wanted, stack_columns);
           },
           py::arg("until"), py::arg("wanted") = py::none())
+      .def("let_go", &ReplayRun::let_go)
       .def(
           "events",
           [](const ReplayRun& run, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds) {

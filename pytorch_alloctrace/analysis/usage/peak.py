@@ -13,7 +13,8 @@ import pandas as pd
 from ...errors import PositionError
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.replay import POINTS, Peak
+from ...reading.opened import POINTS
+from ...reading.replay import Peak
 from .composition import composition_of
 from .tree import Tree, tree_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.replay import POINTS
+from ...reading.opened import POINTS
 from ...reading.timeline import intervals_of_range
 from ..tables import rows
 
