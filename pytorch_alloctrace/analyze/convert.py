@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from ..converting.convert import Converted, convert
 from ..report import units
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
+
+if TYPE_CHECKING:
+    from ..converting.convert import Converted
 
 
 class Convert(Verb):
@@ -38,6 +41,8 @@ class Convert(Verb):
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
+        from ..converting.convert import convert
+
         options = query.options
         done = convert(options.traces[0], options.output, overwrite=options.output is not None)
         if options.json:

@@ -8,10 +8,8 @@ import argparse
 from rich.console import Console
 
 from ..analysis.summary import LeaksAnswer
-from ..ranks import load_ranks
 from ..reading.kinds import named_device
 from ..report.progress import SlowProgress
-from ..report.ranks import incomplete_sentences, ranks_data, write_ranks
 from ..report.screen import Screen
 from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
@@ -65,6 +63,10 @@ class Ranks(Verb):
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
+        # Here: verbs of one trace need not wait for it.
+        from ..ranks import load_ranks
+        from ..report.ranks import incomplete_sentences, ranks_data, write_ranks
+
         options = query.options
         with SlowProgress(Console(stderr=True), "comparing") as progress:
             progress.begin_pass("reading traces")

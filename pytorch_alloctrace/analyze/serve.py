@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import webbrowser
 
-from ..report.page.server import ReportServer
 from .arguments import VerbParser, count
 from .verb import Exit, Query, Verb
 
@@ -38,6 +36,11 @@ class Serve(Verb):
         return super().mistake(options)
 
     def run(self, query: Query) -> Exit:
+        # Here: other verbs need not wait for a web server to be imported.
+        import webbrowser
+
+        from ..report.page.server import ReportServer
+
         server = ReportServer(query.trace, query.options.port)
         try:
             server.page  # noqa: B018  (made now: what goes wrong is said here, and the browser need not wait)

@@ -212,7 +212,7 @@ class Replay:
         for name, columns in self._by_device(self._run.blocks_before, until, device):
             state = pd.Categorical.from_codes(columns["state"], dtype=BLOCK_STATES)
             role = roles_by_number(columns["role"])
-            tables.append(pd.DataFrame({"device": name, **columns, "state": state, "role": role}))
+            tables.append(_table({"device": name, **columns, "state": state, "role": role}, BLOCK_COLUMNS))
         return _joined(tables, BLOCK_COLUMNS, node_type=np.int64)
 
     def live(self, until: int, device: str | None = None, stacks: Sequence[int] | None = None) -> pd.DataFrame:
@@ -223,7 +223,7 @@ class Replay:
 
         found = self._by_device(ask, until, device)
         tables = [
-            pd.DataFrame({"device": name, **columns, "role": roles_by_number(columns["role"])})
+            _table({"device": name, **columns, "role": roles_by_number(columns["role"])}, LIVE_COLUMNS)
             for name, columns in found
         ]
         joined = _joined(tables, LIVE_COLUMNS, node_type=np.int64)
@@ -279,9 +279,7 @@ class Replay:
         before = {"lives": run.lives_before, "roles": run.roles_before, "stacks": run.stacks_before}
         return self._by_device(before[kind], until, device)
 
-    def _by_device(
-        self, ask: Callable[..., list[_replay.DeviceColumns]], until: int, device: str | None
-    ) -> _ByDevice:
+    def _by_device(self, ask: Callable[..., list[_replay.DeviceColumns]], until: int, device: str | None) -> _ByDevice:
         """One device or all, ordered by type and index, with their names."""
         if device is not None and device not in self.devices:
             return []
@@ -370,9 +368,16 @@ class Replay:
         )
 
 
+def _table(made: dict[str, Any], columns: tuple[str, ...]) -> pd.DataFrame:
+    """Of columns that nobody else has: a copy of a million rows would take as much again."""
+    return pd.DataFrame({name: made[name] for name in columns}, copy=False)
+
+
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...], **dtypes: Any) -> pd.DataFrame:
     if not tables:
         return no_rows(columns, **dtypes)
+    if len(tables) == 1 and tuple(tables[0].columns) == columns:
+        return tables[0]
     return pd.concat(tables, ignore_index=True)[list(columns)]
 
 

@@ -53,8 +53,7 @@ struct LargePageAllocator {
     // More than is needed, for an address that is a multiple of a large page; what is left over at both ends goes back.
     const std::size_t needed = whole_pages(bytes);
     if (needed < bytes || needed + kLargePage < needed) throw std::bad_alloc();
-    void* const mapped =
-        mmap(nullptr, needed + kLargePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const mapped = mmap(nullptr, needed + kLargePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     char* const begin = static_cast<char*>(mapped);
     const std::size_t before = (kLargePage - reinterpret_cast<std::uintptr_t>(begin) % kLargePage) % kLargePage;

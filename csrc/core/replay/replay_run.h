@@ -87,7 +87,7 @@ class ReplayRun {
   std::uint64_t sequence_after(std::int64_t time_ns) const;
 
  private:
-  static constexpr std::size_t kCheckpointBytes = std::size_t{240} << 20;
+  static constexpr std::size_t kCheckpointBytes = std::size_t{200} << 20;
 
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
   std::unique_ptr<LivesThread> lives_thread();

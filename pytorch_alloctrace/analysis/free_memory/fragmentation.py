@@ -111,8 +111,10 @@ def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str 
     if segments.empty:
         return _nothing(device, at, settings)
     blocks = trace.blocks(at, device=device)
-    in_segments = blocks[blocks["segment"] != 0].reset_index(drop=True)
-    return fragmentation_of(trace, at, device, segments, in_segments, settings)
+    is_inside = blocks["segment"] != 0
+    if not is_inside.all():
+        blocks = blocks[is_inside].reset_index(drop=True)
+    return fragmentation_of(trace, at, device, segments, blocks, settings)
 
 
 def fragmentation_by_device(

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from ...errors import PositionError
+from ...reading.opened import POINTS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
-from ...reading.opened import POINTS
 from ...reading.replay import Peak
 from .composition import composition_of
 from .tree import Tree, tree_of

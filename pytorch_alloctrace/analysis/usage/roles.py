@@ -43,7 +43,7 @@ class RoleShares:
 def roles_of(trace: RecordedTrace, device: str, at: Position) -> RoleShares:
     """What is live on a device at a position, by role."""
     until = trace.first_event_after(at, device)
-    held = trace.replay.role_bytes(until, trace.named_device(device))
+    held = trace.replay.role_bytes(until, device)
     parts = tuple(RoleBytes(role, size, exact, blocks) for role, (size, exact, blocks) in held.items())
     return RoleShares(parts, are_named(trace, device))
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ...reading.opened import POINTS
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
-from ...reading.opened import POINTS
 from ...reading.timeline import intervals_of_range
 from ..tables import rows
 

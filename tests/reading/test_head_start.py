@@ -1,0 +1,113 @@
+"""The pass that begins while the rest is imported: it gives what an ordinary one does, once, and ends when it is not
+needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analyze.early import trace_to_replay
+from pytorch_alloctrace.reading.head_start import begun, head_start
+from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.report.verdict import verdict_json
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program that keeps a part of what it makes."""
+    file = tmp_path_factory.mktemp("head_start") / "run.alloctrace"
+    kept = []
+    with alloctrace.enable(file, devices=("cpu",)):
+        for number in range(300):
+            blocks = [torch.empty(1000 + number % 7, dtype=torch.uint8) for _ in range(20)]
+            kept.append(blocks[number % 20])
+            alloctrace.step()
+    assert len(kept) == 300
+    return str(file)
+
+
+def test_needs_no_pandas() -> None:
+    program = "import sys, pytorch_alloctrace.reading.head_start; sys.exit('pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_says_the_same(path: str) -> None:
+    ordinary = RecordedTrace(path)
+    with head_start(path):
+        early = RecordedTrace(path)
+        assert begun(path) is None  # it is for one trace
+        assert verdict_json(summarize(early), None) == verdict_json(summarize(ordinary), None)
+        assert early.timeline(100).equals(ordinary.timeline(100))
+
+
+def test_of_another_file_or_other_paths_is_not_taken(path: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.alloctrace"
+    copy.write_bytes(Path(path).read_bytes())
+    with head_start(path):
+        RecordedTrace(copy)
+        RecordedTrace(path, user_paths=[__file__])
+        assert begun(path) is not None
+    assert begun(path) is None
+
+
+def test_failure_is_left_to_whoever_opens_it(tmp_path: Path) -> None:
+    file = tmp_path / "not.alloctrace"
+    file.write_bytes(b"not a trace at all" * 100)
+    with head_start(str(file)), pytest.raises(alloctrace.TraceError, match="not"):
+        RecordedTrace(file)
+
+
+def test_ends_with_the_command(path: str) -> None:
+    before = threading.active_count()
+    with head_start(path):
+        pass
+    assert threading.active_count() == before
+
+
+def test_which_trace(path: str) -> None:
+    for arguments in ([path], ["leaks", path, "--fail"], [path, "--top", "3"], [path, "peak"], ["--json", path]):
+        assert trace_to_replay(arguments) == path
+    others = (
+        ["--help"],
+        [path, path],
+        ["diff", path, path],
+        ["finish", path],
+        [path, "--user-path", "torch"],
+        [path, "--spool=x"],
+        [path, "--at", "mark:x"],
+        [path + ".missing"],
+        [],
+    )
+    for arguments in others:
+        assert trace_to_replay(arguments) is None
+
+
+def test_what_is_asked_ahead_is_what_is_asked(path: str) -> None:
+    trace = RecordedTrace(path)
+    replay = trace.replay
+    middle = trace.end_seq // 2
+    live = replay.live(middle, "cpu")
+    stacks, roles, lives = replay.stacks(middle, "cpu"), replay.role_bytes(middle, "cpu"), replay.lives(middle, "cpu")
+    for name, values in lives.items():
+        assert live[name].tolist() == values.tolist()
+    assert sum(blocks for _, _, blocks in roles.values()) == len(live)
+    assert {role: size for role, (size, _, _) in roles.items()} == {
+        role: int(live.loc[live["role"] == role, "nbytes"].sum()) for role in live["role"].unique()
+    }
+    replay.ask_ahead([(kind, at, "cpu") for at in (middle, middle // 2) for kind in ("stacks", "roles", "lives")])
+    replay.blocks(middle // 3)  # the state is another one now
+    assert [table.equals(known) for table, known in zip(replay.stacks(middle, "cpu"), stacks, strict=True)] == [True]
+    assert replay.role_bytes(middle, "cpu") == roles
+    for _ in range(2):  # kept the first time, made again the second
+        assert {name: values.tolist() for name, values in replay.lives(middle, "cpu").items()} == {
+            name: values.tolist() for name, values in lives.items()
+        }
+    replay.forget("cpu")
+    assert replay.role_bytes(middle, "cpu") == roles
