@@ -96,7 +96,7 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
     if usual < LEAST:
         return
     at = _end_of(trace, table, int(np.flatnonzero(_integers(table["stranded"]) >= usual)[-1]))
-    worst = fragmentation_at(trace, at, device=device)
+    worst = fragmentation_at(trace, at, device=device, is_last=True)
     if not _is_notable(worst.stranded, worst.reserved):
         return
     first = next(iter(worst.pinners_by_line.to_dict("records")), None)

@@ -98,8 +98,10 @@ class Fragmentation:
         return float(self.sizes[: np.searchsorted(self.sizes, size)].sum()) / self.free if self.free else 0.0
 
 
-def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str | None = None) -> Fragmentation:
-    """See `Trace.fragmentation`."""
+def fragmentation_at(
+    trace: RecordedTrace, at: Position = "end", *, device: str | None = None, is_last: bool = False
+) -> Fragmentation:
+    """See `Trace.fragmentation`. is_last: nothing else will be asked of this position."""
     device = trace.named_device(device)
     at = trace.first_event_after(at, device) - 1
     segments = trace.segments(at, device=device)
@@ -111,6 +113,8 @@ def fragmentation_at(trace: RecordedTrace, at: Position = "end", *, device: str 
     if segments.empty:
         return _nothing(device, at, settings)
     blocks = trace.blocks(at, device=device)
+    if is_last:
+        trace.replay.let_go()
     is_inside = blocks["segment"] != 0
     if not is_inside.all():
         blocks = blocks[is_inside].reset_index(drop=True)
