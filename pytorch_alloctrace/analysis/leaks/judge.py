@@ -114,11 +114,11 @@ def _judge(trace: RecordedTrace, device: str, clock: Clock) -> tuple[list[Leak],
 
 def _functions(trace: RecordedTrace, lives: Lives) -> dict[int, tuple[object, ...]]:
     """The function that each line with long-lived blocks, by number, is in."""
-    stacks = np.concatenate([lives.survivors.stack, lives.deaths.stack])
-    found, first = np.unique(np.concatenate([lives.survivors.site, lives.deaths.site]), return_index=True)
+    first = {site: int(lives.deaths.stack[rows[0]]) for site, rows in lives.deaths.of_site.items()}
+    first |= {site: int(lives.survivors.stack[rows[0]]) for site, rows in lives.survivors.of_site.items()}
     return {
         site: trace.stacks.key(stack, "function") if trace.stacks.has_frames(stack) else (site,)
-        for site, stack in zip(found.tolist(), stacks[first].tolist(), strict=True)
+        for site, stack in sorted(first.items())
     }
 
 
