@@ -19,8 +19,8 @@ BESIDE = {"recording": ("recording", "objects", "errors", "command"), "objects":
 COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
 """Which parts may import what is compiled, or written by the build. (Analyses take the sizes of torch's allocator from
 the replay, which has the one copy of them.)"""
-ANYTHING = ("__init__", "__main__", "notebook", "live", "callbacks", "pytest_plugin")
-"""They put all together: a notebook, `tensors()`, `status()`, a recorded test record and read in one process."""
+ANYTHING = ("__init__", "__main__", "notebook", "live", "callbacks", "pytest_plugin", "cost")
+"""They put all together: a notebook, `tensors()`, `status()`, a recorded test, `alloctrace cost` record and read."""
 EXCEPTIONS = {
     ("recording.session", "trace"),
     ("analyze.command_line", "__init__"),
