@@ -82,6 +82,8 @@ class Integrity:
     folded_until_ns: int
     max_bytes: int
     bound_exceeded: bool
+    keep_ns: int
+    keeps_less: bool
     ended: bool
     spool_read: bool
     empty_allocations: int

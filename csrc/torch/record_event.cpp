@@ -14,8 +14,8 @@ void add_thread_context(python::HookScope& scope, Event& event) {
   if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
   event.thread = thread.thread;
   if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes, session.modules);
-  if (event.stack == python::kStackNotStored) {
-    event.stack = 0;
+  if ((event.stack & python::kStackIsCut) != 0) [[unlikely]] {
+    event.stack = event.stack == python::kStackNotStored ? 0 : event.stack & ~python::kStackIsCut;
     session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
   }
   fill_autograd_context(event, session, thread);

@@ -43,6 +43,10 @@ class Integrity:
     """What the files of the recording were to have at most; 0 before it was folded, or if it was not bounded."""
     bound_exceeded: bool = False
     """That could not be kept to: what cannot be folded is larger."""
+    keep_ns: int = 0
+    """How long single events were to stay, where the recording was given `keep`; 0 before it was folded."""
+    keeps_less: bool = False
+    """That could not be kept to: `max_bytes` had no room for the events of so long a time."""
     ended: bool = True
     """The recording was stopped in good order."""
     spool_read: bool = False
@@ -52,7 +56,8 @@ class Integrity:
     reentered: int = 0
     """Allocations made inside the hook itself; none is expected."""
     unknown_stacks: int = 0
-    """Events whose stack could not be stored."""
+    """Events whose stack could not be stored, or only its outer frames: there was no room for the new one, or there are
+    more stacks than a recording tells apart (see docs/long-runs.md)."""
 
     @classmethod
     def from_reader(cls, found: _replay.Integrity) -> Integrity:
@@ -79,6 +84,9 @@ class Integrity:
             notes.append(f"folded up to event {self.folded_until - 1:,}")
         if self.bound_exceeded:
             notes.append(f"larger than max_bytes={self.max_bytes:,}: the sums alone take too much")
+        if self.keeps_less:
+            asked = f"{self.keep_ns / 1e9:,.10g} s"
+            notes.append(f"fewer single events than keep={asked} asks for: max_bytes={self.max_bytes:,} has no room")
         if self.corrupt_blocks:
             notes.append(f"{counted(self.corrupt_bytes, 'damaged byte')} in {counted(self.corrupt_blocks, 'place')}")
         if self.missing_events:
@@ -100,7 +108,7 @@ class Integrity:
             were = "was" if self.uncommitted == 1 else "were"
             notes.append(f"{counted(self.uncommitted, 'call')} {were} in progress at the end")
         if self.unknown_stacks:
-            notes.append(f"{counted(self.unknown_stacks, 'event')} without a stack")
+            notes.append(f"{counted(self.unknown_stacks, 'event')} without a whole stack")
         if self.whole and self.folded_until:
             notes.insert(0, "nothing lost")
         return f"{self.state}: {'; '.join(notes)}" if notes else f"{self.state}, nothing lost"

@@ -106,6 +106,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--max-bytes", metavar="SIZE", help="what all files together may have, such as 256MiB: old events are folded"
     )
+    parser.add_argument(
+        "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not folded"
+    )
     parser.add_argument("--spool-dir", metavar="DIR", help="folder of the spool (default: next to the trace)")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m does"
@@ -271,6 +274,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "spool_dir": options.spool_dir,
         "on_oom": options.on_oom,
         "max_bytes": options.max_bytes,
+        "keep": options.keep,
         "sources": not options.no_sources,
         "modules": not options.no_modules,
         "overwrite": options.overwrite,

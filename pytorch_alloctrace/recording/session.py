@@ -43,6 +43,8 @@ WAIT_NS = 100_000_000
 
 LEAST_BOUND = 64 << 20
 """The least that ``max_bytes`` may be."""
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_KEPT = 366 * SECONDS["d"]
 SMALL_BOUND = 256 << 20
 """Below this, the spool is half as large."""
 
@@ -217,6 +219,7 @@ def enable(
     modules: bool = True,
     overwrite: bool = False,
     max_bytes: int | str | None = None,
+    keep: float | str | None = None,
 ) -> Session:
     """Starts recording every allocation and free of torch into a trace file.
 
@@ -238,6 +241,8 @@ def enable(
     max_bytes: what all files of the recording together may have, at least 64 MiB: a number, or "256MiB". Default: any
         size. When the trace gets long, its beginning is folded into sums (see docs/long-runs.md): leaks, peaks and
         totals stay exact, single events of long ago go. The ring of the spool is half as large below 256 MiB.
+    keep: with `max_bytes`, the events of so long before are not folded: seconds, or "10min". Where `max_bytes` has no
+        room for them, fewer are kept, and the trace says so. Default: a tenth of the room, however long that is.
 
     The first time in an environment, the recorder is compiled for its torch, which takes a minute or two and is said on
     stderr; ``python -m pytorch_alloctrace build`` does so beforehand.
@@ -250,7 +255,7 @@ def enable(
     _check_option("stacks", stacks, STACKS)
     _check_option("on_full", on_full, ON_FULL)
     _check_option("on_oom", on_oom, ON_OOM)
-    bound = _bytes_of(max_bytes)
+    bound, kept = _bytes_of(max_bytes), _nanoseconds_of(keep, max_bytes)
     # A small bound is not to be taken by the spool.
     halves = 2 if bound and bound < SMALL_BOUND else 1
     ring_events, definition_bytes = RING_EVENTS // halves, DEFINITION_BYTES // halves
@@ -285,6 +290,7 @@ def enable(
             "ring_events": ring_events,
             "wait_ns": wait_ns,
             "max_bytes": bound,
+            "keep_ns": kept,
         }
         try:
             if recorder.stack_problem and stacks == "python":
@@ -308,6 +314,7 @@ def enable(
                 cuda="cuda" in recorded,
                 cuda_is_initialised=program.cuda_is_initialised(),
                 max_bytes=bound or 0,
+                keep_ns=kept or 0,
                 nodes_at_begin=tuple(header["autograd_nodes"]),
             )
             session._optimizer_steps.start()
@@ -353,6 +360,25 @@ def _bytes_of(max_bytes: int | str | None) -> int | None:
             f"use '64MiB' or more"
         )
     return value
+
+
+def _nanoseconds_of(keep: float | str | None, max_bytes: int | str | None) -> int | None:
+    """How long events are kept. Raises SessionError for what is no time, or says nothing without a bound."""
+    if keep is None:
+        return None
+    value = keep
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|sec|min|m|h|d)?\s*", value, re.IGNORECASE)
+        if found is None:
+            raise SessionError(f"keep={keep!r} is not a time: use a number of seconds, or one such as '10min'")
+        value = float(found[1]) * SECONDS[(found[2] or "s")[0].lower()]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_KEPT:
+        raise SessionError(
+            f"keep={keep!r} is not a time: use a number of seconds, or one such as '10min', up to 366 days"
+        )
+    if max_bytes is None:
+        raise SessionError(f"keep={keep!r} is for recordings with max_bytes: without it, every event is kept")
+    return int(value * 1e9)
 
 
 def disable() -> Path:

@@ -6,9 +6,11 @@ from rich.text import Text
 
 from ..reading.integrity import Integrity
 from .screen import Screen
+from .units import counted
 
 LABEL = "INCOMPLETE"
 FOLDED = "FOLDED"
+NOTE = "NOTE"
 IN_DIAGNOSIS = "What happened after the break is unknown: a higher peak, a leak, a request that ran out of memory."
 _GAPS = (
     "Where events are missing, memory may be counted as live though it was freed, or not be counted though it was"
@@ -34,14 +36,43 @@ def folding(integrity: Integrity) -> str:
     )
 
 
+def reservations(integrity: Integrity) -> tuple[str, ...]:
+    """What a whole trace does not keep to, or tells apart less well than it could."""
+    said = []
+    if integrity.bound_exceeded:
+        said.append(
+            f"Its files are larger than max_bytes={integrity.max_bytes:,}: what cannot be folded, live blocks and "
+            "stacks, takes more than its share."
+        )
+    if integrity.keeps_less:
+        said.append(
+            f"max_bytes={integrity.max_bytes:,} has no room for the single events of the last "
+            f"{integrity.keep_ns / 1e9:,.10g} s, which keep asks for: fewer are there."
+        )
+    if integrity.unknown_stacks:
+        have = "has" if integrity.unknown_stacks == 1 else "have"
+        said.append(f"{counted(integrity.unknown_stacks, 'event')} {have} no stack, or its outer frames alone.")
+    return tuple(said)
+
+
+def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
+    """The label, and what is said of a trace of which nothing is missing. trace: its name, where there are two."""
+    said = reservations(integrity)
+    if integrity.folded_until:
+        name = f"{trace} is " if trace else ""
+        return FOLDED, " ".join((f"{name}{folding(integrity)}", *said))
+    return (NOTE, " ".join((f"{trace}:", *said) if trace else said)) if said else None
+
+
 def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
-    """Says it, if a part is missing, or folded into sums. trace: the name of the trace, where there are two."""
-    name = f"{trace} is " if trace else ""
+    """Says it, if a part is missing, folded into sums, or not as fine as it could be. trace: the name of the trace, where there are two."""
     if integrity.whole:
-        if integrity.folded_until:
-            screen.text(Text.assemble((FOLDED, "bold"), f"  {name}{folding(integrity)}"), hanging=len(FOLDED) + 2)
+        if said := of_whole(integrity, trace):
+            label, text = said
+            screen.text(Text.assemble((label, "bold"), f"  {text}"), hanging=len(label) + 2)
             screen.blank()
         return
+    name = f"{trace} is " if trace else ""
     screen.text(Text.assemble((LABEL, "bold yellow"), f"  {name}{integrity}."), hanging=len(LABEL) + 2)
     for sentence in effects(integrity, if_cut):
         screen.text(sentence, len(LABEL) + 2)

@@ -10,7 +10,7 @@ from ..reading.sites import Frame, Site
 from . import units
 from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
-from .incomplete import FOLDED, LABEL, effects, folding
+from .incomplete import LABEL, effects, of_whole
 from .leaks import confidence_word, leak_findings
 from .site_names import SiteNames
 from .tables import by_word, rows
@@ -23,9 +23,10 @@ _NOT_WRONG = ("leak", "minor_leak", "no_leak", "undecided", "not_judged")
 
 def incomplete_markdown(integrity: Integrity, if_cut: str, trace: str = "") -> str:
     """As `write_incomplete`: before the comment, if a part of a trace is missing."""
-    name = f"{trace} is " if trace else ""
     if integrity.whole:
-        return f"> **{FOLDED}** {_escaped(f'{name}{folding(integrity)}')}\n\n" if integrity.folded_until else ""
+        said = of_whole(integrity, trace)
+        return f"> **{said[0]}** {_escaped(said[1])}\n\n" if said else ""
+    name = f"{trace} is " if trace else ""
     sentences = " ".join((f"{name}{integrity}.", *effects(integrity, if_cut)))
     return f"> **{LABEL}** {_escaped(sentences)}\n\n"
 

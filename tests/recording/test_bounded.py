@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import ROOT, run_python
@@ -76,6 +77,82 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
         path.unlink()
     print(f"{kills} kills: {folded} of folded traces, {in_folding} while one was folded")
     assert folded and in_folding
+
+
+def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any, alloctrace.Trace]:
+    """What a mode of the program says it did, and its trace."""
+    command = [sys.executable, str(PROGRAM), *map(str, arguments), str(bound)]
+    run_python(folder, command, check=True, timeout=900, environment={})
+    return json.loads((folder / "witness.json").read_text()), alloctrace.load(folder / "run.alloctrace")
+
+
+def said(folder: Path, *arguments: str) -> str:
+    """What the command line says, in one line."""
+    command = [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments]
+    return " ".join(run_python(folder, command, check=False, timeout=120, environment={}).stdout.split())
+
+
+def test_live_blocks_that_take_more_than_the_bound_are_recorded_all_the_same(tmp_path: Path) -> None:
+    witness, trace = recorded(tmp_path, "live", 300_000, bound=10)
+    assert trace.integrity.folded_until and trace.integrity.bound_exceeded, trace.integrity
+    assert trace.integrity.whole and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
+    live = trace.live(at="end")
+    assert len(live) >= witness["live"] and (live["nbytes"] == 256).sum() == witness["live"] * 15 // 16
+    assert trace.verify().ok and "larger than max_bytes=10,485,760" in str(trace.integrity)
+    for verb in ("leaks", "peak", "verify"):
+        assert "Its files are larger than max_bytes=10,485,760" in said(tmp_path, verb, "run.alloctrace"), verb
+
+
+def test_endless_new_stacks_are_recorded_by_their_outer_frames(tmp_path: Path) -> None:
+    count = 40_000
+    witness, trace = recorded(tmp_path, "stacks", count)
+    integrity = trace.integrity
+    assert integrity.whole and integrity.lost == 0 and not integrity.bound_exceeded, integrity
+    # Each stack has a frame of its own, and the bound has room for so many; the fourth part of them is counted twice.
+    frames = (BOUND << 20) // 1024
+    assert 0 < integrity.unknown_stacks and count + witness["made"] - frames < integrity.unknown_stacks
+    sites = trace.sites(by="function").set_index("function")["allocations"]
+    # None goes: those that are not told apart count for the caller that is known.
+    assert sites.sum() == witness["tree"] + witness["made"] and sites["way"] + sites["stacks"] > witness["tree"]
+    assert 0 < sites.filter(like="made_").sum() < witness["made"]
+    assert trace.marks()["name"].tolist() in (["a name that comes late"], ["(one of too many names)"])
+    assert "or its outer frames alone" in said(tmp_path, "verify", "run.alloctrace")
+
+
+@pytest.mark.parametrize(("keep", "pace", "fits"), [("1s", 300, True), ("1h", 5000, False)])
+def test_the_last_minutes_are_kept_as_events(tmp_path: Path, keep: str, pace: int, fits: bool) -> None:
+    witness, trace = recorded(tmp_path, "keep", keep, pace)
+    integrity = trace.integrity
+    assert integrity.folded_until and integrity.whole and not integrity.bound_exceeded, integrity
+    assert integrity.keep_ns == (1_000_000_000 if fits else 3_600_000_000_000) and integrity.keeps_less is not fits
+    kept_ns = trace.end_ns - integrity.folded_until_ns
+    assert (kept_ns >= integrity.keep_ns) == fits, kept_ns
+    allocations = trace.sites(by="function").set_index("function")["allocations"]
+    assert 0 < len(trace.events(kinds=["alloc"])) < allocations["one_of"] == witness["allocations"]
+    assert ("no room for the single events of the last" in said(tmp_path, "peak", "run.alloctrace")) is not fits
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("keep='10min'", "is for recordings with max_bytes"),
+        ("keep='soon', max_bytes='64MiB'", "is not a time"),
+        ("keep=True, max_bytes='64MiB'", "is not a time"),
+        ("keep=0, max_bytes='64MiB'", "is not a time"),
+        ("keep=float('nan'), max_bytes='64MiB'", "is not a time"),
+    ],
+)
+def test_a_time_to_keep_that_cannot_be_is_refused(run_program, options: str, sentence: str) -> None:
+    text = run_program(
+        f"""
+        import pytorch_alloctrace as alloctrace
+        try:
+            alloctrace.enable("t.alloctrace", {options})
+        except alloctrace.SessionError as error:
+            print(error)
+        """
+    )
+    assert sentence in text.stdout, text.stdout
 
 
 @pytest.mark.parametrize("bound", [64 << 20 >> 1, "63MiB", "many", True, -1])

@@ -228,12 +228,13 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
     write(tmp_path, "program.py", "import torch\ntorch.ones(10)\n")
     (tmp_path / "spools").mkdir()
     options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--no-modules", "--spool-dir", "spools"]
-    options += ["--max-bytes", "64MiB"]
+    options += ["--max-bytes", "64MiB", "--keep", "10min"]
     assert recorded(["program.py"], tmp_path, options).returncode == 0
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert functions_that_allocated(trace) == set()
     assert len(trace.events()) > 0
     assert trace.header["options"]["modules"] is False and trace.header["options"]["max_bytes"] == 64 << 20
+    assert trace.header["options"]["keep_ns"] == 600 * 10**9
     assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
 
 

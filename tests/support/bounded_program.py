@@ -2,6 +2,9 @@
 
     python bounded_program.py EVENTS BOUND            # writes run.alloctrace and witness.json in the working directory
     python bounded_program.py kill KILLS SEED BOUND   # writes kill-N.alloctrace of victims, and witness.json
+    python bounded_program.py live BLOCKS BOUND       # so many blocks stay live
+    python bounded_program.py stacks STACKS BOUND     # so many stacks, a quarter of them of code made on the way
+    python bounded_program.py keep TIME PACE BOUND    # ends with keep=TIME when folded; PACE allocations at a time
 
 BOUND in MiB. With less than 64 the recorder's own numbers are made smaller with it: the same happens, sooner.
 """
@@ -17,6 +20,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -123,11 +127,55 @@ def kill(kills: int, seed: int, bound: int) -> None:
     Path("witness.json").write_text(json.dumps(results))
 
 
+def live(blocks: int, bound: int) -> None:
+    with alloctrace.enable("run.alloctrace", devices=("cpu",), max_bytes=bound << 20):
+        held = []
+        for number in range(blocks):
+            held.append(one_of(0) if number % 16 == 0 else kept(number))
+            one_of(number)
+        Path("witness.json").write_text(json.dumps({"live": len(held), "taken": taken(Path("run.alloctrace"))}))
+
+
+WAYS = 16
+TREE = ["def way(depth, number):", "    if depth == 0: return torch.empty(9)  # INNERMOST"]
+TREE += [f"    if number % {WAYS} == {way}: return way(depth - 1, number // {WAYS})" for way in range(WAYS)]
+
+
+def stacks(count: int, bound: int) -> None:
+    made: dict[str, Any] = {"torch": torch}
+    exec(compile("\n".join(TREE), "tree.py", "exec"), made)
+    with alloctrace.enable("run.alloctrace", devices=("cpu",), max_bytes=bound << 20):
+        for number in range(count):
+            made["way"](4, number)
+            if number % 4 == 0:
+                text = f"def made_{number}(): return torch.empty(5)" + f"\ndef other_{number}(): pass" * 3
+                exec(compile(text, f"<made {number}>", "exec"), made)
+                made.pop(f"made_{number}")()
+        alloctrace.mark("a name that comes late")
+    Path("witness.json").write_text(json.dumps({"tree": count, "made": (count + 3) // 4}))
+
+
+def keep(kept_time: str, pace: int, bound: int) -> None:
+    path = Path("run.alloctrace")
+    with alloctrace.enable(path, devices=("cpu",), max_bytes=bound << 20, keep=kept_time):
+        first, rounds = os.stat(path).st_ino, 0
+        while os.stat(path).st_ino == first:
+            for number in range(pace):
+                one_of(number * 7919)
+            time.sleep(0.001)
+            rounds += 1
+    Path("witness.json").write_text(json.dumps({"allocations": rounds * pace}))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     bound = int(sys.argv[-1])
     shrink(bound)
     if sys.argv[1] == "kill":
         kill(int(sys.argv[2]), int(sys.argv[3]), bound)
+    elif sys.argv[1] in ("live", "stacks"):
+        {"live": live, "stacks": stacks}[sys.argv[1]](int(sys.argv[2]), bound)
+    elif sys.argv[1] == "keep":
+        keep(sys.argv[2], int(sys.argv[3]), bound)
     else:
         run(int(sys.argv[1]), bound)

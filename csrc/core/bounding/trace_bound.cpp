@@ -16,6 +16,9 @@ namespace {
 
 // Of the room: where folding begins, and how much of the events before that stays as it is.
 constexpr double kBegin = 0.3, kKept = 0.1;
+// Where the last minutes are to stay, as far as there is room for them: what is beside the trace is larger then, and it
+// is folded more often.
+constexpr double kBeginToKeep = 0.45, kMostKept = 0.3;
 // What is appended while the writer waits; the rest has been before.
 constexpr std::uint64_t kLastPart = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknownFold = std::uint64_t{2} << 20;
@@ -31,9 +34,12 @@ std::uint64_t share(std::uint64_t bytes, double of) {
 }  // namespace
 
 TraceBound::TraceBound(const BoundOptions& options)
-    : options_(options), beside_(options.path + ".folding"), folded_bytes_(kUnknownFold) {
+    : options_(options), beside_(options.path + ".folding"),
+      begin_(options.keep_ns != 0 ? kBeginToKeep : kBegin),
+      kept_(options.keep_ns != 0 ? kMostKept : kKept),
+      folded_bytes_(kUnknownFold) {
   room_ = options.max_bytes - std::min(options.max_bytes, options.other_bytes);
-  next_ = share(room_, kBegin);
+  next_ = share(room_, begin_);
   thread_ = start_thread([this] { run(); });
 }
 
@@ -60,7 +66,7 @@ void TraceBound::abandon_in_child() noexcept {
 // How large the trace may be before the folded one is in its place: what comes until then is for a time in both.
 std::uint64_t TraceBound::limit_while_folding() const {
   if (is_exceeded_) return UINT64_MAX;
-  const std::uint64_t other = folded_bytes_ + share(room_, kKept);
+  const std::uint64_t other = folded_bytes_ + share(room_, kept_);
   const std::uint64_t both = room_ + wanted_end_;
   return both > other ? std::max((both - other) / 2, wanted_end_) : wanted_end_;
 }
@@ -113,19 +119,33 @@ void TraceBound::run() {
   }
 }
 
+// The first event that is not to be folded: where what may stay begins, later where the last minutes begin later.
+std::uint64_t TraceBound::first_kept(std::uint64_t end, bool& keeps_less) const {
+  const std::vector<Chunk>& chunks = source_->chunks();
+  const auto ends_in_time = [&](const Chunk& chunk) {
+    return chunk.end.monotonic_ns + options_.keep_ns >= chunks.back().end.monotonic_ns;
+  };
+  std::uint64_t until = 0;
+  for (const Chunk& chunk : chunks) {
+    if (until > source_->folded_until()) {
+      const bool fits = chunk.payload_offset + share(room_, kept_) >= end;
+      const bool is_wanted = chunk.payload_offset + share(room_, kKept) >= end || ends_in_time(chunk);
+      if (fits && is_wanted) break;
+    }
+    keeps_less |= options_.keep_ns != 0 && ends_in_time(chunk);
+    until = chunk.end_sequence();
+  }
+  return until;
+}
+
 void TraceBound::fold(std::uint64_t end) {
   const auto go_on = [this](double) {
     if (gives_up_.load(std::memory_order_relaxed)) throw GivenUp();
   };
   source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::SpoolOfHeader(), end);
   source_file_.store(source_->file().number());
-  const std::vector<Chunk>& chunks = source_->chunks();
-  const std::uint64_t kept = share(room_, kKept);
-  std::uint64_t until = 0;
-  for (const Chunk& chunk : chunks) {
-    if (chunk.payload_offset + kept >= end && until > source_->folded_until()) break;
-    until = chunk.end_sequence();
-  }
+  bool keeps_less = false;
+  const std::uint64_t until = first_kept(end, keeps_less);
   if (until <= source_->folded_until()) throw FoldingError("nothing to fold");
   FoldedPart part = fold_until(source_, until, options_.nodes_at_begin, go_on);
   const std::uint64_t sums = part.dictionary.size() + part.payload.size() + source_->header_json().size() + 1024;
@@ -133,11 +153,13 @@ void TraceBound::fold(std::uint64_t end) {
     const std::lock_guard<std::mutex> guard(mutex_);
     // Beside the trace, then as the trace until it is folded again.
     const std::uint64_t made = sums + (end - std::min(end, part.copied_from));
-    const std::uint64_t next = std::max(share(room_, kBegin), made + made / 4);
+    const std::uint64_t next = std::max(share(room_, begin_), made + made / 4);
     is_exceeded_ = written_.load(std::memory_order_acquire) + made > room_ || next + made > room_;
     folded_bytes_ = sums;
     part.summary.max_bytes = options_.max_bytes;
     part.summary.is_exceeded = is_exceeded_;
+    part.summary.keep_ns = options_.keep_ns;
+    part.summary.keeps_less = keeps_less;
   }
   unlink(beside_.c_str());  // of a process that was killed
   target_ =
@@ -170,7 +192,7 @@ void TraceBound::put_in_place(TraceFile& file) {
   if (is_there) {
     target_file_.store(-1);
     target_.reset();
-    next_ = std::max(share(room_, kBegin), file.bytes() + file.bytes() / 4);
+    next_ = std::max(share(room_, begin_), file.bytes() + file.bytes() / 4);
     written_.store(file.bytes(), std::memory_order_release);
   } else {
     next_ = file.bytes() + file.bytes() / 8;

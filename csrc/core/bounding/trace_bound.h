@@ -1,7 +1,7 @@
 // Keeps the trace of a running recording below a size: when it is long, a thread of ours folds its beginning into a
 // file beside it, which takes its place. Hooks are never waited for, nor do they wait, as long as the thread keeps up.
 //
-//   the trace grows to kBegin of the room | it is folded, and goes on growing | what came meanwhile is appended, rename
+//   the trace grows to a part of the room | it is folded, and goes on growing | what came meanwhile is appended, rename
 //
 // The spool, the trace and the file beside it are together never larger than what was asked for. Where the thread
 // cannot keep up, the writer waits, and what does not fit into the ring is lost and counted. Where the sums alone are
@@ -27,6 +27,7 @@ struct BoundOptions {
   std::string path;
   std::uint64_t max_bytes = 0;    // of all files together
   std::uint64_t other_bytes = 0;  // of which the spool takes these, and what is written at once
+  std::uint64_t keep_ns = 0;      // the events of so long are not folded, if they fit
   std::pair<std::uint64_t, std::uint64_t> nodes_at_begin;  // see ReplayRun
 };
 
@@ -49,9 +50,11 @@ class TraceBound : public FileBound {
   void put_in_place(TraceFile& file);
   void forget();
   std::uint64_t limit_while_folding() const;
+  std::uint64_t first_kept(std::uint64_t end, bool& keeps_less) const;
 
   const BoundOptions options_;
   const std::string beside_;  // the path of the file that is made
+  const double begin_, kept_;  // of the room: where folding begins, and how much of the events before that may stay
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -214,7 +214,11 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
       if (!fields.done()) frame.module = fields.varint32();
       // Parents are always defined first: this also rules out cycles, which would hang whoever walks outwards.
       if (frame.parent >= id) throw DecodeError("a frame is its own caller");
-      slot(frames_, id) = frame;
+      if (frames_elsewhere_) {
+        frames_elsewhere_(frame);
+      } else {
+        slot(frames_, id) = frame;
+      }
       break;
     }
     case DefinitionType::kThread: {
@@ -367,10 +371,9 @@ bool Definitions::limit_depth() {
   return is_sound;
 }
 
-std::int32_t Definitions::line(std::uint32_t frame_id) const {
-  const FrameRecord& record = frame(frame_id);
-  const Code& owner = code(record.code);
-  return decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, {record.instruction}).front();
+std::int32_t Definitions::line_of(const FrameRecord& frame) const {
+  const Code& owner = code(frame.code);
+  return decode_lines(owner.line_table_kind, owner.line_table, owner.first_line, {frame.instruction}).front();
 }
 
 // Those of one function together, in the order of its table: else a table is read once for each of them.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -44,6 +45,7 @@ struct Code {
 struct FrameRecord {
   std::uint32_t parent = 0, code = 0, instruction = 0;
   std::uint32_t module = 0;  // the one that this frame calls
+  bool operator==(const FrameRecord&) const = default;
 };
 // An instance of torch.nn.Module, or several of one class that cannot be told apart. Its record may come again: what
 // holds it is known only after the first events of it.
@@ -115,6 +117,8 @@ class Definitions {
 
   // Takes in a run of whole records. Throws DecodeError at the first that makes no sense, keeping those before it.
   void add(const std::uint8_t* records, std::size_t size);
+  // For whoever keeps the frames elsewhere: from now on `take` is called for each, with its code defined.
+  void leave_frames_to(std::function<void(const FrameRecord&)> take) { frames_elsewhere_ = std::move(take); }
 
   const std::string& string(std::uint32_t id) const { return at(strings_, id); }
   const Code& code(std::uint32_t id) const { return at(codes_, id); }
@@ -174,7 +178,8 @@ class Definitions {
   const std::vector<HolderRecord>& holders() const { return holders_; }
 
   // The line that a frame was executing; 0 where its definition is missing. lines(): of all of them, by id.
-  std::int32_t line(std::uint32_t frame) const;
+  std::int32_t line(std::uint32_t frame) const { return line_of(this->frame(frame)); }
+  std::int32_t line_of(const FrameRecord& frame) const;
   std::vector<std::int32_t> lines() const;
   // Source text of (filename string id, line), nullptr where the trace has none.
   const std::string* source(std::uint32_t filename, std::int32_t line) const;
@@ -199,6 +204,7 @@ class Definitions {
   }
   void add_record(DefinitionType type, ByteReader fields);
 
+  std::function<void(const FrameRecord&)> frames_elsewhere_;
   std::uint32_t highest_id_ = UINT32_MAX - 1;
   bool expects_more_ = false;
   std::vector<std::string> strings_;

@@ -21,6 +21,9 @@ struct FoldSummary {
   // kept.
   std::uint64_t max_bytes = 0;
   bool is_exceeded = false;
+  // The events of so long before were to stay as they are; and whether that could not be kept to, for want of room.
+  std::uint64_t keep_ns = 0;
+  bool keeps_less = false;
 
   void put(Bytes& out) const {
     Bytes fields;
@@ -32,6 +35,8 @@ struct FoldSummary {
     put_varint(fields, corrupt_bytes);
     put_varint(fields, max_bytes);
     put_varint(fields, is_exceeded ? 1 : 0);
+    put_varint(fields, keep_ns);
+    put_varint(fields, keeps_less ? 1 : 0);
     put_varint(out, kVersion);
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
@@ -50,6 +55,10 @@ struct FoldSummary {
     summary.corrupt_bytes = fields.varint();
     summary.max_bytes = fields.varint();
     summary.is_exceeded = fields.varint() != 0;
+    if (!fields.done()) {
+      summary.keep_ns = fields.varint();
+      summary.keeps_less = fields.varint() != 0;
+    }
     if (summary.events > summary.until || summary.missing > summary.until - summary.events) {
       throw DecodeError("a fold of more events than there were");
     }

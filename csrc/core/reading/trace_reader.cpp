@@ -262,6 +262,8 @@ void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_off
   integrity_.folded_until_ns = summary.time_ns;
   integrity_.max_bytes = summary.max_bytes;
   integrity_.bound_exceeded = summary.is_exceeded;
+  integrity_.keep_ns = summary.keep_ns;
+  integrity_.keeps_less = summary.keeps_less;
   integrity_.missing_events += summary.missing;
   folded_damage_ = {summary.corrupt_blocks, summary.corrupt_bytes};
   integrity_.corrupt_blocks += summary.corrupt_blocks;

@@ -41,6 +41,8 @@ struct Integrity {
   std::int64_t folded_until_ns = 0;   // the time of the last folded one
   std::uint64_t max_bytes = 0;        // what the files of the recording were to have at most; 0: it was not bounded
   bool bound_exceeded = false;        // and could not be kept to
+  std::uint64_t keep_ns = 0;          // how long single events were to stay; 0: that was not said
+  bool keeps_less = false;            // and could not be kept to
   bool ended = false;                 // the recording was stopped in good order
   bool spool_read = false;            // the spool of this session was there and was read
   Counters counters{};                // the latest known

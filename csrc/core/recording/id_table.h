@@ -30,6 +30,14 @@ struct LocationHash {
 template <typename Key, typename Hash>
 class IdTable {
  public:
+  // 0 when it has none.
+  template <typename LookedUp>
+  std::uint32_t find(const LookedUp& key) const {
+    const auto entry = ids_.find(key);
+    return entry == ids_.end() ? 0 : entry->second;
+  }
+  std::uint32_t next() const { return next_; }
+
   // The id of `key`, 0 when its definition could not be stored. `define(id)` is called for a new key and says whether
   // it was; if not, the next call tries again.
   template <typename LookedUp, typename Define>

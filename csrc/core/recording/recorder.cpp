@@ -8,10 +8,10 @@ Recorder::Recorder(const RecorderOptions& options) {
   spool_ = std::make_unique<Spool>(options.spool, options.session_id, [this] { wake_.post(); });
   try {
     file_ = std::make_unique<TraceFile>(options.path, options.overwrite, options.session_id);
-    stacks_ = std::make_unique<StackTable>(spool_->definitions());
+    stacks_ = std::make_unique<StackTable>(spool_->definitions(), options.stack_limits);
     sources_ = std::make_unique<SourceLines>(options.sources);
     if (options.make_bound) bound_ = options.make_bound();
-    writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *sources_, options.header_json, bound_.get());
+    writer_ = std::make_unique<Writer>(*file_, *spool_, wake_, *stacks_, *sources_, options.header_json, bound_.get());
   } catch (...) {
     spool_->remove_file();
     if (file_) file_->remove();
@@ -45,6 +45,7 @@ std::uint16_t Recorder::node_type(const NodeType& type) {
 
 std::uint32_t Recorder::add_thread(const ThreadRecord& thread) {
   const std::lock_guard<std::mutex> guard(mutex_);
+  if (threads_ >= kMostThreads) return 0;
   Bytes record;
   put_thread(record, threads_ + 1, thread);
   return spool_->definitions().append(record) ? ++threads_ : 0;

@@ -26,6 +26,7 @@ struct RecorderOptions {
   bool overwrite = false;
   SpoolOptions spool;
   SourcePolicy sources;
+  StackLimits stack_limits;
   std::string header_json;
   std::uint8_t session_id[16] = {};
   std::function<std::unique_ptr<FileBound>()> make_bound;  // empty: the trace may have any size
@@ -33,6 +34,9 @@ struct RecorderOptions {
 
 class Recorder {
  public:
+  // A server may make one for each request, for weeks; what names them stays in memory.
+  static constexpr std::uint32_t kMostThreads = 1 << 17;
+
   // Creates spool and trace file and starts the writer. Throws SpoolError or TraceFileError; nothing is left behind
   // then.
   explicit Recorder(const RecorderOptions& options);
@@ -47,7 +51,7 @@ class Recorder {
   // Ids for the fields of events; the same for equal values. 0 when the definition could not be stored.
   std::uint32_t location(const Location& location);
   std::uint16_t node_type(const NodeType& type);
-  // Every call is a new thread.
+  // Every call is a new thread. 0 when it could not be stored, or there have been kMostThreads.
   std::uint32_t add_thread(const ThreadRecord& thread);
   void name_thread(std::uint32_t thread, const std::string& python_name);
   void add_device(const DeviceRecord& device);

@@ -12,25 +12,21 @@ bool SourceLines::is_user_file(const std::string& filename) const {
   return true;
 }
 
-void SourceLines::find(const std::uint8_t* records, std::size_t size) {
+void SourceLines::find(const Definitions& names, const FrameRecord& frame) {
   if (!policy_.enabled) return;
+  if (!calls_seen_.insert(std::uint64_t{frame.code} << 32 | frame.instruction).second) return;
+  const Code& code = names.code(frame.code);
+  const std::string& filename = names.string(code.filename);
+  const std::int32_t line = names.line_of(frame);
+  if (line <= 0 || !is_user_file(filename)) return;
   const std::lock_guard<std::mutex> guard(mutex_);
-  definitions_.add(records, size);
-  std::vector<SourceLine> wanted;
-  for (; frames_seen_ < definitions_.frame_count(); ++frames_seen_) {
-    const auto frame = static_cast<std::uint32_t>(frames_seen_);
-    const Code& code = definitions_.code(definitions_.frame(frame).code);
-    const std::string& filename = definitions_.string(code.filename);
-    const std::int32_t line = definitions_.line(frame);
-    if (line <= 0 || !is_user_file(filename) || !lines_seen_.insert({code.filename, line}).second) continue;
-    filename_ids_[filename] = code.filename;
-    if (filename.starts_with('<')) {
-      unread_.emplace_back(filename, line);
-    } else {
-      wanted.push_back({code.filename, filename, line});
-    }
+  if (!lines_seen_.insert({code.filename, line}).second) return;
+  filename_ids_[filename] = code.filename;
+  if (filename.starts_with('<')) {
+    unread_.emplace_back(filename, line);
+  } else {
+    wanted_.push_back({code.filename, filename, line});
   }
-  reader_.request(std::move(wanted));
 }
 
 void SourceLines::take_records(Bytes& out) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,8 +30,10 @@ class SourceLines {
  public:
   explicit SourceLines(SourcePolicy policy);
 
-  // Looks through definition records and has each new user line read. The writer calls this: it waits for no file.
-  void find(const std::uint8_t* records, std::size_t size);
+  // A new frame, whose code is in `names`: has its line read if it is a user's, and was not before. The writer calls
+  // this, and then request(): neither waits for a file.
+  void find(const Definitions& names, const FrameRecord& frame);
+  void request() { reader_.request(std::exchange(wanted_, {})); }
 
   // Waits until all lines found so far are read, or until it is clear that a file hangs.
   void wait(std::chrono::milliseconds patience = SourceReader::kPatience) { reader_.wait(patience); }
@@ -49,9 +52,10 @@ class SourceLines {
 
   const SourcePolicy policy_;
   SourceReader reader_;
+  // Of the writer.
+  std::unordered_set<std::uint64_t> calls_seen_;  // code objects and instructions: many frames share one
+  std::vector<SourceLine> wanted_;
   std::mutex mutex_;  // of all below
-  Definitions definitions_;
-  std::size_t frames_seen_ = 1;
   std::set<std::pair<std::uint32_t, std::int32_t>> lines_seen_;
   std::unordered_map<std::string, std::uint32_t> filename_ids_;
   std::vector<std::pair<std::string, std::int32_t>> unread_;

@@ -4,46 +4,55 @@
 
 #include "../format/definitions.h"
 #include "definition_log.h"
+#include "frame_table.h"
 #include "id_table.h"
 
 namespace alloctrace {
 namespace {
 
-struct FrameKey {
-  std::uint32_t parent, code, instruction, module;
-  bool operator==(const FrameKey&) const = default;
-};
-struct FrameKeyHash {
-  std::size_t operator()(const FrameKey& key) const noexcept {
-    std::uint64_t mixed = (std::uint64_t{key.parent} << 32 | key.code) * 0x9E3779B97F4A7C15u;
-    mixed = (mixed ^ mixed >> 29 ^ key.instruction ^ std::uint64_t{key.module} << 32) * 0xC2B2AE3D27D4EB4Fu;
-    return static_cast<std::size_t>(mixed ^ mixed >> 32);
-  }
-};
+constexpr std::string_view kOneOfTooMany = "(one of too many names)";
 
 }  // namespace
 
 struct StackTable::Tables {
   IdTable<std::string, TextHash> strings;
-  IdTable<FrameKey, FrameKeyHash> frames;
+  FrameTable frames;
   std::uint32_t next_code = 1, next_module = 1;
+  std::uint64_t name_bytes = 0;
   Bytes record;  // reused between calls
 };
 
-StackTable::StackTable(DefinitionLog& log) : log_(log), tables_(std::make_unique<Tables>()) {}
+StackTable::StackTable(DefinitionLog& log, const StackLimits& limits)
+    : log_(log), limits_(limits), tables_(std::make_unique<Tables>()) {}
 StackTable::~StackTable() = default;
 
-std::uint32_t StackTable::string_locked(std::string_view text) {
-  return tables_->strings.id_of(text, [&](std::uint32_t id) {
-    tables_->record.clear();
-    put_string(tables_->record, id, text);
-    return log_.append(tables_->record);
-  });
+// Whether the limit has room for the record of a name, a code object or a module.
+bool StackTable::fits_locked(bool is_limited) {
+  if (!is_limited || tables_->name_bytes + tables_->record.size() <= limits_.name_bytes) return true;
+  tables_->name_bytes = limits_.name_bytes;  // nor for a shorter one after it
+  is_full_.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+bool StackTable::append_locked(bool is_limited) {
+  if (!fits_locked(is_limited) || !log_.append(tables_->record)) return false;
+  tables_->name_bytes += tables_->record.size();
+  return true;
+}
+
+std::uint32_t StackTable::string_locked(std::string_view text, bool is_limited) {
+  // Looked up first: for what is not stored in the end, no key is kept.
+  if (const std::uint32_t known = tables_->strings.find(text)) return known;
+  tables_->record.clear();
+  put_string(tables_->record, tables_->strings.next(), text);
+  if (!fits_locked(is_limited)) return 0;
+  return tables_->strings.id_of(text, [&](std::uint32_t) { return append_locked(is_limited); });
 }
 
 std::uint32_t StackTable::string(std::string_view text) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return string_locked(text);
+  const std::uint32_t id = string_locked(text);
+  return id != 0 || !is_full() ? id : string_locked(kOneOfTooMany, false);
 }
 
 std::uint32_t StackTable::add_code(const CodeDescription& description) {
@@ -60,17 +69,32 @@ std::uint32_t StackTable::add_code(const CodeDescription& description) {
   code.line_table = description.line_table;
   tables_->record.clear();
   put_code(tables_->record, tables_->next_code, code);
-  return log_.append(tables_->record) ? tables_->next_code++ : 0;
+  return append_locked() ? tables_->next_code++ : 0;
 }
 
 std::uint32_t StackTable::frame(std::uint32_t parent, std::uint32_t code, std::uint32_t instruction,
                                 std::uint32_t module) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return tables_->frames.id_of(FrameKey{parent, code, instruction, module}, [&](std::uint32_t id) {
-    tables_->record.clear();
-    put_frame(tables_->record, id, {parent, code, instruction, module});
-    return log_.append(tables_->record);
-  });
+  FrameTable& frames = tables_->frames;
+  const FrameRecord frame{parent, code, instruction, module};
+  if (const std::uint32_t known = frames.find(frame)) return known;
+  if (frames.count() >= limits_.frames) {
+    is_full_.store(true, std::memory_order_relaxed);
+    return 0;
+  }
+  // Before the definition is stored: were there no memory for it afterwards, the id would be given out twice.
+  frames.make_room();
+  tables_->record.clear();
+  put_frame(tables_->record, frames.next(), frame);
+  return log_.append(tables_->record) ? frames.add(frame) : 0;
+}
+
+std::uint32_t StackTable::put_frames(std::uint32_t first, std::uint32_t most, Bytes& out) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const FrameTable& frames = tables_->frames;
+  std::uint32_t id = first;
+  for (; id <= frames.count() && id - first < most; ++id) put_frame(out, id, frames[id]);
+  return id;
 }
 
 bool StackTable::module_locked(std::uint32_t id, std::string_view class_name, std::uint32_t owner,
@@ -82,7 +106,7 @@ bool StackTable::module_locked(std::uint32_t id, std::string_view class_name, st
   if (!name.empty() && (module.name = string_locked(name)) == 0) return false;
   tables_->record.clear();
   put_module(tables_->record, id, module);
-  return log_.append(tables_->record);
+  return append_locked();
 }
 
 std::uint32_t StackTable::add_module(std::string_view class_name, std::uint32_t owner, std::string_view name) {

@@ -5,12 +5,14 @@
 // Python or torch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "../base/varint.h"
 #include "../format/line_table.h"
 
 namespace alloctrace {
@@ -27,11 +29,18 @@ struct CodeDescription {
   std::string_view line_table;  // bytes
 };
 
+// What is known about stacks stays in memory as long as the program runs: that must end somewhere. A program that makes
+// ever new ones gets what is in the table then; see is_full().
+struct StackLimits {
+  std::uint32_t frames = std::uint32_t{3} << 20;
+  std::uint64_t name_bytes = std::uint64_t{8} << 20;  // of the definitions of names, code objects and modules
+};
+
 // Thread-safe. The lock inside is a leaf: while it is held, nothing is called but the definition log, which waits for
 // the writer thread at most as long as an event may (spool.h), so no caller can deadlock on it.
 class StackTable {
  public:
-  explicit StackTable(DefinitionLog& log);
+  explicit StackTable(DefinitionLog& log, const StackLimits& limits = {});
   ~StackTable();
   StackTable(const StackTable&) = delete;
   StackTable& operator=(const StackTable&) = delete;
@@ -51,7 +60,16 @@ class StackTable {
   // What a module is called, and by which: see ModuleRecord. Replaces what was said. False when it could not be stored.
   bool name_module(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
 
-  // Id of a string, the same for equal text; 0 when it could not be stored.
+  // Whether something new was not stored because of the limits: nothing will be from then on, of that kind. What is in
+  // the table is found as before.
+  bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
+
+  // Appends the definitions of at most `most` frames, from `first` on, and returns the id after the last. They are the
+  // bulk of all definitions: nobody needs to hold them a second time.
+  std::uint32_t put_frames(std::uint32_t first, std::uint32_t most, Bytes& out);
+
+  // Id of a string, the same for equal text; 0 when it could not be stored. When the table is full, all new ones have
+  // one id, of a text that says so.
   std::uint32_t string(std::string_view text);
 
   // Held around fork(), so that a child never inherits the lock in a locked state (recorder.cpp registers it).
@@ -59,10 +77,14 @@ class StackTable {
 
  private:
   struct Tables;
-  std::uint32_t string_locked(std::string_view text);
+  std::uint32_t string_locked(std::string_view text, bool is_limited = true);
+  bool fits_locked(bool is_limited);
+  bool append_locked(bool is_limited = true);
   bool module_locked(std::uint32_t id, std::string_view class_name, std::uint32_t owner, std::string_view name);
   std::mutex mutex_;
   DefinitionLog& log_;
+  const StackLimits limits_;
+  std::atomic<bool> is_full_{false};
   std::unique_ptr<Tables> tables_;
 };
 

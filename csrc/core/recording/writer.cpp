@@ -21,14 +21,20 @@ constexpr std::uint64_t kSleepMs = 250;
 constexpr std::chrono::milliseconds kSourcePatience{500};
 // How often the dictionary is repeated, so that a trace of days that is damaged anywhere keeps its names.
 constexpr std::uint64_t kDictionaryEveryBytes = std::uint64_t{256} << 20;
+// How many of its frames are put into a block.
+constexpr std::uint32_t kFramesAtOnce = 1 << 16;
+// A buffer that had to be larger for once is given back.
+constexpr std::size_t kBufferKept = std::size_t{1} << 20;
+
 
 }  // namespace
 
-Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json,
-               FileBound* bound)
+Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stacks, SourceLines& sources,
+               const std::string& header_json, FileBound* bound)
     : file_(file),
       spool_(spool),
       wake_(wake),
+      stacks_(stacks),
       sources_(sources),
       bound_(bound),
       header_json_(header_json),
@@ -36,6 +42,7 @@ Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sou
   if (!file_.append(block(BlockType::kHeader), header_json_)) {
     throw TraceFileError("cannot write the trace " + file_.path() + ": no room on its file system?");
   }
+  names_.leave_frames_to([this](const FrameRecord& frame) { sources_.find(names_, frame); });
   thread_ = start_thread([this] { run(); });
 }
 
@@ -167,7 +174,7 @@ bool Writer::drain(bool everything) {
     if (!enough) break;
     if (!write_events(end)) return false;
     if (bound_) {
-      bound_->between_blocks(file_, header_json_.size() + dictionary_.size());
+      bound_->between_blocks(file_, header_json_.size() + dictionary_bytes_);
       dictionary_written_at_ = std::min(dictionary_written_at_, file_.bytes());  // it may be another file now
     }
     // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning is drained, or a request
@@ -178,15 +185,16 @@ bool Writer::drain(bool everything) {
 }
 
 bool Writer::write_definitions() {
+  if (pending_.capacity() > kBufferKept) pending_ = {};
   pending_.clear();
   const std::uint64_t head = spool_.definitions().copy_pending(pending_);
-  const std::size_t from_spool = pending_.size();
   sources_.take_records(source_lines_);
   pending_.insert(pending_.end(), source_lines_.begin(), source_lines_.end());
   if (pending_.empty()) return true;
   if (!file_.append(block(BlockType::kDefinitions), pending_)) return false;
-  dictionary_.insert(dictionary_.end(), pending_.begin(), pending_.end());
-  sources_.find(pending_.data(), from_spool);
+  names_.add(pending_.data(), pending_.size());
+  sources_.request();
+  dictionary_bytes_ += pending_.size();
   spool_.definitions().release(head);
   source_lines_.clear();
   return true;
@@ -208,7 +216,15 @@ bool Writer::write_events(std::uint64_t end) {
 // The header and every definition once more: then no damage to another part of the file can cost a name.
 bool Writer::repeat_names() {
   if (!file_.append(block(BlockType::kHeader), header_json_)) return false;
-  if (!file_.append(block(BlockType::kDictionary), dictionary_)) return false;
+  if (!file_.append(block(BlockType::kDictionary), names_.records())) return false;
+  Bytes frames;
+  for (std::uint32_t next = 1;;) {
+    const std::uint32_t end = stacks_.put_frames(next, kFramesAtOnce, frames);
+    if (end == next) break;
+    if (!file_.append(block(BlockType::kDictionary), frames)) return false;
+    frames.clear();
+    next = end;
+  }
   dictionary_written_at_ = file_.bytes();
   return true;
 }

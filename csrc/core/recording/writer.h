@@ -9,12 +9,14 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "../format/event_codec.h"
 #include "../format/trace_file.h"
 #include "file_bound.h"
 #include "source_lines.h"
 #include "spool.h"
+#include "stack_table.h"
 #include "wake_signal.h"
 
 namespace alloctrace {
@@ -23,8 +25,8 @@ class Writer {
  public:
   // Writes the header block at once (throws TraceFileError when that fails), then starts the thread.
   // bound: nullptr, or who keeps the file small.
-  Writer(TraceFile& file, Spool& spool, WakeSignal& wake, SourceLines& sources, const std::string& header_json,
-         FileBound* bound = nullptr);
+  Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stacks, SourceLines& sources,
+         const std::string& header_json, FileBound* bound = nullptr);
   ~Writer();
 
   // Asked every tenth of a second while a call waits for the file, which may take forever: whether to wait no more.
@@ -57,12 +59,14 @@ class Writer {
   TraceFile& file_;
   Spool& spool_;
   WakeSignal& wake_;
+  StackTable& stacks_;
   SourceLines& sources_;
   FileBound* bound_;
   EventEncoder encoder_;
   Bytes pending_, source_lines_;  // definitions on their way to the file; those among them that are not in the spool
   std::string header_json_;
-  Bytes dictionary_;  // all definitions so far
+  Definitions names_;  // all definitions so far but the frames, which are in the stack table
+  std::uint64_t dictionary_bytes_ = 0;
   std::uint64_t dictionary_written_at_ = 0;
   std::uint64_t last_block_ns_ = 0;
 

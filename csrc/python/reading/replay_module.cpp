@@ -132,6 +132,8 @@ void define_records(py::module_& module) {
       .def_readonly("folded_until_ns", &Integrity::folded_until_ns)
       .def_readonly("max_bytes", &Integrity::max_bytes)
       .def_readonly("bound_exceeded", &Integrity::bound_exceeded)
+      .def_readonly("keep_ns", &Integrity::keep_ns)
+      .def_readonly("keeps_less", &Integrity::keeps_less)
       .def_readonly("ended", &Integrity::ended)
       .def_readonly("spool_read", &Integrity::spool_read)
       .def_property_readonly("empty_allocations", [](const Integrity& of) { return of.counters.empty_allocations; })

@@ -104,6 +104,7 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry, Modul
   };
 
   std::uint32_t stack = 0;
+  const auto not_stored = [&] { return registry.table().is_full() ? stack | kStackIsCut : kStackNotStored; };
   std::uint32_t remaining = for_each_visible([](std::uint32_t, PyCodeObject*, const Frame*) { return true; });
   while (remaining > 0) {
     const std::uint32_t count = std::min(remaining, kPart);
@@ -118,14 +119,15 @@ std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry, Modul
     });
     for (std::uint32_t i = count; i-- > 0;) {
       const std::uint32_t code = registry.code_id(calls[i].code);
-      if (code == 0) return kStackNotStored;
+      if (code == 0) return not_stored();
       std::uint32_t module = 0;
       if (const Frame* const frame = calls[i].module_call) {
         module = modules.module_id(first_argument(frame), frame, waits_for_name);
-        if (module == 0) return kStackNotStored;
+        if (module == 0) return not_stored();
       }
-      stack = registry.table().frame(stack, code, calls[i].instruction, module);
-      if (stack == 0) return kStackNotStored;
+      const std::uint32_t frame = registry.table().frame(stack, code, calls[i].instruction, module);
+      if (frame == 0) return not_stored();
+      stack = frame;
     }
     remaining = skipped;
   }

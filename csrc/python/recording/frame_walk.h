@@ -33,6 +33,8 @@ struct alignas(64) StackCache {
 
 // Not a stack id: the stack could not be stored, because the table had no room for it or memory ran out.
 inline constexpr std::uint32_t kStackNotStored = UINT32_MAX;
+// With this bit it is the id of the outer frames alone, up to the innermost one that is in the table, which is full.
+inline constexpr std::uint32_t kStackIsCut = std::uint32_t{1} << 31;
 
 // Deeper stacks are cut off at the outer end: their innermost frames stand under the root.
 inline constexpr std::uint32_t kMaxDepth = kMaxStackDepth;
@@ -48,7 +50,7 @@ void use_public_api() noexcept;
 
 // Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
 // Python state or runs no Python code, and when the interpreter is shutting down; kStackNotStored when it could not be
-// stored, and in subinterpreters. Needs no GIL, makes no Python object, touches no reference count, and blocks on
+// stored, and in subinterpreters; with kStackIsCut when a part of it could not be. Needs no GIL, makes no Python object, touches no reference count, and blocks on
 // nothing but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
 // interpreter does: a walk that is under way on another thread when the interpreter frees that thread's state cannot be
 // stopped from here.

@@ -102,9 +102,10 @@ std::uint32_t current_stack_by_public_api(CodeRegistry& registry) noexcept {
       const auto instruction = integer_attribute(frame->get(), "f_lasti");
       if (!instruction) return 0;
       const std::uint32_t code_id = define_code(code.get(), registry);
-      if (code_id == 0) return 0;
-      stack = registry.table().frame(stack, code_id, static_cast<std::uint32_t>(*instruction));
-      if (stack == 0) return 0;
+      const std::uint32_t inner =
+          code_id == 0 ? 0 : registry.table().frame(stack, code_id, static_cast<std::uint32_t>(*instruction));
+      if (inner == 0) return registry.table().is_full() ? stack | kStackIsCut : kStackNotStored;
+      stack = inner;
     }
     return stack;
   } catch (...) {  // no memory: the event has no stack

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -29,10 +30,15 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
+// Of a bounded recording's files, for each frame of a stack: its definition, twice, and what is folded of the stack that
+// ends in it. Folding takes as much memory.
+constexpr std::uint64_t kBytesForFrame = 1024;
+
 RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
                                  bool overwrite, const std::string& header_json, std::uint64_t ring_events,
                                  std::uint64_t definitions_bytes, std::uint64_t wait_ns, const SourcePolicy& sources,
-                                 std::uint64_t max_bytes, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
+                                 std::uint64_t max_bytes, std::uint64_t keep_ns,
+                                 std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
   RecorderOptions options;
   options.path = path;
   options.overwrite = overwrite;
@@ -48,7 +54,10 @@ RecorderOptions recorder_options(const std::string& session_id, const std::strin
     // What is written at once: new definitions, a block of events.
     const std::uint64_t at_once = definitions_bytes + (std::uint64_t{2} << 20);
     const std::uint64_t spool_bytes = kSpoolHeaderBytes + ring_events * sizeof(Event) + definitions_bytes;
-    const BoundOptions bound{path, max_bytes, spool_bytes + at_once, nodes_at_begin};
+    options.stack_limits.frames =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(options.stack_limits.frames, max_bytes / kBytesForFrame));
+    options.stack_limits.name_bytes = std::min(options.stack_limits.name_bytes, max_bytes / 16);
+    const BoundOptions bound{path, max_bytes, spool_bytes + at_once, keep_ns, nodes_at_begin};
     options.make_bound = [bound] { return std::make_unique<TraceBound>(bound); };
   }
   return options;
@@ -115,11 +124,11 @@ void start(const py::bytes& session_id, const std::string& path, const std::stri
            const std::string& header_json, std::uint64_t ring_events, std::uint64_t definitions_bytes,
            std::uint64_t wait_ns, bool sources, const std::vector<std::string>& library_prefixes,
            const std::string& working_directory, bool python_stacks, bool cpu, bool cuda, bool cuda_is_initialised,
-           std::uint64_t max_bytes, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
+           std::uint64_t max_bytes, std::uint64_t keep_ns, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
   try {
     const std::uint64_t number = python::start_session(
         recorder_options(session_id, path, spool_path, overwrite, header_json, ring_events, definitions_bytes, wait_ns,
-                         {sources, library_prefixes, working_directory}, max_bytes, nodes_at_begin),
+                         {sources, library_prefixes, working_directory}, max_bytes, keep_ns, nodes_at_begin),
         python_stacks);
     python::start_thread_names();
     python::start_memory_watch(number);
@@ -257,7 +266,7 @@ PYBIND11_MODULE(_record, module) {
              py::arg("overwrite"), py::arg("header_json"), py::arg("ring_events"), py::arg("definitions_bytes"),
              py::arg("wait_ns"), py::arg("sources"), py::arg("library_prefixes"), py::arg("working_directory"),
              py::arg("python_stacks"), py::arg("cpu"), py::arg("cuda"), py::arg("cuda_is_initialised"),
-             py::arg("max_bytes"), py::arg("nodes_at_begin"));
+             py::arg("max_bytes"), py::arg("keep_ns"), py::arg("nodes_at_begin"));
   module.def("stop", &stop, py::arg("end_json"));
   module.def("watch_modules", &watch_modules, py::arg("code"), py::arg("resolve"), py::arg("main_thread"));
   module.def("name_module", &name_module, py::arg("id"), py::arg("class_name"), py::arg("owner"), py::arg("name"));
