@@ -1,9 +1,9 @@
 """What a recording with max_bytes costs in a long run.
 
 stacks: what the recorder has in memory after a program has made a million stacks, with and without a bound.
-soak: a program that allocates and frees CPU tensors as fast as it can; after each twentieth of the events what all
+soak: a program that allocates and frees CPU tensors as fast as it can; after each tenth of the events what all
     files take, the recorder's memory (what the process has beyond the same program without a recording), what an event
-    added, and what was lost.
+    added to the processor time of the program's thread, and to that of all, and what was lost.
 events: the recorder alone, fed by a loop (bounded_events.cpp), for as many events as a program makes in weeks. A leak
     begins at their first tenth; the verdict on the folded trace must name its line.
 
@@ -117,8 +117,9 @@ def measure_soak(events: int, folder: Path) -> Result:
     for entry in rows:
         entry["recorder_memory"] = entry["memory"] - base
         entry["added_ns_per_event"] = round(entry["ns_per_event"] - pair_ns, 1)
+        entry["added_with_threads_ns"] = round(entry["ns_with_threads"] - pair_ns, 1)
     [verdict] = lines_of(worker("verdict", folder / "soak.alloctrace"))
-    assert verdict["lost"] == 0 and verdict["folded_until"] > 0, verdict
+    assert verdict["lost"] == 0, verdict
     assert max(entry["files"] for entry in rows) <= BOUND
     return {"plain_ns_per_event": pair_ns, "plain_memory": base, "rows": rows, "verdict": verdict}
 
