@@ -65,7 +65,8 @@ def of_whole(integrity: Integrity, trace: str = "") -> tuple[str, str] | None:
 
 
 def write_incomplete(integrity: Integrity, if_cut: str, screen: Screen, trace: str = "") -> None:
-    """Says it, if a part is missing, folded into sums, or not as fine as it could be. trace: the name of the trace, where there are two."""
+    """Says it, if a part is missing, folded into sums, or not as fine as it could be. trace: its name, where there are
+    two."""
     if integrity.whole:
         if said := of_whole(integrity, trace):
             label, text = said

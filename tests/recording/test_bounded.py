@@ -110,7 +110,7 @@ def test_endless_new_stacks_are_recorded_by_their_outer_frames(tmp_path: Path) -
     assert integrity.whole and integrity.lost == 0 and not integrity.bound_exceeded, integrity
     # Each stack has a frame of its own, and the bound has room for so many; the fourth part of them is counted twice.
     frames = (BOUND << 20) // 1024
-    assert 0 < integrity.unknown_stacks and count + witness["made"] - frames < integrity.unknown_stacks
+    assert integrity.unknown_stacks > 0 and count + witness["made"] - frames < integrity.unknown_stacks
     sites = trace.sites(by="function").set_index("function")["allocations"]
     # None goes: those that are not told apart count for the caller that is known.
     assert sites.sum() == witness["tree"] + witness["made"] and sites["way"] + sites["stacks"] > witness["tree"]

@@ -73,7 +73,7 @@ def soak(path: Path, mode: str, events: int, bound: int) -> None:
             done += 2001 + (rounds % 20 == 1)
             if mode != "plain":
                 alloctrace.step()
-            if (done - row_done) * ROWS >= events:
+            if (done - row_done) * ROWS >= events or done >= events:
                 thread, process = time.thread_time_ns() - row_thread, time.process_time_ns() - row_process
                 seconds = round(time.perf_counter() - begun, 1)
                 entry = {"events": done, "seconds": seconds, "files": taken(path), "memory": memory()}

@@ -34,7 +34,8 @@ std::uint64_t share(std::uint64_t bytes, double of) {
 }  // namespace
 
 TraceBound::TraceBound(const BoundOptions& options)
-    : options_(options), beside_(options.path + ".folding"),
+    : options_(options),
+      beside_(options.path + ".folding"),
       begin_(options.keep_ns != 0 ? kBeginToKeep : kBegin),
       kept_(options.keep_ns != 0 ? kMostKept : kKept),
       folded_bytes_(kUnknownFold) {

@@ -53,7 +53,7 @@ class TraceBound : public FileBound {
   std::uint64_t first_kept(std::uint64_t end, bool& keeps_less) const;
 
   const BoundOptions options_;
-  const std::string beside_;  // the path of the file that is made
+  const std::string beside_;   // the path of the file that is made
   const double begin_, kept_;  // of the room: where folding begins, and how much of the events before that may stay
 
   std::mutex mutex_;

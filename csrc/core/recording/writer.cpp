@@ -26,7 +26,6 @@ constexpr std::uint32_t kFramesAtOnce = 1 << 16;
 // A buffer that had to be larger for once is given back.
 constexpr std::size_t kBufferKept = std::size_t{1} << 20;
 
-
 }  // namespace
 
 Writer::Writer(TraceFile& file, Spool& spool, WakeSignal& wake, StackTable& stacks, SourceLines& sources,

@@ -50,10 +50,10 @@ void use_public_api() noexcept;
 
 // Stack of the calling thread, as the id of its innermost frame in the registry's table. 0 when the thread has no
 // Python state or runs no Python code, and when the interpreter is shutting down; kStackNotStored when it could not be
-// stored, and in subinterpreters; with kStackIsCut when a part of it could not be. Needs no GIL, makes no Python object, touches no reference count, and blocks on
-// nothing but the locks of registry and table. (With the public API: see check_layout.) Sessions must end before the
-// interpreter does: a walk that is under way on another thread when the interpreter frees that thread's state cannot be
-// stopped from here.
+// stored, and in subinterpreters; with kStackIsCut when a part of it could not be. Needs no GIL, makes no Python
+// object, touches no reference count, and blocks on nothing but the locks of registry and table. (With the public API:
+// see check_layout.) Sessions must end before the interpreter does: a walk that is under way on another thread when the
+// interpreter frees that thread's state cannot be stopped from here.
 std::uint32_t current_stack(StackCache& cache, CodeRegistry& registry, ModuleRegistry& modules) noexcept;
 
 // Whether a subinterpreter allocated since this was last asked.

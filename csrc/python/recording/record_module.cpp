@@ -30,8 +30,8 @@ namespace py = pybind11;
 namespace alloctrace {
 namespace {
 
-// Of a bounded recording's files, for each frame of a stack: its definition, twice, and what is folded of the stack that
-// ends in it. Folding takes as much memory.
+// Of a bounded recording's files, for each frame of a stack: its definition, twice, and what is folded of the stack
+// that ends in it. Folding takes as much memory.
 constexpr std::uint64_t kBytesForFrame = 1024;
 
 RecorderOptions recorder_options(const std::string& session_id, const std::string& path, const std::string& spool_path,
