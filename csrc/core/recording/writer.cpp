@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "../base/thread.h"
 #include "termination_signal.h"
@@ -215,14 +216,13 @@ bool Writer::write_events(std::uint64_t end) {
 // The header and every definition once more: then no damage to another part of the file can cost a name.
 bool Writer::repeat_names() {
   if (!file_.append(block(BlockType::kHeader), header_json_)) return false;
-  if (!file_.append(block(BlockType::kDictionary), names_.records())) return false;
-  Bytes frames;
-  for (std::uint32_t next = 1;;) {
-    const std::uint32_t end = stacks_.put_frames(next, kFramesAtOnce, frames);
-    if (end == next) break;
-    if (!file_.append(block(BlockType::kDictionary), frames)) return false;
-    frames.clear();
-    next = end;
+  Bytes records = names_.records();
+  std::uint32_t next = stacks_.put_frames(1, kFramesAtOnce, records);
+  // One block, unless there are very many frames.
+  for (std::uint32_t end = 0; end != next;) {
+    if (!file_.append(block(BlockType::kDictionary), records)) return false;
+    records.clear();
+    end = std::exchange(next, stacks_.put_frames(next, kFramesAtOnce, records));
   }
   dictionary_written_at_ = file_.bytes();
   return true;
