@@ -24,7 +24,7 @@ _BUSY = 0.15
 
 def cost(arguments: list[str]) -> int:
     """Measures and prints. Returns the exit status: 2 if nothing could be measured, with the reason on stderr."""
-    options = _parse(arguments)
+    options = parse(arguments)
     try:
         loading.load_recorder()  # built, if need be, before anything is timed
         found = measure(_device(options.device), options.seconds)
@@ -39,7 +39,8 @@ def cost(arguments: list[str]) -> int:
     return 0
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options. Exits where they are wrong, or help is asked for."""
     parser = argparse.ArgumentParser(
         prog=f"{command.spelled()} cost",
         description="Measures what recording costs on this machine with this torch, next to what else can be used: of "

@@ -115,7 +115,7 @@ def test_general_help(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -
     assert text == help_of(capsys, "run.alloctrace", "-h")
     assert max(map(len, text.splitlines())) <= 80
     listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
-    assert listed == ["run", "build", *NAMES]
+    assert listed == ["run", "build", "cost", *NAMES]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from running import ROOT
 
 from pytorch_alloctrace.analyze import command_line
+from pytorch_alloctrace.cost.command import parse as parse_cost
 
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples/README.md"])
 _COMMAND = re.compile(r"(?:^    (?:\$ )?|`)(alloctrace [^`\n]*)", re.MULTILINE)
@@ -47,7 +48,10 @@ def test_commands_exist(page: Path) -> None:
     """Every command that a page names is one that the command line takes."""
     for command in _COMMAND.findall(page.read_text()):
         words = shlex.split(command, comments=True)[1:]
-        if not words or words[0] == "run" or "VERB" in words:
+        if not words or words[0] in ("run", "build") or "VERB" in words:
+            continue
+        if words[0] == "cost":
+            assert parse_cost(words[1:])
             continue
         if ">" in words:
             words = words[: words.index(">")]
