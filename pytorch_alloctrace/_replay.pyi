@@ -179,8 +179,6 @@ class PositionEvent:
     """The number of the step, or the string id of the name."""
     is_said: bool
     """Of a step: the program ended it, not an optimizer."""
-    live_bytes: npt.NDArray[np.int64]
-    """Requested bytes on each device, in the order of `Replay.timelines`."""
     ordinal: int
     """Of a step: how many of the same kind (said, inferred) came before it. A fold may have left some out."""
 
@@ -268,6 +266,8 @@ class Replay:
         of the thread that began the recording, and how many autograd nodes it had made by then."""
     @property
     def positions(self) -> list[PositionEvent]: ...
+    def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Requested bytes on some devices together (numbers in the order of `timelines`), at each of `positions`."""
     @property
     def folded_moments(self) -> list[int]:
         """Of a folded trace: the events before which the memory is known nevertheless."""

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from .. import _replay
 from ..errors import PositionError
 from .dtypes import no_rows
 from .kinds import MARK, REGION_BEGIN, REGION_END, STEP, kind_name
@@ -86,61 +85,57 @@ class Region:
     end_ns: int | None
 
 
-PositionEvent: TypeAlias = tuple[int, int, int, int, bool, _replay.PositionEvent | None, int]
-"""Kind, event, time, value, whether the program said so, what knows what was live, and of a step how many of its kind
-came before it."""
+PositionEvent: TypeAlias = tuple[int, int, int, int, bool, int]
+"""Kind, event, time, value, whether the program said so, and of a step how many of its kind came before it."""
+LiveBytes: TypeAlias = Callable[[Sequence[int]], npt.NDArray[np.int64]]
+"""What was live on some devices together at each of the position events."""
 
 
 class PositionTable:
-    """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name, what knows what was
-    live). ordinals: how many steps came before each; default: all steps are there."""
+    """The steps, marks and regions of a trace, in order. Rows: (kind, seq, time_ns, number or name). ordinals: how many
+    steps came before each; default: all steps are there. live_bytes: at each step; default: not known."""
 
     def __init__(
         self,
-        rows: Sequence[tuple[int, int, int, Any, _replay.PositionEvent | None]],
+        rows: Sequence[tuple[int, int, int, Any]],
         ordinals: Sequence[int] | None = None,
+        live_bytes: LiveBytes | None = None,
     ) -> None:
         steps = [row for row in rows if row[0] == STEP]
         self._marks = [row for row in rows if row[0] != STEP]
         # A damaged trace may hold any number; none may overflow 64-bit arithmetic.
-        numbers = [(seq, time_ns, number) for _, seq, time_ns, number, _ in steps]
+        numbers = [(seq, time_ns, number) for _, seq, time_ns, number in steps]
         self._ends, self._times, self._numbers = (
             np.array([min(row[column], _LARGEST) for row in numbers], dtype=np.int64) for column in range(3)
         )
-        # A row a step, a column a device. One at a time: there may be many of each.
-        no_bytes = np.zeros(0, np.int64)
-        self._live = np.zeros((len(steps), 0), np.int64)
-        for index, (*_, event) in enumerate(steps):
-            live = no_bytes if event is None else event.live_bytes
-            if len(live) > self._live.shape[1]:  # devices that had no event before
-                self._live = np.pad(self._live, ((0, 0), (0, len(live) - self._live.shape[1])))
-            np.minimum(live, _LARGEST // max(len(live), 1), out=self._live[index, : len(live)])
+        self._live_bytes = live_bytes
         self.ordinals = np.array(range(len(steps)) if ordinals is None else ordinals, dtype=np.int64)
         """Of each step, how many came before it. In a long trace that is folded some steps are left out."""
 
     @classmethod
-    def of_events(cls, found: Sequence[PositionEvent], text: Callable[[int], str]) -> PositionTable:
-        """text: the name that a number stands for.
+    def of_events(
+        cls, found: Sequence[PositionEvent], text: Callable[[int], str], live_bytes: LiveBytes | None = None
+    ) -> PositionTable:
+        """text: the name that a number stands for. live_bytes: at each of `found`; default: not known.
 
         A program that ends its steps itself, after each epoch perhaps, has no others: not those that its optimizers
         seemed to end before it first did.
         """
-        said = next((seq for kind, seq, _, _, is_said, _, _ in found if kind == STEP and is_said), -1)
+        said = next((seq for kind, seq, _, _, is_said, _ in found if kind == STEP and is_said), -1)
         kept = [row for row in found if row[0] != STEP or row[4] or row[1] > said]
+        steps = [index for index, row in enumerate(found) if row[0] == STEP and (row[4] or row[1] > said)]
         ordinals: list[int] = []
         last: PositionEvent | None = None
         for row in kept:
             if row[0] == STEP:
                 # A damaged trace may hold any number: they only rise.
-                gap = row[6] - last[6] if last is not None and last[4] == row[4] else 1
+                gap = row[5] - last[5] if last is not None and last[4] == row[4] else 1
                 ordinals.append(ordinals[-1] + min(max(gap, 1), _LARGEST >> 20) if ordinals else 0)
                 last = row
         return cls(
-            [
-                (kind, seq, time_ns, value if kind == STEP else text(value), event)
-                for kind, seq, time_ns, value, _, event, _ in kept
-            ],
+            [(kind, seq, time_ns, value if kind == STEP else text(value)) for kind, seq, time_ns, value, _, _ in kept],
             ordinals,
+            None if live_bytes is None else lambda devices: live_bytes(devices)[steps],
         )
 
     def step_of(self, seq: npt.NDArray[np.integer[Any]], unknown: npt.NDArray[np.bool_] | None = None) -> Any:
@@ -164,13 +159,13 @@ class PositionTable:
 
     def steps(self, devices: Sequence[int]) -> pd.DataFrame:
         """See `Trace.steps`. devices: by index."""
-        known = [index for index in devices if index < self._live.shape[1]]
+        none = np.zeros(len(self._ends), np.int64)
         return pd.DataFrame(
             {
                 "step": self._numbers,
                 "seq": self._ends,
                 "time_ns": self._times,
-                "live_bytes": self._live[:, known].sum(axis=1),
+                "live_bytes": none if self._live_bytes is None else self._live_bytes(devices),
             }
         )
 
@@ -178,7 +173,7 @@ class PositionTable:
         """See `Trace.marks`."""
         rows = [
             {"name": name, "kind": kind_name(kind), "seq": seq, "time_ns": time_ns}
-            for kind, seq, time_ns, name, _ in self._marks
+            for kind, seq, time_ns, name in self._marks
         ]
         return pd.DataFrame(rows) if rows else no_rows(("name", "kind", "seq", "time_ns"))
 
@@ -206,7 +201,7 @@ class PositionTable:
         found: list[Region] = []
         open_regions: dict[str, list[int]] = {}
         counts: Counter[str] = Counter()
-        for kind, seq, time_ns, name, _ in self._marks:
+        for kind, seq, time_ns, name in self._marks:
             if kind == REGION_BEGIN:
                 counts[name] += 1
                 open_regions.setdefault(name, []).append(len(found))
@@ -242,7 +237,7 @@ class PositionTable:
         return int(found[0])
 
     def _mark(self, name: str) -> int:
-        marks = [(text, seq) for kind, seq, _, text, _ in self._marks if kind == MARK]
+        marks = [(text, seq) for kind, seq, _, text in self._marks if kind == MARK]
         begins = [(region.name, region.begin_seq) for region in self.regions]
         known = {text for text, _ in marks}
         is_region = (

@@ -493,11 +493,9 @@ class RecordedTrace:
     def positions(self) -> PositionTable:
         """The steps, marks and regions, and which step an event belongs to."""
         return PositionTable.of_events(
-            [
-                (one.kind, one.seq, one.time_ns, one.value, one.is_said, one, one.ordinal)
-                for one in self.replay.positions
-            ],
+            [(one.kind, one.seq, one.time_ns, one.value, one.is_said, one.ordinal) for one in self.replay.positions],
             self._reader.string,
+            self.replay.bytes_at_positions,
         )
 
     @functools.cached_property
@@ -511,7 +509,7 @@ class RecordedTrace:
         stream = self._reader.events(0, self.end_seq, [STEP, *range(STEP + 1, STEP + 4)], False)
         while (raw := stream.next(_CHUNK)) is not None:
             for kind, seq, time_ns, value, is_said in zip(*(raw[name].tolist() for name in names), strict=True):
-                rows.append((kind, seq, time_ns, value, is_said != 0, None, counts[is_said != 0]))
+                rows.append((kind, seq, time_ns, value, is_said != 0, counts[is_said != 0]))
                 counts[is_said != 0] += kind == STEP
         return PositionTable.of_events(rows, self._reader.string)
 

@@ -150,6 +150,10 @@ class Replay:
         self.unmatched_frees = self._run.unmatched_frees
         self.missed_frees = self._run.missed_frees
 
+    def bytes_at_positions(self, devices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Requested bytes on some devices together, by number, at each of `positions`."""
+        return self._run.bytes_at_positions(devices)
+
     def long_lives(self, device: str) -> _replay.LongLives:
         """Which blocks of a device lived long, by stack."""
         return self._long_lives[self._names.index(device)]

@@ -346,11 +346,10 @@ Bytes Definitions::records(std::uint64_t holders_since) const {
   for (const auto& [place, text] : sources_) put_source_line(out, place.first, place.second, text);
   for (const auto& [index, device] : devices_) put_device(out, device);
   // In the order of their names' numbers, which follow from the order of these records.
-  for (std::uint32_t name = 0; name < library_names_.size(); ++name) {
-    for (const auto& [block, of] : library_blocks_) {
-      if (of == name) put_library_block(out, block.first, block.second, library_names_[name]);
-    }
-  }
+  std::vector<std::pair<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>>> blocks;
+  for (const auto& [block, name] : library_blocks_) blocks.emplace_back(name, block);
+  std::sort(blocks.begin(), blocks.end());
+  for (const auto& [name, block] : blocks) put_library_block(out, block.first, block.second, library_names_[name]);
   for (const HolderRecord& holder : holders_) {
     if (holder.event >= holders_since) put_holder(out, holder);
   }

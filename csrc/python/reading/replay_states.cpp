@@ -387,6 +387,18 @@ void define_evidence(py::module_& module) {
       });
 }
 
+// A table of all devices at all steps would be larger than anything else that there is.
+py::array_t<std::int64_t> bytes_at_positions(const ReplayRun& run, const std::vector<std::size_t>& devices) {
+  constexpr std::uint64_t kMost = INT64_MAX;
+  return integers(run.positions(), [&](const PositionEvent& event) {
+    std::uint64_t sum = 0;  // of a damaged trace any numbers
+    for (const std::size_t device : devices) {
+      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMost), kMost);
+    }
+    return sum;
+  });
+}
+
 void define_results(py::module_& module) {
   py::class_<PositionEvent>(module, "PositionEvent")
       .def_property_readonly("kind", [](const PositionEvent& event) { return static_cast<int>(event.kind); })
@@ -394,10 +406,6 @@ void define_results(py::module_& module) {
       .def_readonly("time_ns", &PositionEvent::time_ns)
       .def_readonly("value", &PositionEvent::value)
       .def_readonly("is_said", &PositionEvent::is_said)
-      .def_property_readonly("live_bytes",
-                             [](const PositionEvent& event) {
-                               return integers(event.live_bytes, [](std::uint64_t bytes) { return bytes; });
-                             })
       .def_readonly("ordinal", &PositionEvent::ordinal);
   py::class_<Refusal>(module, "Refusal")
       .def_readonly("seq", &Refusal::sequence)
@@ -540,6 +548,7 @@ void define_replay(py::module_& module) {
       .def_property_readonly("folded_interval_ns", &ReplayRun::folded_interval_ns)
       .def_property_readonly("left_out", &ReplayRun::left_out)
       .def_property_readonly("positions", &ReplayRun::positions)
+      .def("bytes_at_positions", &bytes_at_positions, py::arg("devices"))
       .def_property_readonly("refusals", &ReplayRun::refusals)
       .def_property_readonly("kind_counts",
                              [](const ReplayRun& run) {
