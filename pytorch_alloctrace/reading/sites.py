@@ -276,8 +276,9 @@ class StackIndex:
                 "stack": self.same.astype(np.int64),
             }[by]
             found[0] = np.iinfo(np.int64).min
-            texts = [*self._labels.values()]
-            found[self._with_frames :] = [np.iinfo(np.int64).min + 1 + texts.index(text) for text in texts]
+            numbers: dict[str, int] = {}
+            of_labels = [numbers.setdefault(text, len(numbers)) for text in self._labels.values()]
+            found[self._with_frames :] = np.array(of_labels, np.int64) + (np.iinfo(np.int64).min + 1)
             self._groups[by] = found
         return found
 

@@ -91,7 +91,8 @@ def compare(
             table[f"{name}_{when}"] = table["pair"].map(named[name]).astype("Int64")
         sources = [_text(named["source"].get(pair)) for pair in table["pair"]]
         table[f"source_{when}"] = pd.Series(sources, dtype=object, index=table.index)
-    matches = [GONE if pair not in set(pairs_after) else kinds.get(pair, NEW) for pair in table["pair"]]
+    still_there = set(pairs_after)
+    matches = [kinds.get(pair, NEW) if pair in still_there else GONE for pair in table["pair"]]
     table["match"] = pd.Series(matches, dtype=TEXT, index=table.index)
     return table[list(COMPARISON_COLUMNS)]
 
