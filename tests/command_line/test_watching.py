@@ -175,8 +175,10 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 100, 0, 0))
         environment = {**program_environment(), "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
-            [*COMMAND, "live", *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave
-        )
+            [*COMMAND, "live", *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
+            # As a shell starts it in the foreground: what starts the tests may ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
         os.close(slave)
         self.text = ""
 

@@ -33,7 +33,10 @@ SpoolOptions spool_options(const char* path, std::uint64_t ring_events, std::uin
   return options;
 }
 
-// A few definitions of each type; events may name stacks 1 to 3; locations, node types and threads 1 and 2.
+// The stacks 1 to 3.
+constexpr FrameRecord kFrames[] = {{0, 1, 0}, {1, 2, 2}, {1, 2, 8}};
+
+// A few definitions of each other type; events may name locations, node types and threads 1 and 2.
 void define_names(Bytes& out) {
   put_string(out, 1, "outer");
   put_string(out, 2, "Model.inner");
@@ -41,9 +44,6 @@ void define_names(Bytes& out) {
   put_string(out, 4, "a mark \xe2\x9c\x93");
   put_code(out, 1, {1, 0, 3, 10, LineTableKind::kNone, ""});
   put_code(out, 2, {1, 2, 3, -2, LineTableKind::kPython310, std::string("\x04\x01\x06\xff\x02\x80", 6)});
-  put_frame(out, 1, {0, 1, 0});
-  put_frame(out, 2, {1, 2, 2});
-  put_frame(out, 3, {1, 2, 8});
   put_thread(out, 1, {4242, 1, "main", ""});
   put_thread(out, 2, {4243, 2, "pt_worker", ""});
   put_thread_name(out, 2, "Worker-1");
@@ -104,6 +104,8 @@ std::int32_t recorder_open(const char* path, const char* spool_path, const std::
     define_names(names);
     recorder->publish();
     recorder->spool().definitions().append(names);
+    // The table repeats them in the dictionary.
+    for (const FrameRecord& frame : kFrames) recorder->stacks().frame(frame.parent, frame.code, frame.instruction);
     recorders[++last_recorder] = std::move(recorder);
     return last_recorder;
   } catch (const std::exception& error) {
@@ -202,6 +204,8 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
 
     Bytes names, pending;
     define_names(names);
+    std::uint32_t stack = 0;
+    for (const FrameRecord& frame : kFrames) put_frame(names, ++stack, frame);
     // The log's first half goes to the trace, up to the end of a record; the second wraps around its end where it is
     // that small.
     std::size_t half = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,7 @@ class Beginning {
     if (trace->folded_until() == 0) return;
     Replay replay(trace->definitions());
     try {
-      fold_.emplace(*trace);
+      fold_ = std::make_unique<const Fold>(*trace);
       fold_->restore(replay, evidence);
     } catch (const DecodeError& error) {
       throw FormatError(trace->path() + " begins with sums of folded events that make no sense (" + error.what() +
@@ -40,10 +41,10 @@ class Beginning {
   }
   void stand_again(TraceCursor& cursor) const { cursor.jump(checkpoint_); }
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const Fold* fold() const { return fold_ ? &*fold_ : nullptr; }
+  const Fold* fold() const { return fold_.get(); }
 
  private:
-  std::optional<Fold> fold_;
+  std::unique_ptr<const Fold> fold_;
   std::optional<Replay> replay_;
   Checkpoint checkpoint_;
 };

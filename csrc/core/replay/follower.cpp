@@ -20,6 +20,12 @@ constexpr std::size_t kIntervals = 240;                // of a curve; then each 
 constexpr std::size_t kChanging = 256, kLargest = 64;  // stacks
 constexpr std::size_t kShownFrames = 64, kHoldersLooked = 2000;
 
+// Damage may make any number of a time: differences of two must not overflow.
+std::int64_t possible_time(std::int64_t time_ns) {
+  constexpr std::int64_t kLatest = std::int64_t{1} << 62;
+  return std::clamp<std::int64_t>(time_ns, 0, kLatest);
+}
+
 void halve(std::vector<std::uint64_t>& curve) {
   for (std::size_t index = 0; index < curve.size(); ++index) {
     curve[index / 2] = index % 2 == 0 ? curve[index] : std::max(curve[index / 2], curve[index]);
@@ -107,7 +113,7 @@ void Follower::take_fold(const Bytes& payload) {
   replay_ = std::move(folded);
   seen_.missing_events += summary.missing;
   seen_.events = next_sequence_ = summary.until;
-  seen_.end_ns = std::max(seen_.end_ns, summary.time_ns);
+  seen_.end_ns = std::max(seen_.end_ns, possible_time(summary.time_ns));
   says_steps_ = sums.steps_said != 0;
   seen_.steps = says_steps_ ? sums.steps_said : sums.steps_inferred;
   seen_.points_are_steps = seen_.steps != 0;
@@ -156,9 +162,9 @@ void Follower::take_events(std::vector<Event>& events, std::uint64_t first, cons
   const auto time_of = [&](std::uint64_t counter) {
     constexpr double kFarthest = 1e18;  // what is damaged may be anything
     const double since = static_cast<double>(static_cast<std::int64_t>(counter - begin.counter)) * slope;
-    return static_cast<std::int64_t>(
+    return possible_time(static_cast<std::int64_t>(
         first_anchor_.wall_ns + (begin.monotonic_ns - first_anchor_.monotonic_ns) +
-        static_cast<std::uint64_t>(static_cast<std::int64_t>(std::clamp(since, -kFarthest, kFarthest))));
+        static_cast<std::uint64_t>(static_cast<std::int64_t>(std::clamp(since, -kFarthest, kFarthest)))));
   };
   std::size_t last_step = SIZE_MAX;
   if (is_last) {
