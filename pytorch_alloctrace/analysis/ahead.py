@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Ask
-from .leaks.clock import Clocks
+from .leaks.clock import judged_parts
 from .leaks.growth import warmup_end
 from .leaks.lives import last_border
 
@@ -22,7 +22,7 @@ def _asks(trace: RecordedTrace, device: str, with_growth: bool) -> Iterator[Ask]
     if peak is not None:
         yield "stacks", peak.seq + 1, device
         yield "roles", peak.seq + 1, device
-    for number, clock in enumerate(Clocks(trace, device)):
+    for number, clock in enumerate(judged_parts(trace, device)):
         if clock.too_short:
             continue
         yield "lives", clock.judged_at + 1, device

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +117,18 @@ class Clock:
             whole=True,
             first=int(ordinals[first]),
         )
+
+
+_known: WeakKeyDictionary[RecordedTrace, dict[str, tuple[Clock, ...]]] = WeakKeyDictionary()
+
+
+def judged_parts(trace: RecordedTrace, device: str) -> tuple[Clock, ...]:
+    """The parts of the whole run that are judged, the first one first. Found once: the end of a loop may be far before
+    that of the trace."""
+    of_trace = _known.setdefault(trace, {})
+    if device not in of_trace:
+        of_trace[device] = tuple(Clocks(trace, device))
+    return of_trace[device]
 
 
 class Clocks:

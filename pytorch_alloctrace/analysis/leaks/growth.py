@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
-from .clock import Clock, Clocks
+from .clock import Clock, judged_parts
 from .windows import WARMUP_SHARE
 
 _SLOPE_POINTS = 300
@@ -106,7 +106,7 @@ def _warmup(clock: Clock) -> float:
 
 def growing_sites(trace: RecordedTrace, device: str, top: int) -> tuple[GrowingSite, ...]:
     """The lines that grew the most since the warm-up, most bytes first; empty if the run is too short to judge."""
-    clock = next(iter(Clocks(trace, device)))
+    clock = judged_parts(trace, device)[0]
     if clock.too_short:
         return ()
     end = warmup_end(trace, clock)

@@ -28,7 +28,7 @@ import pandas as pd
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
-from .clock import Clock, Clocks
+from .clock import Clock, Clocks, judged_parts
 from .holding import with_holders
 from .kept import LeakMaker
 from .leak import Leak, LeakingSite, LeakVerdict, Unexplained, leaks_as_table, room
@@ -53,8 +53,7 @@ BEGINNING = 0.25
 def find_leaks(trace: RecordedTrace, device: str, within: Range | None = None) -> LeakVerdict:
     """Judges one device of a trace, over the whole run or a range; the most certain and largest leaks first. Memory is
     in proportion to live blocks and stacks."""
-    clocks = Clocks(trace, device)
-    parts = [clocks.within(within)] if within is not None else list(clocks)
+    parts = judged_parts(trace, device) if within is None else (Clocks(trace, device).within(within),)
     first = parts[0]
     peak = trace.replay.peak("allocated", device)
     held = 0 if peak is None else peak.bytes
