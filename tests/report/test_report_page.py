@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
+from extreme_traces import steps_of_many_devices
 from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -123,6 +124,18 @@ def test_the_curves_are_those_of_the_timeline(trace: alloctrace.Trace, page: Pag
             assert (last - below == rows[f"{measure}_min"]).all()
 
 
+def test_of_very_many_devices_those_with_the_most_memory_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "many.alloctrace"
+    path.write_bytes(steps_of_many_devices(100))
+    trace = alloctrace.load(path)
+    assert len(trace.devices) == 78
+    page = Page(trace.report().html)
+    shown = [device["device"] for device in page.data["devices"]]
+    assert shown == [f"cuda:{number}" for number in range(79, 63, -1)]
+    assert page.data["devices_left_out"] == 78 - 16
+    assert set(page.data["curves"]["devices"]) == set(page.data["what_if"]) == set(shown)
+
+
 def test_the_moments_are_those_that_someone_would_ask_for(trace: alloctrace.Trace, page: Page) -> None:
     seqs = page.column(page.data["moments"]["seq"])
     assert seqs == sorted(set(seqs))
@@ -154,7 +167,7 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
 
 def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
     seqs = [trace.end_seq // 2, trace.peak(device="cuda:0").seq]
-    few = Bounds(moments=2, maps=2, points=10, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
+    few = Bounds(moments=2, maps=2, block_rows=10, block_runs=10, holding_runs=1000, stacks=2, sites=3)
     holdings = holdings_of(trace, "cuda:0", seqs, few)
     assert set(holdings.shown_under.values()) & {-1}
     assert len({shown for shown in holdings.shown_under.values() if shown >= 0}) == 3

@@ -277,7 +277,7 @@ def requests_without_blocks(n: int) -> bytes:
 @_extreme
 def steps_of_many_devices(n: int) -> bytes:
     places = b"".join(location(number, index=number) for number in _numbers(78, 2))
-    begin = events(78, kind=_ALLOC, address=_addresses(78), size=100, location=np.arange(2, 80))
+    begin = events(78, kind=_ALLOC, address=_addresses(78), size=100 + np.arange(78), location=np.arange(2, 80))
     return trace(places, np.concatenate([begin, events(n, kind=_STEP, size=np.arange(n), address=1, location=0)]))
 
 

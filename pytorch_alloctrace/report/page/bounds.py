@@ -13,14 +13,14 @@ class Bounds:
     """At which the cursor can stop."""
     maps: int
     """Moments at which the page has the segments, blocks and free memory of each device."""
-    points: int
-    """Intervals of the timeline."""
     block_rows: int
     """Blocks that are read for maps of segments, over all moments."""
     block_runs: int
     """Rows of the table of blocks, of each device."""
     holding_runs: int
     """Rows of the table of what each stack holds, of each device."""
+    devices: int = 16
+    """As many as the largest machines have in one process: the work is in proportion to them."""
     stacks: int = 6000
     sites: int = 1500
     marks: int = 1000
@@ -28,12 +28,12 @@ class Bounds:
     segment_events: int = 4000
 
 
-_SMALL = Bounds(moments=120, maps=72, points=12_000, block_rows=400_000, block_runs=60_000, holding_runs=60_000)
-_MEDIUM = Bounds(moments=120, maps=72, points=12_000, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
-_LARGE = Bounds(moments=120, maps=72, points=6_000, block_rows=1_500_000, block_runs=250_000, holding_runs=200_000)
+_SMALL = Bounds(moments=120, maps=72, block_rows=400_000, block_runs=60_000, holding_runs=60_000)
+_MEDIUM = Bounds(moments=120, maps=72, block_rows=1_500_000, block_runs=90_000, holding_runs=90_000)
+_LARGE = Bounds(moments=120, maps=72, block_rows=1_500_000, block_runs=250_000, holding_runs=200_000)
 
 MOMENT = Bounds(
-    moments=1, maps=1, points=0, block_rows=1, block_runs=500_000, holding_runs=1 << 40, stacks=1 << 40, sites=1 << 40
+    moments=1, maps=1, block_rows=1, block_runs=500_000, holding_runs=1 << 40, stacks=1 << 40, sites=1 << 40
 )
 """Of one moment that a page which is live asks for: all of it, but for blocks that no screen could show."""
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ...reading.opened import POINTS
 from ...reading.recorded import RecordedTrace
 from ...reading.replay import MEASURES
 from .bounds import Bounds
 from .columns import Columns
 
 
-def packed_curves(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dict[str, Any]:
-    """The timeline of each device, in intervals of equal length: each measure at their end, and how much higher and
-    lower it was within them, so that no peak is lost."""
-    timeline = trace.timeline(bounds.points)
-    made: dict[str, Any] = {"points": bounds.points, "devices": {}}
-    for device, rows in timeline.groupby("device", sort=False):
+def packed_curves(trace: RecordedTrace, devices: Sequence[str], bounds: Bounds, columns: Columns) -> dict[str, Any]:
+    """The timeline of each of these devices, in intervals of equal length: each measure at their end, and how much
+    higher and lower it was within them, so that no peak is lost."""
+    made: dict[str, Any] = {"points": POINTS, "devices": {}}
+    for device in devices:
+        rows = trace.timeline(POINTS, device=device)
         measures = {}
         for name in MEASURES:
             if rows[name].isna().all():
@@ -29,12 +31,12 @@ def packed_curves(trace: RecordedTrace, bounds: Bounds, columns: Columns) -> dic
                 "above": columns.add(most - at_end, differences=False),
                 "below": columns.add(at_end - least, differences=False),
             }
-        made["devices"][str(device)] = {
+        made["devices"][device] = {
             "measures": measures,
             "outside": None if rows["outside"].isna().all() else columns.add(rows["outside"]),
             "blocks": columns.add(rows["blocks"]),
-            "segment_events": _segment_events(trace, str(device), bounds, columns),
-            "capacity": capacity(trace, str(device)),
+            "segment_events": _segment_events(trace, device, bounds, columns),
+            "capacity": capacity(trace, device),
         }
     return made
 

@@ -20,7 +20,7 @@ from .names import PageStacks
 from .redaction import Redaction
 from .what_if import packed_what_if
 
-VERSION = 3
+VERSION = 4
 """Of the data; the page's script knows this one alone."""
 _TOP = 10
 
@@ -41,11 +41,12 @@ def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False)
     kind = _NamesOnly if redact else SiteNames
     names = kind(summary.program.working_directory)
     stacks = PageStacks(trace.stacks, names)
-    moments = choose_moments(trace, summary, bounds.moments) if trace.devices else []
+    shown = trace.devices[: bounds.devices]
+    moments = choose_moments(trace, summary, shown, bounds.moments) if shown else []
     seqs = [moment.seq for moment in moments]
     important = by_importance(moments)
     devices = []
-    for device in trace.devices:
+    for device in shown:
         holdings = holdings_of(trace, device, seqs, bounds)
         maps = maps_of(trace, device, seqs, important, holdings, stacks, bounds)
         devices.append(
@@ -75,11 +76,12 @@ def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False)
             "reasons": [moment.reasons for moment in moments],
         },
         "positions": packed_positions(trace, bounds, columns),
-        "curves": packed_curves(trace, bounds, columns),
+        "curves": packed_curves(trace, shown, bounds, columns),
         "devices": devices,
+        "devices_left_out": len(trace.devices) - len(shown),
         "refusals": refusals,
         "earlier_refusals": earlier_refusals,
-        "what_if": packed_what_if(trace, stacks),
+        "what_if": packed_what_if(trace, shown, stacks),
     }
     made["stacks"] = stacks.packed(columns)
     made["texts"] = stacks.texts.all
@@ -95,7 +97,7 @@ def moment_data(trace: RecordedTrace, seq: int) -> str:
     columns = Columns()
     stacks = PageStacks(trace.stacks, SiteNames(str(trace.header.get("working_directory", ""))))
     devices = []
-    for device in trace.devices:
+    for device in trace.devices[: bounds.devices]:
         holdings = holdings_of(trace, device, [seq], bounds)
         maps = maps_of(trace, device, [seq], [0], holdings, stacks, bounds)
         packed = packed_maps(maps, holdings, stacks, columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ class Moment:
     reasons: list[str] = field(default_factory=list)
 
 
-def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[Moment]:
+def choose_moments(trace: RecordedTrace, summary: Summary, devices: Sequence[str], bound: int) -> list[Moment]:
     """At most `bound` moments, by event: the peaks of each device, the end, refused requests, findings; then marks and
     regions; then ends of steps; then the highest of each of equal intervals. Within a kind, evenly."""
     found: dict[int, Moment] = {}
@@ -44,7 +44,7 @@ def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[M
             if reason and reason not in found[seq].reasons:
                 found[seq].reasons.append(reason)
 
-    take(ALWAYS, _peaks(trace))
+    take(ALWAYS, _peaks(trace, devices))
     take(ALWAYS, [(trace.end_seq - 1, "end")])
     take(ALWAYS, [(int(seq), f"end of step {step}") for step, seq in trace.steps()[["step", "seq"]].tail(1).to_numpy()])
     take(ALWAYS, _findings(trace, summary))
@@ -57,8 +57,8 @@ def choose_moments(trace: RecordedTrace, summary: Summary, bound: int) -> list[M
     return [found[seq] for seq in sorted(found)]
 
 
-def _peaks(trace: RecordedTrace) -> Iterator[tuple[int, str]]:
-    for device in trace.devices:
+def _peaks(trace: RecordedTrace, devices: Sequence[str]) -> Iterator[tuple[int, str]]:
+    for device in devices:
         for measure in ("allocated", "reserved"):
             peak = trace.replay.peak(measure, device)
             if peak is not None:

@@ -3,6 +3,7 @@ smallest common card. Made when the page is, within a bound of work."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...analysis.what_if.choices import MOST_WORK, Choices, choices_for, modelled_devices
@@ -16,11 +17,11 @@ from .names import PageStacks
 _LONG = "The trace is too long to try settings on it each time that a report is made: the verb what-if does."
 
 
-def packed_what_if(trace: RecordedTrace, stacks: PageStacks) -> dict[str, dict[str, Any]]:
+def packed_what_if(trace: RecordedTrace, devices: Sequence[str], stacks: PageStacks) -> dict[str, dict[str, Any]]:
     """By device. Of one where nothing was tried there is a sentence that says why, `refused`."""
     modelled = modelled_devices(trace)
     made: dict[str, dict[str, Any]] = {}
-    for device in trace.devices:
+    for device in devices:
         if not device.startswith("cuda"):
             made[device] = {"refused": f"{device} has no such settings: they are those of torch's CUDA allocator."}
             continue

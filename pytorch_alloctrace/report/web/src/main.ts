@@ -17,7 +17,7 @@ import { segments } from "./segments";
 import { sites } from "./sites";
 import { Store } from "./store";
 import { timeline } from "./timeline";
-import { number } from "./units";
+import { counted, number } from "./units";
 import { whatIf } from "./what_if";
 
 async function main(): Promise<void> {
@@ -87,11 +87,12 @@ function foot(model: Model): HTMLElement {
   const { manifest } = model;
   const { positions } = manifest;
   const maps = model.devices.map((device) => `${device.maps.moments.length} of them with a map of ${device.name}`).join(", ");
+  const devices = manifest.devices_left_out ? ` ${counted(manifest.devices_left_out, "device")} that had the least memory ${manifest.devices_left_out === 1 ? "is" : "are"} not shown.` : "";
   const left = positions.marks_left_out ? ` ${number(positions.marks_left_out)} marks and regions are not drawn.` : "";
   return h("footer", {},
     manifest.live
-      ? h("p", {}, `The cursor goes to any event: click into the timeline, or give its number. ${model.moments.length} moments are prepared: arrows go from one to the next.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
-      : h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
+      ? h("p", {}, `The cursor goes to any event: click into the timeline, or give its number. ${model.moments.length} moments are prepared: arrows go from one to the next.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`)
+      : h("p", {}, `The cursor stops at ${model.moments.length} moments (${maps}): the peaks of each device, the end, refused requests, findings, marks and regions, ends of steps, and the highest point of each of 120 equal parts of the run, as many of these as fit.${left}${devices} Sizes are in binary units (1 MiB = 1,048,576 bytes); exact bytes are shown on hover. In memory and sites they are requested bytes; those of segments are after rounding.`),
     h("p", {}, "Keys: ← → move the cursor, Shift + ← → to the next moment with a name, Home, End, b compares, / searches, Esc lets go of a highlighted line."),
     h("p", {}, `Made by pytorch_alloctrace. ${manifest.live ? "This page asks alloctrace serve on this machine, and nobody else" : "This page loads nothing and sends nothing"}. Charts: uPlot 1.6.32 (MIT).`));
 }

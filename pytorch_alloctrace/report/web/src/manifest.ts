@@ -2,7 +2,7 @@
 
 import type { ColumnRef } from "./columns";
 
-export const VERSION = 3;
+export const VERSION = 4;
 
 export interface Manifest {
   version: number;
@@ -18,6 +18,7 @@ export interface Manifest {
   positions: Positions;
   curves: { points: number; devices: Record<string, DeviceCurves> };
   devices: DeviceData[];
+  devices_left_out: number;
   refusals: Refusal[];
   earlier_refusals: number;
   /** By device. */
