@@ -380,9 +380,8 @@ def _table(made: dict[str, Any], columns: tuple[str, ...]) -> pd.DataFrame:
 def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...], **dtypes: Any) -> pd.DataFrame:
     if not tables:
         return no_rows(columns, **dtypes)
-    if len(tables) == 1 and tuple(tables[0].columns) == columns:
-        return tables[0]
-    return pd.concat(tables, ignore_index=True)[list(columns)]
+    joined = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    return joined if tuple(joined.columns) == columns else joined[list(columns)]
 
 
 def _fewer(table: pd.DataFrame, ends: npt.NDArray[np.int64]) -> pd.DataFrame:

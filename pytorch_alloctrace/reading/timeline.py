@@ -12,9 +12,8 @@ from .replay import external_fragmentation
 
 
 def make_timeline(table: pd.DataFrame, borders: Any, driver: pd.DataFrame) -> pd.DataFrame:
-    """See `Trace.timeline`. table: the measures, for each device len(borders) - 1 rows; borders: of the
-    intervals, in ns; driver: as `Trace.driver_memory` gives it."""
-    table = table.copy()
+    """See `Trace.timeline`. table: the measures, for each device len(borders) - 1 rows; it is completed in place.
+    borders: of the intervals, in ns; driver: as `Trace.driver_memory` gives it."""
     repeats = len(table) // (len(borders) - 1)
     table.insert(1, "time_ns", np.tile(borders[:-1], repeats))
     cached = table["reserved"] - table["active"]
