@@ -10,6 +10,7 @@ from ..analysis.free_memory.oom import ALWAYS_FOUND
 from ..analysis.free_memory.refused_requests import find_refused_requests
 from ..reading.positions import Range
 from ..report.oom import COLUMNS, oom_data, oom_row, write_ooms
+from ..report.units import counted
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
 
@@ -54,6 +55,7 @@ class Oom(Verb):
             asked = sum(len(find_refused_requests(trace, device=options.device, within=one)) for one in _asked(query))
             if asked > len(found):
                 print(f"The last {len(found)} of {asked} refused requests: more take too long.", file=sys.stderr)
+        unknown = sum(not trace.is_known_at(seq - 1) for seq in trace.refused_requests)
         names = query.names
         if options.json:
             query.print_json([oom_data(one, names, _SITES) for one in found])
@@ -63,8 +65,14 @@ class Oom(Verb):
             query.print_csv(table.convert_dtypes())
         elif not found and not query.is_whole:
             query.screen.text("No request ran out of memory in this range.")
-        else:
+        elif found or not unknown:
             write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)
+        if unknown:
+            print(
+                f"{counted(unknown, 'request')} in the folded part ran out of memory when what was in memory is not"
+                " known.",
+                file=sys.stderr,
+            )
         return Exit.OK
 
 

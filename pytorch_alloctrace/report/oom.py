@@ -249,8 +249,10 @@ def _refused_by_limit(found: OutOfMemory) -> list[str]:
 
 def _outcome(found: OutOfMemory) -> list[str]:
     request = found.request
-    if request.outcome == ENDED or request.outcome_ns is None:
+    if request.outcome == ENDED:
         return []
+    if request.outcome_ns is None:
+        return ["The program went on."]
     later = f"{units.duration((request.outcome_ns - request.time_ns) / 1e9)} later (event {request.outcome_seq:,})"
     if request.outcome == RETRIED:
         return [f"The program went on: a request of this size was served {later}."]

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import run_command
+from extreme_traces import refused_requests
 from fold_account import differences
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,6 +73,25 @@ def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
     (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
     assert seen.counts.requested == whole.live()["nbytes"].sum() > 20 * 4000
     assert seen.counts.peak_allocated == whole.peak().bytes
+
+
+def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:
+    previous = tmp_path / "whole.alloctrace"
+    previous.write_bytes(refused_requests(50))
+    whole = alloctrace.load(previous)
+    requests = sorted(whole.refused_requests)
+    for name, until in (("once", requests[-5]), ("twice", requests[-1])):  # the second folds the fold
+        alloctrace.fold(previous, tmp_path / f"{name}.alloctrace", until=until)
+        previous = tmp_path / f"{name}.alloctrace"
+        folded = alloctrace.load(previous)
+        expected = next(one for one in whole.ooms() if one.request.seq == until)
+        found = next(one for one in folded.ooms() if one.request.seq == until)
+        assert (found.verdict, found.allocated, found.limit) == (expected.verdict, expected.allocated, expected.limit)
+        assert found.request.outcome == "ended"
+        assert str(found.top_sites) == str(expected.top_sites)
+        assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
+    said = run_command(tmp_path, ["oom", previous.name], {})
+    assert said.returncode == 0 and "47 requests in the folded part ran out of memory" in " ".join(said.stderr.split())
 
 
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@
 namespace alloctrace {
 
 struct FoldSummary {
-  static constexpr std::uint64_t kVersion = 1;
+  static constexpr std::uint64_t kVersion = 2;
 
   std::uint64_t until = 0;    // the first event that is not folded
   std::int64_t time_ns = 0;   // of the last one that is (wall clock)

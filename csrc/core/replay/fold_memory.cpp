@@ -1,6 +1,9 @@
 // The memory of all devices in a fold.
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <tuple>
+#include <vector>
 
 #include "fold_events.h"
 #include "replay.h"
@@ -8,7 +11,8 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10;
+// Of the first byte of a block: those of a kind that is known have no others of their own.
+constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10, kKnownKind = 0x20, kAlone = 0x40;
 constexpr std::uint64_t kMostSegments = UINT32_MAX;
 
 void put_neighbour(FoldWriter& fold, PieceIndex value, PieceIndex of) {
@@ -29,51 +33,122 @@ bool equal(const Piece& a, const Piece& b) {
          a.is_of_backward == b.is_of_backward && a.is_older == b.is_older;
 }
 
-void put_piece(FoldWriter& fold, const Piece& piece, PieceIndex index, Piece& last) {
-  const auto state = static_cast<std::uint8_t>(piece.state);
-  if (piece.state == PieceState::kUnused) return fold.byte(state);
-  fold.byte(static_cast<std::uint8_t>(state | (piece.is_of_backward ? kBackward : 0) | (piece.is_older ? kOlder : 0)));
-  fold.difference(piece.address, last.address);
-  fold.number(piece.size);
-  fold.difference(piece.requested, piece.size);
-  fold.difference(piece.birth, last.birth);
-  fold.difference(static_cast<std::uint64_t>(piece.birth_ns), static_cast<std::uint64_t>(last.birth_ns));
-  put_neighbour(fold, piece.previous, index);
-  put_neighbour(fold, piece.next, index);
-  fold.number(piece.segment);
-  fold.stack(piece.stack);
-  fold.number(piece.thread);
-  fold.number(piece.node_type);
-  last = piece;
+// Blocks of one kind, of which there are many wherever there are many blocks, differ in address and birth alone: such a
+// one takes half of the room. Both sides number the kinds in the order in which they come.
+using Kind =
+    std::tuple<std::uint8_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint16_t>;
+constexpr std::size_t kMostKinds = 1 << 14;  // numbers of two bytes
+
+std::uint8_t flags_of(const Piece& piece) {
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(piece.state) | (piece.is_of_backward ? kBackward : 0) |
+                                   (piece.is_older ? kOlder : 0));
 }
 
-Piece read_piece(FoldReader& fold, PieceIndex index, std::size_t segments, Piece& last) {
-  const std::uint8_t first = fold.byte();
-  if ((first & kState) > static_cast<std::uint8_t>(PieceState::kUnused)) throw DecodeError("a block without a state");
-  const auto state = static_cast<PieceState>(first & kState);
-  if (state == PieceState::kUnused) return {};
-  last.state = state;
-  last.is_of_backward = (first & kBackward) != 0;
-  last.is_older = (first & kOlder) != 0;
-  last.address = fold.difference(last.address);
-  last.size = fold.number();
-  last.requested = std::min(fold.difference(last.size), kMaxBlockBytes);
-  last.birth = std::min(fold.difference(last.birth), kMaxSequence);
-  last.birth_ns = static_cast<std::int64_t>(fold.difference(static_cast<std::uint64_t>(last.birth_ns)));
-  last.previous = neighbour(fold, index);
-  last.next = neighbour(fold, index);
-  last.segment = static_cast<std::uint32_t>(fold.below(segments));
-  last.stack = fold.stack();
-  last.thread = fold.number32();
-  last.node_type =
-      static_cast<std::uint16_t>(fold.below(std::max<std::size_t>(fold.definitions().node_type_count(), 1)));
-  return last;
-}
+class PieceWriter {
+ public:
+  explicit PieceWriter(FoldWriter& fold) : fold_(&fold) {}
+
+  void put(const Piece& piece, PieceIndex index) {
+    if (piece.state == PieceState::kUnused) return fold_->byte(static_cast<std::uint8_t>(piece.state));
+    const bool is_alone = piece.previous == kNoPiece && piece.next == kNoPiece;
+    const std::uint8_t flags = is_alone ? kAlone : 0;
+    const Kind kind{flags_of(piece), piece.size,   piece.requested, piece.segment,
+                    piece.stack,     piece.thread, piece.node_type};
+    const auto known = kinds_.find(kind);
+    if (known != kinds_.end()) {
+      fold_->byte(flags | kKnownKind);
+      fold_->number(known->second);
+      put_place(piece, last_[known->second]);
+    } else {
+      fold_->byte(flags | flags_of(piece));
+      put_place(piece, any_);
+      fold_->number(piece.size);
+      fold_->difference(piece.requested, piece.size);
+      fold_->number(piece.segment);
+      fold_->stack(piece.stack);
+      fold_->number(piece.thread);
+      fold_->number(piece.node_type);
+      any_ = piece.address;
+      if (last_.size() < kMostKinds) {
+        kinds_.emplace(kind, last_.size());
+        last_.push_back(piece.address);
+      }
+    }
+    if (!is_alone) {
+      put_neighbour(*fold_, piece.previous, index);
+      put_neighbour(*fold_, piece.next, index);
+    }
+  }
+
+ private:
+  void put_place(const Piece& piece, std::uint64_t& last_address) {
+    fold_->difference(piece.address, last_address);
+    fold_->difference(piece.birth, birth_);
+    fold_->difference(static_cast<std::uint64_t>(piece.birth_ns), birth_ns_);
+    last_address = piece.address;
+    birth_ = piece.birth;
+    birth_ns_ = static_cast<std::uint64_t>(piece.birth_ns);
+  }
+
+  FoldWriter* fold_;
+  std::map<Kind, std::size_t> kinds_;
+  std::vector<std::uint64_t> last_;  // address of each kind
+  std::uint64_t any_ = 0, birth_ = 0, birth_ns_ = 0;
+};
+
+class PieceParser {
+ public:
+  PieceParser(FoldReader& fold, std::size_t segments) : fold_(&fold), segments_(segments) {}
+
+  Piece read(PieceIndex index) {
+    const std::uint8_t first = fold_->byte();
+    if ((first & kState) > static_cast<std::uint8_t>(PieceState::kUnused)) throw DecodeError("a block without a state");
+    if (static_cast<PieceState>(first & kState) == PieceState::kUnused) return {};
+    Piece piece;
+    if ((first & kKnownKind) != 0) {
+      Piece& kind = kinds_[static_cast<std::size_t>(fold_->below(kinds_.size()))];
+      read_place(kind, kind.address);
+      piece = kind;
+    } else {
+      piece.state = static_cast<PieceState>(first & kState);
+      piece.is_of_backward = (first & kBackward) != 0;
+      piece.is_older = (first & kOlder) != 0;
+      read_place(piece, any_);
+      piece.size = fold_->number();
+      piece.requested = std::min(fold_->difference(piece.size), kMaxBlockBytes);
+      piece.segment = static_cast<std::uint32_t>(fold_->below(segments_));
+      piece.stack = fold_->stack();
+      piece.thread = fold_->number32();
+      piece.node_type =
+          static_cast<std::uint16_t>(fold_->below(std::max<std::size_t>(fold_->definitions().node_type_count(), 1)));
+      any_ = piece.address;
+      if (kinds_.size() < kMostKinds) kinds_.push_back(piece);
+    }
+    if ((first & kAlone) == 0) {
+      piece.previous = neighbour(*fold_, index);
+      piece.next = neighbour(*fold_, index);
+    }
+    return piece;
+  }
+
+ private:
+  void read_place(Piece& piece, std::uint64_t last_address) {
+    piece.address = fold_->difference(last_address);
+    piece.birth = birth_ = std::min(fold_->difference(birth_), kMaxSequence);
+    birth_ns_ = fold_->difference(birth_ns_);
+    piece.birth_ns = static_cast<std::int64_t>(birth_ns_);
+  }
+
+  FoldReader* fold_;
+  const std::size_t segments_;
+  std::vector<Piece> kinds_;  // the last of each, without neighbours
+  std::uint64_t any_ = 0, birth_ = 0, birth_ns_ = 0;
+};
 
 // Runs of pieces that are as in the base, and of others.
 void put_pieces(FoldWriter& fold, const Pieces& pieces, const Pieces* base) {
   const auto is_known = [&](std::size_t at) { return base && at < base->size() && equal(pieces[at], (*base)[at]); };
-  Piece last;
+  PieceWriter writer(fold);
   fold.number(pieces.size());
   for (std::size_t at = 0; at < pieces.size();) {
     const std::size_t known = at;
@@ -83,14 +158,14 @@ void put_pieces(FoldWriter& fold, const Pieces& pieces, const Pieces* base) {
     fold.number(others - known);
     fold.number(at - others);
     for (std::size_t other = others; other < at; ++other) {
-      put_piece(fold, pieces[other], static_cast<PieceIndex>(other), last);
+      writer.put(pieces[other], static_cast<PieceIndex>(other));
     }
   }
 }
 
 void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size_t segments) {
   const std::uint64_t count = fold.below(kNoPiece);
-  Piece last;
+  PieceParser parser(fold, segments);
   pieces.clear();
   while (pieces.size() < count) {
     const std::uint64_t known = fold.number();
@@ -105,7 +180,7 @@ void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size
     const std::size_t others = fold.count();
     if (others > count - pieces.size() || (known == 0 && others == 0)) throw DecodeError("more blocks than there are");
     for (std::size_t at = 0; at < others; ++at) {
-      pieces.push_back(read_piece(fold, static_cast<PieceIndex>(pieces.size()), segments, last));
+      pieces.push_back(parser.read(static_cast<PieceIndex>(pieces.size())));
     }
   }
 }

@@ -9,6 +9,8 @@ namespace alloctrace {
 namespace {
 
 constexpr std::uint32_t kNobody = UINT32_MAX;
+// In the byte of a block's maker: thread, passes and step are those of the block before it.
+constexpr std::uint8_t kLikeBefore = 0x80;
 
 }  // namespace
 
@@ -47,15 +49,22 @@ void Fates::save(FoldWriter& fold, const std::vector<DeviceMemory>& devices,
     });
     fold.number(live.size());
     PieceIndex last = 0;
+    Origin before;
     for (const PieceIndex index : live) {
       const Origin& origin = origins_[device][index];
       fold.number(index - last);
       last = index;
-      fold.number(origin.thread);
-      fold.number(origin.passes);
-      fold.number(origin.step);
-      fold.number(origin.allocations);
-      fold.byte(static_cast<std::uint8_t>(static_cast<std::uint8_t>(origin.maker) << 1 | (origin.makes_nodes ? 1 : 0)));
+      const bool is_like_before =
+          origin.thread == before.thread && origin.passes == before.passes && origin.step == before.step;
+      const unsigned maker = static_cast<unsigned>(origin.maker) << 1 | (origin.makes_nodes ? 1 : 0);
+      fold.byte(static_cast<std::uint8_t>(maker | (is_like_before ? kLikeBefore : 0)));
+      if (!is_like_before) {
+        fold.number(origin.thread);
+        fold.number(origin.passes);
+        fold.number(origin.step);
+      }
+      fold.difference(origin.allocations, before.allocations);
+      before = origin;
     }
   }
   fold.number(keys_.size());
@@ -107,20 +116,26 @@ void Fates::restore(FoldReader& fold, const std::vector<DeviceMemory>& devices) 
   for (const DeviceMemory& memory : devices) {
     std::vector<Origin>& origins = origins_.emplace_back();
     PieceIndex index = 0;
-    for (std::size_t left = fold.count(6); left > 0; --left) {
+    Origin before;
+    for (std::size_t left = fold.count(3); left > 0; --left) {
       index += static_cast<PieceIndex>(fold.below(memory.piece_count()));
       if (index >= memory.piece_count()) throw DecodeError("a block that is not there");
       if (index >= origins.size()) origins.resize(index + std::size_t{1});
       Origin& origin = origins[index];
-      origin.birth = memory.piece(index).birth;
-      origin.thread = static_cast<std::uint32_t>(fold.below(threads));
-      origin.passes = fold.number32();
-      origin.step = fold.number32();
-      origin.allocations = fold.number32();
-      const std::uint8_t maker = fold.byte();
-      if (maker >> 1 > static_cast<std::uint8_t>(Maker::kRoot)) throw DecodeError("a block made by nobody");
-      origin.maker = static_cast<Maker>(maker >> 1);
-      origin.makes_nodes = (maker & 1) != 0;
+      const std::uint8_t first = fold.byte(), maker = (first & ~kLikeBefore) >> 1;
+      if (maker > static_cast<std::uint8_t>(Maker::kRoot)) throw DecodeError("a block made by nobody");
+      if ((first & kLikeBefore) == 0) {
+        before.thread = static_cast<std::uint32_t>(fold.below(threads));
+        before.passes = fold.number32();
+        before.step = fold.number32();
+      } else if (before.thread >= threads) {
+        throw DecodeError("a block of no thread");
+      }
+      before.allocations = static_cast<std::uint32_t>(fold.difference(before.allocations));
+      before.maker = static_cast<Maker>(maker);
+      before.makes_nodes = (first & 1) != 0;
+      before.birth = memory.piece(index).birth;
+      origin = before;
     }
   }
   for (std::size_t left = fold.count(3 + kFateCount); left > 0; --left) {

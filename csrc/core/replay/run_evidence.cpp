@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <set>
 
 namespace alloctrace {
 
@@ -163,6 +164,14 @@ std::vector<std::uint64_t> RunEvidence::moments() const {
       if (later != begins.begin()) found.push_back(*std::prev(later));
     }
     break;
+  }
+  // The last refused request of a device, which the verdict explains.
+  constexpr std::size_t kRefusals = 8;
+  std::set<std::pair<std::int32_t, std::int32_t>> refused;
+  for (auto kept = kept_events_.rbegin(); kept != kept_events_.rend() && refused.size() < kRefusals; ++kept) {
+    if (kept->event.kind != EventKind::kOom) continue;
+    const Location& where = definitions_->location(kept->event.location);
+    if (refused.emplace(where.device_type, where.device_index).second) found.push_back(kept->sequence);
   }
   std::vector<std::uint64_t> looks;
   for (const HolderRecord& holder : definitions_->holders()) looks.push_back(holder.event);

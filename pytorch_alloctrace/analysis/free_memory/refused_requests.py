@@ -49,9 +49,9 @@ class RefusedRequest:
     """`stack_id` is that of the forward that caused it: autograd's threads have none."""
     outcome: str = ENDED
     """"ended": nothing more was allocated on the device; "retried": a later request of this size or more was served;
-    "went on": smaller ones were."""
+    "went on": smaller ones were, or, where the request is in a folded part, any."""
     outcome_seq: int | None = None
-    """The event of that allocation, the first one."""
+    """The event of that allocation, the first one; None: none, or it is in a folded part."""
     outcome_ns: int | None = None
     """Its time, since 1970-01-01 UTC."""
 
@@ -59,14 +59,19 @@ class RefusedRequest:
 def find_refused_requests(
     trace: RecordedTrace, *, device: str | None = None, within: Range | None = None, last: int | None = None
 ) -> list[RefusedRequest]:
-    """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on."""
+    """In order; on one device or all, in a range, only the last n of them. Reads the events from the first one on.
+
+    Of those in a folded part only the ones before which the memory is known.
+    """
     within = within or Range(0, trace.end_seq)
     numbers = np.array([*trace.refused_requests], dtype=np.int64)
-    wanted = numbers[within.has(numbers)]
+    wanted = np.array([seq for seq in numbers[within.has(numbers)] if trace.is_known_at(int(seq) - 1)], dtype=np.int64)
     if not len(wanted):
         return []
     found: deque[RefusedRequest] = deque(maxlen=last)
-    for frame in trace.iter_events(since=int(wanted.min()) - 1, columns=_COLUMNS, kinds=("oom", "alloc")):
+    folded = trace.integrity.folded_until
+    since = None if wanted.min() < folded else int(wanted.min()) - 1
+    for frame in trace.iter_events(since=since, columns=_COLUMNS, kinds=("oom", "alloc")):
         is_oom = (frame["kind"].cat.codes == KINDS.index("oom")).to_numpy()
         refused = frame[is_oom]
         refused = refused[refused["seq"].isin(wanted)]
@@ -76,7 +81,15 @@ def find_refused_requests(
         served = frame.loc[~is_oom, ["seq", "time_ns", "nbytes", "device"]]
         for name in {request.device for request in found if request.outcome != RETRIED}:
             _settle(found, name, served[served["device"] == name])
-    return list(found)
+    return [one if one.seq >= folded else _settled_in_fold(trace, one) for one in found]
+
+
+def _settled_in_fold(trace: RecordedTrace, request: RefusedRequest) -> RefusedRequest:
+    """What the events after it were is not known, but whether anything was allocated."""
+    before, after = (
+        int(trace.stack_totals(at, device=request.device)["allocations"].sum()) for at in (request.seq - 1, "end")
+    )
+    return replace(request, outcome=WENT_ON if after > before else ENDED, outcome_seq=None, outcome_ns=None)
 
 
 def _requests(trace: RecordedTrace, rows: pd.DataFrame) -> list[RefusedRequest]:
