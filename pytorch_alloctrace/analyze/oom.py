@@ -69,8 +69,8 @@ class Oom(Verb):
             write_ooms(found, query.screen, names, trace.begin_ns, all_of=all_of)
         if unknown:
             print(
-                f"{counted(unknown, 'request')} in the folded part ran out of memory when what was in memory is not"
-                " known.",
+                f"{counted(unknown, 'request')} of the folded part ran out of memory at moments of which nothing else"
+                " is known.",
                 file=sys.stderr,
             )
         return Exit.OK

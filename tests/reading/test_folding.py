@@ -91,7 +91,7 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
         assert str(found.top_sites) == str(expected.top_sites)
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
     said = run_command(tmp_path, ["oom", previous.name], {})
-    assert said.returncode == 0 and "47 requests in the folded part ran out of memory" in " ".join(said.stderr.split())
+    assert said.returncode == 0 and "48 requests of the folded part ran out of memory" in " ".join(said.stderr.split())
 
 
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:
