@@ -110,6 +110,10 @@ _CELL_MAGIC = "get_ipython().run_cell_magic("
 _LAUNCHER = re.compile(r".*[/\\](?:bin|Scripts)[/\\][^/\\]+$")
 
 
+_FEW_CALLERS, _MOST_CALLERS = 100, 1 << 22
+"""Frames of a stack whose callers are not worth being kept; and of all that are kept."""
+
+
 class StackIndex:
     """The stacks of a trace: their frames, and the site of each. Stack 0 means that no stack is known."""
 
@@ -141,6 +145,8 @@ class StackIndex:
         self._module = made["module"]
         self._strings: dict[int, str] = {}
         self._frames: dict[int, Frame] = {}
+        self._callers: dict[int, list[Frame]] = {}
+        self._callers_kept = 0
         self._groups: dict[str, npt.NDArray[np.int64]] = {}
         user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
         self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
@@ -227,10 +233,18 @@ class StackIndex:
             raise IndexError(f"the trace has no stack {stack_id}: stacks count from 1 to {self._with_frames - 1}")
         if stack_id in self._labels:
             return []
-        found = []
-        while stack_id:
-            found.append(self.frame(stack_id))
-            stack_id = int(self.parent[stack_id])
+        found, at = [], stack_id
+        while at and at not in self._callers:
+            found.append(self.frame(at))
+            at = int(self.parent[at])
+        if at:
+            found += self._callers[at]
+        # Stacks share their callers, which may be thousands.
+        if len(found) > _FEW_CALLERS:
+            self._callers_kept += len(found)
+            if self._callers_kept > _MOST_CALLERS:
+                self._callers, self._callers_kept = {}, 0
+            self._callers[int(self.parent[stack_id])] = found[1:]
         return found
 
     def has_frames(self, stack_id: int) -> bool:
