@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from command_line import run_command
-from extreme_traces import refused_requests
+from extreme_traces import events, refused_requests
+from extreme_traces import trace as hostile_trace
 from fold_account import differences
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -73,6 +75,17 @@ def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
     (seen,) = Following(tmp_path / "f.alloctrace").advance().devices
     assert seen.counts.requested == whole.live()["nbytes"].sum() > 20 * 4000
     assert seen.counts.peak_allocated == whole.peak().bytes
+
+
+def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
+    sizes = 512 * np.tile(np.arange(1, 20_000), 2)
+    addresses = 0x7F0000000000 + np.cumsum(sizes) - sizes
+    made = events(len(sizes), kind=1, address=addresses, size=sizes, location=1)
+    (tmp_path / "whole.alloctrace").write_bytes(hostile_trace(made=np.concatenate([made, events(1, kind=10)])))
+    alloctrace.fold(tmp_path / "whole.alloctrace", tmp_path / "folded.alloctrace", until="end")
+    whole, folded = (alloctrace.load(tmp_path / f"{name}.alloctrace").blocks() for name in ("whole", "folded"))
+    assert len(folded) == len(sizes)
+    pd.testing.assert_frame_equal(whole, folded)
 
 
 def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ class PieceWriter {
       fold_->stack(piece.stack);
       fold_->number(piece.thread);
       fold_->number(piece.node_type);
-      any_ = piece.address;
       if (last_.size() < kMostKinds) {
         kinds_.emplace(kind, last_.size());
         last_.push_back(piece.address);
