@@ -258,7 +258,9 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
         return static_cast<std::size_t>(
             std::clamp(share * static_cast<double>(points_), 0.0, static_cast<double>(points_ - 1)));
       };
-      const std::int64_t folded = std::max<std::int64_t>(until_ns - begin_ns_, since);
+      // Modulo 2^64: a damaged time may be anything.
+      const auto length = static_cast<std::uint64_t>(until_ns) - static_cast<std::uint64_t>(begin_ns_);
+      const std::int64_t folded = std::max(static_cast<std::int64_t>(length), since);
       const std::size_t last = at(std::min(since + folded_interval_ns_ - 1, folded));
       for (std::size_t shown = at(since); shown <= last; ++shown) timeline.add(shown, interval);
     });
