@@ -155,7 +155,7 @@ def summarize(
         program=_program(trace.header),
         begin_ns=trace.begin_ns,
         seconds=_seconds(trace, trace.end_ns),
-        steps=len(trace.steps()),
+        steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.unmatched_frees,
         devices=tuple(_device(trace, device, top, of_leaks, within) for device in wanted),

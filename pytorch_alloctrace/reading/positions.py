@@ -147,6 +147,11 @@ class PositionTable:
         steps = numbers[np.searchsorted(self._ends, seq, side="left")].astype(np.int64)
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
+    @property
+    def step_count(self) -> int:
+        """How many steps there were, those included that a folded trace leaves out."""
+        return int(self.ordinals[-1]) + 1 if len(self.ordinals) else 0
+
     def whole_steps(self, within: Range) -> npt.NDArray[np.bool_]:
         """Which steps lie wholly within a range, from their first event to their last."""
         begins = np.append(0, self._ends + 1)[:-1]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from command_line import run_command
-from extreme_traces import events, refused_requests
+from extreme_traces import events, refused_requests, steps_of_many_devices
 from extreme_traces import trace as hostile_trace
 from fold_account import differences
 from hypothesis import HealthCheck, given, settings
@@ -86,6 +86,14 @@ def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
     whole, folded = (alloctrace.load(tmp_path / f"{name}.alloctrace").blocks() for name in ("whole", "folded"))
     assert len(folded) == len(sizes)
     pd.testing.assert_frame_equal(whole, folded)
+
+
+def test_steps_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "whole.alloctrace").write_bytes(steps_of_many_devices(70_000))
+    alloctrace.fold(tmp_path / "whole.alloctrace", tmp_path / "folded.alloctrace", until="end")
+    folded = alloctrace.load(tmp_path / "folded.alloctrace")
+    assert len(folded.steps()) < 40_000 and folded.positions.step_count == 70_000
+    assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "folded.alloctrace")
 
 
 def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _card(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str,
         whole=integrity.whole,
         is_killed=not integrity.ended or trace.ending.get("reason") == "killed",
         is_running=is_running,
-        steps=len(steps),
+        steps=trace.positions.step_count,
         last_step=int(steps["step"].iloc[-1]) if len(steps) else None,
         devices=tuple(
             _figures(trace, summary, device, kinds[device.device])
