@@ -55,7 +55,9 @@ class Oom(Verb):
             asked = sum(len(find_refused_requests(trace, device=options.device, within=one)) for one in _asked(query))
             if asked > len(found):
                 print(f"The last {len(found)} of {asked} refused requests: more take too long.", file=sys.stderr)
-        unknown = sum(not trace.is_known_at(seq - 1) for seq in trace.refused_requests)
+        # A fold keeps the first and the last of its refused requests, and the number of all.
+        known = sum(trace.is_known_at(seq - 1) for seq in trace.refused_requests)
+        unknown = trace.kind_counts.get("oom", 0) - known
         names = query.names
         if options.json:
             query.print_json([oom_data(one, names, _SITES) for one in found])

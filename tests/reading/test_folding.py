@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from command_line import run_command
 from extreme_traces import events, refused_requests, steps_of_many_devices
 from extreme_traces import trace as hostile_trace
 from fold_account import differences
+from format_reader import BLOCK_HEADER, FILE_HEADER, read_block
+from hostile_traces import repaired
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from marked_programs import run_analyze
@@ -113,6 +116,39 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
     said = run_command(tmp_path, ["oom", previous.name], {})
     assert said.returncode == 0 and "48 requests of the folded part ran out of memory" in " ".join(said.stderr.split())
+
+
+def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "whole.alloctrace").write_bytes(refused_requests(600))
+    whole = alloctrace.load(tmp_path / "whole.alloctrace")
+    alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=max(whole.refused_requests))
+    assert len(alloctrace.load(tmp_path / "f.alloctrace").refused_requests) == 512
+    said = run_command(tmp_path, ["oom", "f.alloctrace"], {})
+    assert said.returncode == 0 and "598 requests of the folded part ran out of memory" in " ".join(said.stderr.split())
+
+
+def test_a_fold_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Not taken for damage."""
+    (tmp_path / "whole.alloctrace").write_bytes(refused_requests(50))
+    alloctrace.fold(tmp_path / "whole.alloctrace", tmp_path / "f.alloctrace", until=60)
+    data = bytearray((tmp_path / "f.alloctrace").read_bytes())
+    at = FILE_HEADER
+    while (block := read_block(data, at)).type != 6:
+        at += BLOCK_HEADER + len(block.payload)
+    end = at + BLOCK_HEADER + len(block.payload)
+    for version in (1, 3, 100):
+        data[at + BLOCK_HEADER] = version
+        data[at:end] = repaired(data[at:end])
+        path = tmp_path / f"{version}.alloctrace"
+        path.write_bytes(data)
+        other = alloctrace.load(path)
+        assert (other.integrity.state, other.integrity.folded_until) == ("complete", 61)
+        sentence = f"folded by another version of pytorch_alloctrace .its fold is of version {version}, this one"
+        with pytest.raises(alloctrace.TraceError, match=sentence):
+            other.live()
+        with pytest.raises(alloctrace.TraceError, match=sentence):
+            Following(other.path).advance()
+        assert re.search(sentence, run_analyze(tmp_path, "diagnose", f"{version}.alloctrace", status=2))
 
 
 def test_what_is_folded_is_refused_in_a_sentence(recorded: Path, tmp_path: Path) -> None:

@@ -326,7 +326,7 @@ def mutated(data: bytes, seed: int) -> bytes:
         blocks.insert(dice.randrange(len(blocks)), dice.choice(blocks))
     if dice.random() < 0.1:
         del blocks[dice.randrange(len(blocks))]
-    return head + b"".join(map(_repaired, blocks))
+    return head + b"".join(map(repaired, blocks))
 
 
 def _overwrite(one: bytearray, dice: random.Random) -> None:
@@ -361,7 +361,7 @@ def _json(one: bytearray, dice: random.Random) -> None:
         one[BLOCK_HEADER:] = json.dumps(value).encode()
 
 
-def _repaired(one: bytearray) -> bytes:
+def repaired(one: bytearray) -> bytes:
     one[16:24] = (len(one) - BLOCK_HEADER).to_bytes(8, "little")
     one[8:12] = zlib.crc32(one[BLOCK_HEADER:]).to_bytes(4, "little")
     one[4:8] = zlib.crc32(one[8:BLOCK_HEADER]).to_bytes(4, "little")

@@ -9,8 +9,10 @@
 namespace alloctrace {
 
 struct FoldSummary {
+  // Of what follows the summary. The summary itself is the same in all versions, but for what is added at its end.
   static constexpr std::uint64_t kVersion = 2;
 
+  std::uint64_t version = kVersion;
   std::uint64_t until = 0;    // the first event that is not folded
   std::int64_t time_ns = 0;   // of the last one that is (wall clock)
   std::uint64_t events = 0;   // how many could be read when they were folded
@@ -37,16 +39,17 @@ struct FoldSummary {
     put_varint(fields, is_exceeded ? 1 : 0);
     put_varint(fields, keep_ns);
     put_varint(fields, keeps_less ? 1 : 0);
-    put_varint(out, kVersion);
+    put_varint(out, version);
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
   }
   // Leaves the reader behind the summary. Throws DecodeError.
   static FoldSummary read(ByteReader& reader) {
-    if (reader.varint() != kVersion) throw DecodeError("a fold of a version that is not known");
+    const std::uint64_t version = reader.varint();
     const std::string_view text = reader.text();
     ByteReader fields(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
     FoldSummary summary;
+    summary.version = version;
     summary.until = fields.varint();
     summary.time_ns = unzigzag(fields.varint());
     summary.events = fields.varint();

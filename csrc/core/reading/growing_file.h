@@ -17,6 +17,7 @@ class GrowingFile {
  public:
   // Throws OpenError or FormatError (trace_reader.h).
   explicit GrowingFile(const std::string& path);
+  const std::string& path() const { return path_; }
 
   // Looks how far the file has come since, and whether another has taken its place: then all of its blocks come, those
   // of events that were there before too. Throws OpenError where it is gone or belongs to another recording.

@@ -257,6 +257,7 @@ void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_off
   if (summary.until != header.first_sequence) throw DecodeError("a fold up to another event than its block says");
   fold_offset_ = payload_offset + (payload.size() - reader.remaining());
   fold_bytes_ = reader.remaining();
+  fold_version_ = summary.version;
   integrity_.folded_events = summary.events;
   integrity_.folded_until = summary.until;
   integrity_.folded_until_ns = summary.time_ns;
@@ -272,6 +273,7 @@ void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_off
 }
 
 Bytes TraceReader::read_fold() const {
+  if (fold_version_ != FoldSummary::kVersion) throw other_fold_version(path_, fold_version_);
   Bytes payload(fold_bytes_);
   if (!file_.read(payload.data(), payload.size(), fold_offset_)) {
     throw OpenError(path_ + " was cut short while it was read: read it again");

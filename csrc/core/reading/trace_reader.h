@@ -22,6 +22,12 @@ class FormatError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+// Of a fold whose sums are of another version than this one replays.
+inline FormatError other_fold_version(const std::string& path, std::uint64_t version) {
+  return FormatError(path + " was folded by another version of pytorch_alloctrace (its fold is of version " +
+                     std::to_string(version) + ", this one replays version " + std::to_string(FoldSummary::kVersion) +
+                     "): read it with the version that folded it, or fold the whole trace again");
+}
 class OpenError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -92,7 +98,7 @@ class TraceReader {
   std::uint64_t file_bytes() const { return file_.size(); }
 
   // What the trace begins with instead of the events before Integrity::folded_until: its payload, behind the summary;
-  // empty where nothing is folded. Throws OpenError.
+  // empty where nothing is folded. Throws OpenError, and FormatError where it is of another version.
   Bytes read_fold() const;
   std::uint64_t folded_until() const { return integrity_.folded_until; }
   // For whoever writes a trace of this one. Where the first block begins that has events from `sequence` on, or the
@@ -153,6 +159,7 @@ class TraceReader {
   InputFile file_;
   std::uint8_t session_id_[16] = {};
   std::uint64_t fold_offset_ = 0, fold_bytes_ = 0;  // its payload behind the summary
+  std::uint64_t fold_version_ = FoldSummary::kVersion;
   std::vector<DamagedPart> damage_;
   Damage folded_damage_;
   std::string header_json_ = "{}", end_json_ = "{}";

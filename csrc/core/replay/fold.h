@@ -19,7 +19,8 @@ namespace alloctrace {
 
 class Fold {
  public:
-  // Of a trace that is folded. Throws OpenError, or DecodeError where it makes no sense.
+  // Of a trace that is folded. Throws OpenError, FormatError where it is of another version, or DecodeError where it
+  // makes no sense.
   explicit Fold(const TraceReader& trace);
 
   // Into a replay and evidence that know nothing yet. Throws DecodeError.

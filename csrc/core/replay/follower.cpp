@@ -103,6 +103,7 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
 void Follower::take_fold(const Bytes& payload) {
   ByteReader reader(payload);
   const FoldSummary summary = FoldSummary::read(reader);
+  if (summary.version != FoldSummary::kVersion) throw other_fold_version(file_.path(), summary.version);
   if (summary.until <= next_sequence_) return;
   if (std::exchange(definitions_are_new_, false)) definitions_.limit_depth();
   FoldReader parts(reader, definitions_);

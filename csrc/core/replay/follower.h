@@ -28,7 +28,8 @@ class Follower {
   Follower(const Follower&) = delete;  // the replay points to the definitions
   Follower& operator=(const Follower&) = delete;
 
-  // Reads what has come since; `cancelled` ends it early. Throws OpenError where the trace is gone.
+  // Reads what has come since; `cancelled` ends it early. Throws OpenError where the trace is gone, and FormatError
+  // where it begins with a fold of another version.
   void advance(const std::atomic<bool>& cancelled);
   // From the next advance() on, also what is not in the file yet.
   void read_spool_at(std::string path) { spool_path_ = std::move(path); }

@@ -105,7 +105,7 @@ def packed_refusals(
                 "top": [[stacks.site(site.stack_id), site.bytes, site.blocks] for site in one.top_sites[:8]],
             }
         )
-    return made, max(len(trace.refused_requests) - len(found), 0)
+    return made, max(trace.kind_counts.get("oom", 0) - len(found), 0)
 
 
 def packed_sites(trace: RecordedTrace, device: str, stacks: PageStacks, bounds: Bounds) -> dict[str, Any]:
