@@ -113,13 +113,21 @@ def kill(kills: int, seed: int, bound: int) -> None:
         def counted(witness: mmap.mmap = witness) -> int:
             return int.from_bytes(witness[:8], "little")
 
-        # Every second one while a folded file is being written, at once or a moment later.
-        in_folding = number % 2 == 0
+        # Every second one while a folded file is being written, which takes some milliseconds: at once or a moment
+        # later. Of the others, every second one after a file was folded.
         allocations = random.random() * 400_000
-        while counted() < allocations or (in_folding and not os.path.exists(f"{name}.folding")):
+        in_folding, after_folding = number % 2 == 0, number % 4 == 3
+        first = None
+        while (
+            counted() < allocations
+            or (in_folding and not os.path.exists(f"{name}.folding"))
+            or (after_folding and first in (None, os.stat(name).st_ino))
+        ):
             assert os.waitpid(child, os.WNOHANG)[0] == 0, "the victim died by itself"
+            if first is None and os.path.exists(name):
+                first = os.stat(name).st_ino
             time.sleep(0.0005)
-        time.sleep(random.random() * 0.05)
+        time.sleep(random.random() * (0.05 if not in_folding else 0.01 if number > 0 else 0))
         was_folding = os.path.exists(f"{name}.folding")
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
