@@ -25,7 +25,7 @@ class EventHold {
 
   // False when nothing is held any more: the caller then delivers the event itself. Hooks of one device call this under
   // that device's lock, so their order is kept.
-  bool keep(const HeldEvent& event) {
+  [[gnu::cold, gnu::noinline]] bool keep(const HeldEvent& event) {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!is_on()) return false;
     events_.push_back(event);

@@ -47,7 +47,8 @@ void add_context(python::HookScope& scope, Event& event, const Location& where) 
   event.location = scope.thread().location_id(scope.session(), where);
 }
 
-void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
+// Flat: see on_trace_entry() in cuda/tracker.cpp.
+[[gnu::flatten]] void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
   python::HookScope scope;
   if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
 }

@@ -49,8 +49,8 @@ class Recorder {
   SourceLines& sources() { return *sources_; }
 
   // Ids for the fields of events; the same for equal values. 0 when the definition could not be stored.
-  std::uint32_t location(const Location& location);
-  std::uint16_t node_type(const NodeType& type);
+  [[gnu::cold, gnu::noinline]] std::uint32_t location(const Location& location);
+  [[gnu::cold, gnu::noinline]] std::uint16_t node_type(const NodeType& type);
   // Every call is a new thread. 0 when it could not be stored, or there have been kMostThreads.
   std::uint32_t add_thread(const ThreadRecord& thread);
   void name_thread(std::uint32_t thread, const std::string& python_name);

@@ -48,9 +48,9 @@ class Spool {
   // lost. `sequence`, where given, receives the event's number.
   bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept;
 
-  void count_lost(LossCause cause) noexcept;
+  [[gnu::cold, gnu::noinline]] void count_lost(LossCause cause) noexcept;
   // Writes `lost` events where events are missing, for all that were lost since the last one that got through.
-  void report_losses() noexcept;
+  [[gnu::cold, gnu::noinline]] void report_losses() noexcept;
   SpoolHeader& header() { return *header_; }
   DefinitionLog& definitions() { return *definitions_; }
   const std::string& path() const { return options_.path; }
@@ -73,6 +73,7 @@ class Spool {
 
  private:
   bool claim(std::uint64_t& position) noexcept;
+  [[gnu::cold, gnu::noinline]] bool claim_slowly(std::uint64_t& position) noexcept;
   void commit(std::uint64_t position, const Event& event) noexcept;
 
   SpoolOptions options_;

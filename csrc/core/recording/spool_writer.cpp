@@ -92,6 +92,17 @@ void Spool::remove_file() { unlink(current_path_.c_str()); }
 
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
+  position = header.head.load(std::memory_order_relaxed);
+  const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
+  if (used < mask_ && !dropping_.load(std::memory_order_relaxed) &&
+      header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) [[likely]] {
+    return true;
+  }
+  return claim_slowly(position);
+}
+
+bool Spool::claim_slowly(std::uint64_t& position) noexcept {
+  SpoolHeader& header = *header_;
   const std::uint64_t capacity = options_.ring_events;
   position = header.head.load(std::memory_order_relaxed);
   std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for

@@ -72,6 +72,6 @@ struct ModuleCall {
 std::vector<ModuleCall> module_calls(PyThreadState* thread);
 
 // The innermost frame and its instruction, as one number, which changes as the thread runs on. 0 when it is unknown.
-std::uint64_t innermost_position() noexcept;
+[[gnu::noinline]] std::uint64_t innermost_position() noexcept;
 
 }  // namespace alloctrace::python

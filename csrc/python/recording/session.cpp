@@ -49,7 +49,7 @@ void leave_thread(void* context) {
 }
 
 // nullptr when there is no memory for one: the event is then lost.
-ThreadContext* enter_thread() noexcept {
+[[gnu::cold, gnu::noinline]] ThreadContext* enter_thread() noexcept {
   try {
     ThreadRegistry& threads = registry();
     ThreadContext* context;

@@ -69,7 +69,7 @@ class HookScope {
   ThreadContext& thread() { return *thread_; }
   // The thread's record must be made (its ids are of an older session, or it is new).
   bool thread_is_new() const { return thread_->session != session_->number; }
-  void adopt_thread(std::uint64_t autograd_thread_id);
+  [[gnu::cold, gnu::noinline]] void adopt_thread(std::uint64_t autograd_thread_id);
 
  private:
   Session* session_ = nullptr;

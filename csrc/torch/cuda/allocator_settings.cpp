@@ -18,15 +18,19 @@ struct Settings {
   bool expandable_segments = false, stream_reuse_in_capture = false;
   RoundingDivisions roundup_power2_divisions{};
 
-  // The settings by which a block of that size is cut. The others decide which block is taken or which segment is made,
-  // which events show anyway; they are compared when a segment is made.
+  // The settings by which a block of that size is cut: of the two below, torch asks for large blocks only. The others
+  // decide which block is taken or which segment is made, which events show anyway; they are compared when a segment is
+  // made.
   bool cuts_as_present(std::size_t size) const {
-    return expandable_segments == torch_side::expandable_segments() &&
-           max_split_size == SharedConfig::max_split_size() &&
-           same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size);
+    constexpr std::size_t kMostOfSmallBlock = std::size_t{1} << 20;
+    return same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size) &&
+           (size <= kMostOfSmallBlock || splits_as_present());
+  }
+  bool splits_as_present() const {
+    return expandable_segments == torch_side::expandable_segments() && max_split_size == SharedConfig::max_split_size();
   }
   bool is_present(std::size_t size) const {
-    return cuts_as_present(size) && large_segment_size == torch_side::large_segment_size() &&
+    return cuts_as_present(size) && splits_as_present() && large_segment_size == torch_side::large_segment_size() &&
            max_non_split_rounding_size == SharedConfig::max_non_split_rounding_size() &&
            garbage_collection_threshold == SharedConfig::garbage_collection_threshold() &&
            stream_reuse_in_capture == native::CUDAAllocatorConfig::graph_capture_record_stream_reuse();

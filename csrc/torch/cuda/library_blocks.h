@@ -34,7 +34,7 @@ LibraryWorkspaces library_workspaces();
 class LibraryBlocks {
  public:
   // A thread has allocated a block from libtorch_cuda. event: the number of the alloc.
-  void note(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept;
+  [[gnu::cold, gnu::noinline]] void note(std::uint32_t thread, std::uint64_t address, std::uint64_t event) noexcept;
   // Names those blocks that are workspaces by now, for the trace. A thread that allocates again has put away what it
   // allocated before: what is none then is forgotten. thread 0: none.
   void name(python::Session& session, std::uint32_t thread) noexcept {
@@ -48,7 +48,7 @@ class LibraryBlocks {
     const char* name;    // nullptr: not known to be a workspace
     std::uint32_t left;  // how often it is still looked up: its thread may be gone
   };
-  void look(python::Session& session, std::uint32_t thread) noexcept;
+  [[gnu::cold, gnu::noinline]] void look(python::Session& session, std::uint32_t thread) noexcept;
 
   std::mutex mutex_;
   std::vector<Waiting> waiting_;

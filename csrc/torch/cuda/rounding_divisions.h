@@ -18,11 +18,11 @@ using RoundingDivisions = std::array<std::size_t, 16>;
 // as we do.
 template <typename Config>
 bool same_rounding_divisions(const RoundingDivisions& seen, std::size_t size) {
+  const auto interval = std::clamp<std::size_t>(std::bit_width(size), 21, 20 + seen.size()) - 21;
   if constexpr (std::is_reference_v<decltype(Config::roundup_power2_divisions())>) {
     const std::vector<std::size_t>& now = Config::roundup_power2_divisions();
-    return std::equal(seen.begin(), seen.begin() + std::min(now.size(), seen.size()), now.begin());
-  } else {  // torch 2.9 returns a copy of them all, but also a single one, by a size in its interval
-    const auto interval = std::clamp<std::size_t>(std::bit_width(size), 21, 20 + seen.size()) - 21;
+    return interval >= now.size() || now[interval] == seen[interval];
+  } else {  // torch 2.9 returns a copy of them all, but also a single one
     return Config::roundup_power2_divisions(size) == seen[interval];
   }
 }

@@ -55,13 +55,17 @@ EventKind kind_of(TraceEntry::Action action) {
 bool makes_segment(EventKind kind) { return kind == EventKind::kSegmentAlloc || kind == EventKind::kSegmentMap; }
 
 constexpr double kSlowCallNs = 10'000;
+// The same on the counter.
+std::atomic<std::uint64_t> slow_call{0};
 
-void push_latency(python::HookScope& scope, const Event& of, std::uint64_t sequence, double nanoseconds) {
+[[gnu::cold, gnu::noinline]] void push_latency(python::HookScope& scope, const Event& of, std::uint64_t sequence,
+                                               std::uint64_t duration) {
   Event latency{};
   latency.kind = EventKind::kLatency;
   latency.time = of.time;
   LatencyFields(latency).of_event = sequence;
-  LatencyFields(latency).nanoseconds = static_cast<std::uint64_t>(nanoseconds);
+  LatencyFields(latency).nanoseconds =
+      static_cast<std::uint64_t>(static_cast<double>(duration) * counter_nanoseconds());
   latency.thread = of.thread;
   scope.session().recorder.push(latency);
 }
@@ -79,13 +83,15 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   of_libraries.name(scope.session(), event.thread);
   if (stored && call.is_of_torch_cuda) of_libraries.note(event.thread, event.address, sequence);
   if (stored && call.begin != 0) {
-    const double nanoseconds = static_cast<double>(event.time - call.begin) * counter_nanoseconds();
-    if (nanoseconds > kSlowCallNs || call.made_segments) push_latency(scope, event, sequence, nanoseconds);
+    const std::uint64_t duration = event.time - call.begin;
+    if (duration > slow_call.load(std::memory_order_relaxed) || call.made_segments) {
+      push_latency(scope, event, sequence, duration);
+    }
   }
   call.made_segments = false;
 }
 
-void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
+[[gnu::cold, gnu::noinline]] void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
   Event event{};
   event.kind = EventKind::kConfig;
   event.time = time;
@@ -117,7 +123,11 @@ bool take_context_of_request(python::HookScope& scope, Event& event) {
 }
 
 // Runs under the device's lock, on any thread, with or without the GIL: see record_event.h.
-void on_trace_entry(const TraceEntry& entry) noexcept {
+//
+// Flat, as the other hooks are: between two events the program runs so much other code that the processor has forgotten
+// ours, and each call and each line of code that is in between costs more than what it does. For the same reason, what
+// is rare is [[gnu::cold]]: it is kept apart from what is not.
+[[gnu::flatten]] void on_trace_entry(const TraceEntry& entry) noexcept {
   if (!cuda_tracing.load(std::memory_order_acquire)) return;
   python::HookScope scope;
   if (!scope) return;
@@ -208,6 +218,7 @@ bool has_trackers(native::CUDAAllocator& allocator) { return allocator.name() ==
 void begin_cuda_tracing(native::CUDAAllocator& upstream, bool torch_is_initialised) {
   hold.store(std::make_unique<EventHold>().release(), std::memory_order_release);
   library_blocks.store(std::make_unique<LibraryBlocks>().release(), std::memory_order_release);
+  slow_call.store(static_cast<std::uint64_t>(kSlowCallNs / counter_nanoseconds()), std::memory_order_relaxed);
   find_torch_cuda();
   has_older_storages.store(upstream.initialized(), std::memory_order_relaxed);
   if (!upstream.initialized()) {
