@@ -1,5 +1,6 @@
 // Allocations by threads that have no Python, for tools/bench/record.py and the tests: called through ctypes.
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <time.h>
 
 #include <algorithm>
@@ -41,4 +42,30 @@ extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns)
   for (std::thread& thread : running) thread.join();
   *total_ns = *std::max_element(total.begin(), total.end());
   return *std::max_element(longest.begin(), longest.end());
+}
+
+// The same on CUDA devices, thread i on device i % devices; each has a stream and a few segments before the time
+// counts. `total_ns` gets the time from the moment at which all begin to the last one's end.
+extern "C" void allocate_on_devices(int threads, int devices, int blocks, double* total_ns) {
+  std::vector<std::thread> running;
+  std::vector<double> ended(static_cast<std::size_t>(threads));
+  std::atomic<int> ready{0};
+  std::atomic<bool> begun{false};
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([=, &ended, &ready, &begun] {
+      c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)
+          ->setDevice({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(i % devices)});
+      c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CUDA);
+      for (int block = 0; block < 100; ++block) allocator->allocate(4000);
+      ++ready;
+      while (!begun) std::this_thread::yield();
+      for (int block = 0; block < blocks; ++block) allocator->allocate(4000);
+      ended[static_cast<std::size_t>(i)] = now();
+    });
+  }
+  while (ready != threads) std::this_thread::yield();
+  const double begin = now();
+  begun = true;
+  for (std::thread& thread : running) thread.join();
+  *total_ns = (*std::max_element(ended.begin(), ended.end()) - begin) * 1e9;
 }

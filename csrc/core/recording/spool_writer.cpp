@@ -90,8 +90,19 @@ void Spool::publish() {
 
 void Spool::remove_file() { unlink(current_path_.c_str()); }
 
+// On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
+// copy, and the store then waits until that is taken away.
+inline void prefetch_for_store(const void* address) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
+  prefetch_for_store(&header.head);
   position = header.head.load(std::memory_order_relaxed);
   const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
   if (used < mask_ && !dropping_.load(std::memory_order_relaxed) &&
@@ -133,16 +144,6 @@ bool Spool::claim_slowly(std::uint64_t& position) noexcept {
     }
     position = header.head.load(std::memory_order_relaxed);
   }
-}
-
-// On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
-// copy, and the store then waits until that is taken away.
-inline void prefetch_for_store(const void* address) noexcept {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
-#else
-  __builtin_prefetch(address, 1);
-#endif
 }
 
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {

@@ -1,0 +1,154 @@
+"""What the hook of the CUDA allocator costs where the pair of tools/bench/cuda does not show it: several threads on one
+and on two devices, a device that is slower than the program, ever new stacks. Against the plain program and torch's own
+history; each recorder has processes of its own, which take turns.
+
+The threads are native ones, which have no Python: with it, the GIL would let one of them allocate at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import build_native
+from torch import nn
+
+from pytorch_alloctrace.cost import ALLOCTRACE, HISTORY, PLAIN
+
+THREADS, DEVICES = (1, 2, 4, 8), (1, 2)
+PAIRS = 100_000
+"""Of all threads together."""
+DEVICE_TIMES = (0.0, 0.9, 1.1, 2.0)
+"""Of a training step, as multiples of what the plain program takes for it where the device takes none."""
+STEPS = 20
+WAYS, LEVELS = 16, 5
+"""Of the tree of calls: a million paths."""
+TREE = "\n".join(
+    ["def way(depth, number):", "    if depth == 0: torch.empty(9, device='cuda'); return"]
+    + [f"    if number % {WAYS} == {way}: return way(depth - 1, number // {WAYS})" for way in range(WAYS)]
+)
+
+
+def threads(library: Path) -> dict[str, float]:
+    """Nanoseconds a pair, by "threads on devices": the time from the first to the last, by the pairs of one thread."""
+    native = ctypes.CDLL(str(library))
+    total = ctypes.c_double()
+    found = {}
+    for devices in DEVICES:
+        for count in THREADS:
+            blocks = PAIRS // count
+            for _ in range(3):  # the least of three
+                native.allocate_on_devices(count, devices, blocks, ctypes.byref(total))
+                name = f"{count} on {devices}"
+                found[name] = min(found.get(name, float("inf")), total.value / blocks)
+    return found
+
+
+def held_steps(host: float) -> dict[str, float]:
+    """Seconds a training step, by what the device takes for it. host: what the plain program takes; 0: to be found."""
+    simulated = ctypes.CDLL(None)
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+    model = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(8, 64, 256, device="cuda")
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+    def step(device_time: float) -> float:
+        begin = time.perf_counter()
+        simulated.simcuda_hold_stream(stream)
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        while time.perf_counter() - begin < device_time:
+            time.sleep(0.0002)
+        simulated.simcuda_release_stream(stream)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    def median(device_time: float) -> float:
+        return statistics.median(step(device_time) for _ in range(STEPS))
+
+    median(0.0)
+    host = host or median(0.0)
+    return {f"{times:g}": median(times * host) for times in DEVICE_TIMES}
+
+
+def new_stacks() -> float:
+    """Nanoseconds a pair, each with a stack that there has not been."""
+    made: dict[str, Any] = {"torch": torch}
+    exec(compile(TREE, "tree.py", "exec"), made)
+    way = made["way"]
+    torch.empty(9, device="cuda")
+    begin = time.perf_counter()
+    for number in range(WAYS**LEVELS):
+        way(LEVELS, number)
+    return (time.perf_counter() - begin) / WAYS**LEVELS * 1e9
+
+
+def work(name: str, what: str, library: Path, host: float) -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        if name == ALLOCTRACE:
+            import pytorch_alloctrace as alloctrace
+
+            alloctrace.enable(Path(folder) / "trace.alloctrace", devices=("cuda",))
+        elif name == HISTORY:
+            torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
+        torch.empty(1, device="cuda")
+        found: Any = threads(library) if what == "threads" else held_steps(host) if what == "steps" else new_stacks()
+        print(json.dumps(found))
+
+
+def run(name: str, what: str, library: Path, host: float = 0.0) -> Any:
+    command = [sys.executable, __file__, "--work", name, what, str(library), str(host)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def least(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: min(row[key] for row in rows) for key in rows[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        name, what, library, host = options.work
+        return work(name, what, Path(library), float(host))
+    names = (PLAIN, ALLOCTRACE, HISTORY)
+    rows: dict[str, dict[str, list[Any]]] = {name: {"threads": [], "steps": [], "stacks": []} for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_native(Path(folder))
+        host = min(run(PLAIN, "steps", library)["0"] for _ in range(2))
+        for _ in range(options.rounds):
+            for name in names:
+                rows[name]["threads"].append(run(name, "threads", library))
+                rows[name]["steps"].append(run(name, "steps", library, host))
+        for name in names:
+            rows[name]["stacks"].append(run(name, "stacks", library))
+    result = {
+        "device": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "pairs_ns": {name: least(row["threads"]) for name, row in rows.items()},
+        "steps_s": {name: least(row["steps"]) for name, row in rows.items()},
+        "new_stacks_ns": {name: min(row["stacks"]) for name, row in rows.items()},
+    }
+    text = json.dumps(result, indent=1)
+    if options.out:
+        options.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
