@@ -3,6 +3,10 @@
 The unit is the pair: one `torch.empty(1000)` made and freed, 20 Python frames deep. Variants alternate from
 round to round, so a machine that slows down slows down for all of them; the time that a variant adds is its own minus
 that of the plain round next to it.
+
+Each round of ours is a recording of its own, of 50 ms. The looks at what holds tensors, which may take
+0.2 seconds of any recording (recording/looks.py), would be most of what is measured: they are off here, and have their
+own measurements (tools/bench/holders).
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import looks
 
 DEPTH = 20
 Make = Callable[[], AbstractContextManager[Any]]
@@ -215,6 +220,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
     options = parser.parse_args()
     rounds, count = (3, 20_000) if options.quick else (40, 50_000)
+    looks.FREE = looks.SHARE = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result = {
