@@ -49,6 +49,25 @@ def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable
     assert not any(settings["expandable_segments"] for settings in reported)
 
 
+def test_settings_that_only_a_refused_request_met_are_recorded(run_cuda_program: Callable, tmp_path: Path) -> None:
+    """Small blocks do not show them, and a refused request is judged by them."""
+    run_cuda_program("""
+        import torch, pytorch_alloctrace as alloctrace
+        with alloctrace.enable("t.alloctrace"):
+            torch.ones(10, device="cuda")
+            torch.cuda.memory._set_allocator_settings("max_split_size_mb:64")
+            kept = torch.ones(10, device="cuda")
+            try:
+                torch.empty(1 << 50, device="cuda")
+            except torch.OutOfMemoryError:
+                pass
+        """)
+    assert [settings["max_split_size"] for settings in settings_in(tmp_path / "t.alloctrace")] == [
+        (1 << 64) - 1,
+        64 * MIB,
+    ]
+
+
 def test_settings_that_torch_keeps_in_its_headers_are_those_of_the_process(
     run_cuda_program: Callable, tmp_path: Path
 ) -> None:

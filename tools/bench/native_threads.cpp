@@ -44,8 +44,8 @@ extern "C" double allocate_in_threads(int threads, int blocks, double* total_ns)
   return *std::max_element(longest.begin(), longest.end());
 }
 
-// The same on CUDA devices, thread i on device i % devices; each has a stream and a few segments before the time
-// counts. `total_ns` gets the time from the moment at which all begin to the last one's end.
+// The same on CUDA devices, thread i on device i % devices; each has a segment before the time counts.
+// `total_ns` gets the time from the moment at which all begin to the last one's end.
 extern "C" void allocate_on_devices(int threads, int devices, int blocks, double* total_ns) {
   std::vector<std::thread> running;
   std::vector<double> ended(static_cast<std::size_t>(threads));

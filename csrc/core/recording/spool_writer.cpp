@@ -24,11 +24,11 @@ namespace {
 // MAP_POPULATE, which only reads the pages of a shared mapping. Returns 0, or what fails: a file system that had
 // promised the room and does not have it would kill the program at that store.
 int touch_pages(void* memory, std::size_t bytes) {
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0) return 0;
-  if (errno != EINVAL) return errno == EFAULT ? ENOSPC : errno;
-#endif
-  // Linux before 5.14.
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older C libraries do not know
+  if (madvise(memory, bytes, kPopulateWrite) == 0) return 0;
+  if (errno == EFAULT || errno == EHWPOISON) return ENOSPC;
+  if (errno == ENOMEM) return ENOMEM;
+  // Linux before 5.14, or a sandbox.
   constexpr std::size_t kPage = 4096;
   for (std::size_t at = 0; at < bytes; at += kPage) static_cast<volatile std::uint8_t*>(memory)[at] = 0;
   return 0;
@@ -52,9 +52,11 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    error = memory == MAP_FAILED ? errno : touch_pages(memory, bytes_);
+    if (memory == MAP_FAILED) error = errno;
   }
+  // Before the pages are written to: some file systems of networks send all that was written when a file is closed.
   close(file);
+  if (error == 0) error = touch_pages(memory, bytes_);
   if (error != 0) {
     if (memory != MAP_FAILED) munmap(memory, bytes_);
     unlink(current_path_.c_str());
@@ -105,6 +107,7 @@ bool Spool::claim(std::uint64_t& position) noexcept {
   prefetch_for_store(&header.head);
   position = header.head.load(std::memory_order_relaxed);
   const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
+  // All but the last slot: waiting, and dropping, is the slow way's.
   if (used < mask_ && !dropping_.load(std::memory_order_relaxed) &&
       header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) [[likely]] {
     return true;

@@ -79,8 +79,7 @@ StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
 // The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
 // read in parts, starting at the outer end: a buffer for the whole chain would not fit on a small thread's stack, and a
 // hook must not fail for lack of memory.
-[[gnu::cold, gnu::noinline]] std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry,
-                                                        ModuleRegistry& modules) {
+[[gnu::noinline]] std::uint32_t define_stack(const Frame* innermost, CodeRegistry& registry, ModuleRegistry& modules) {
   struct Call {
     PyCodeObject* code;
     std::uint32_t instruction;

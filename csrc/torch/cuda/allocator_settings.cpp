@@ -18,13 +18,14 @@ struct Settings {
   bool expandable_segments = false, stream_reuse_in_capture = false;
   RoundingDivisions roundup_power2_divisions{};
 
-  // The settings by which a block of that size is cut: of the two below, torch asks for large blocks only. The others
+  // The settings by which a block of that size is cut: torch asks for max_split_size and expandable_segments in its
+  // pools of large blocks only. The others
   // decide which block is taken or which segment is made, which events show anyway; they are compared when a segment is
   // made.
   bool cuts_as_present(std::size_t size) const {
-    constexpr std::size_t kMostOfSmallBlock = std::size_t{1} << 20;
+    constexpr std::size_t kSmallRequest = std::size_t{1} << 20;
     return same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size) &&
-           (size <= kMostOfSmallBlock || splits_as_present());
+           (size <= kSmallRequest || splits_as_present());
   }
   bool splits_as_present() const {
     return expandable_segments == torch_side::expandable_segments() && max_split_size == SharedConfig::max_split_size();

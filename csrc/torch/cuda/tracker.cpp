@@ -125,7 +125,7 @@ bool take_context_of_request(python::HookScope& scope, Event& event) {
 // Runs under the device's lock, on any thread, with or without the GIL: see record_event.h.
 //
 // Flat, as the other hooks are: between two events the program runs so much other code that the processor has forgotten
-// ours, and each call and each line of code that is in between costs more than what it does. For the same reason, what
+// ours, and each call and each cache line of code on the way costs more than what it does. For the same reason, what
 // is rare is [[gnu::cold]]: it is kept apart from what is not.
 [[gnu::flatten]] void on_trace_entry(const TraceEntry& entry) noexcept {
   if (!cuda_tracing.load(std::memory_order_acquire)) return;
@@ -138,9 +138,10 @@ bool take_context_of_request(python::HookScope& scope, Event& event) {
     event.address = static_cast<std::uint64_t>(entry.addr_);
     event.size = entry.size_;
     const int device = entry.device_;
-    if (event.kind == EventKind::kAlloc || makes_segment(event.kind)) {
+    if (event.kind == EventKind::kAlloc || makes_segment(event.kind) || event.kind == EventKind::kOom) {
       if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
-      if (cuda_settings_changed(device, scope.session().number, entry.size_, makes_segment(event.kind)))
+      // A refused request wanted a segment, too.
+      if (cuda_settings_changed(device, scope.session().number, entry.size_, event.kind != EventKind::kAlloc))
         record_settings(scope, event.time, device);
     }
     if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, event)) {
