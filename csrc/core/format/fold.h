@@ -39,7 +39,7 @@ struct FoldSummary {
     put_varint(fields, is_exceeded ? 1 : 0);
     put_varint(fields, keep_ns);
     put_varint(fields, keeps_less ? 1 : 0);
-    put_varint(out, version);
+    put_varint(out, kVersion);
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
   }
