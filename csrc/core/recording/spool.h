@@ -73,7 +73,8 @@ class Spool {
 
  private:
   bool claim(std::uint64_t& position) noexcept;
-  [[gnu::cold, gnu::noinline]] bool claim_slowly(std::uint64_t& position) noexcept;
+  // False: there will be none for this event. deadline: until when it waits; 0 before it has waited.
+  [[gnu::cold, gnu::noinline]] bool wait_for_room(std::uint64_t& deadline) noexcept;
   void commit(std::uint64_t position, const Event& event) noexcept;
 
   SpoolOptions options_;

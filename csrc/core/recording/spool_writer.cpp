@@ -104,49 +104,37 @@ inline void prefetch_for_store(const void* address) noexcept {
 
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
+  const std::uint64_t capacity = options_.ring_events;
+  std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for
   prefetch_for_store(&header.head);
   position = header.head.load(std::memory_order_relaxed);
-  const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
-  // All but the last slot: waiting, and dropping, is the slow way's.
-  if (used < mask_ && !dropping_.load(std::memory_order_relaxed) &&
-      header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) [[likely]] {
-    return true;
-  }
-  return claim_slowly(position);
-}
-
-bool Spool::claim_slowly(std::uint64_t& position) noexcept {
-  SpoolHeader& header = *header_;
-  const std::uint64_t capacity = options_.ring_events;
-  position = header.head.load(std::memory_order_relaxed);
-  std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for
   for (;;) {
     const std::uint64_t used = position - header.tail.load(std::memory_order_acquire);
-    // `used` wraps to a huge number when head was read before tail moved past it: read head again.
-    if (static_cast<std::int64_t>(used) < 0) {
-      position = header.head.load(std::memory_order_relaxed);
-      continue;
-    }
-    if (used < capacity) {
-      if (dropping_.load(std::memory_order_relaxed)) {
+    if (used < capacity) [[likely]] {
+      if (dropping_.load(std::memory_order_relaxed)) [[unlikely]] {
         if (used > capacity - capacity / 4) return false;
         dropping_.store(false, std::memory_order_relaxed);
       }
       if (header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) return true;
       continue;
     }
-    if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed)) return false;
-    if (deadline == 0) deadline = clock_nanoseconds(CLOCK_MONOTONIC) + options_.wait_ns;
-    const auto has_room = [&] {
-      wake_();  // each time: the event that the writer misses may have been committed since
-      return header.head.load(std::memory_order_relaxed) - header.tail.load(std::memory_order_acquire) < capacity;
-    };
-    if (options_.wait_ns == 0 || !wait_until(has_room, deadline)) {
-      dropping_.store(true, std::memory_order_relaxed);
-      return false;
-    }
+    // `used` wraps to a huge number when head was read before tail moved past it: read head again.
+    if (static_cast<std::int64_t>(used) >= 0 && !wait_for_room(deadline)) return false;
     position = header.head.load(std::memory_order_relaxed);
   }
+}
+
+bool Spool::wait_for_room(std::uint64_t& deadline) noexcept {
+  if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed)) return false;
+  if (deadline == 0) deadline = clock_nanoseconds(CLOCK_MONOTONIC) + options_.wait_ns;
+  const auto has_room = [&] {
+    wake_();  // each time: the event that the writer misses may have been committed since
+    return header_->head.load(std::memory_order_relaxed) - header_->tail.load(std::memory_order_acquire) <
+           options_.ring_events;
+  };
+  if (options_.wait_ns != 0 && wait_until(has_room, deadline)) return true;
+  dropping_.store(true, std::memory_order_relaxed);
+  return false;
 }
 
 void Spool::commit(std::uint64_t position, const Event& event) noexcept {
