@@ -72,6 +72,7 @@ struct ModuleCall {
 std::vector<ModuleCall> module_calls(PyThreadState* thread);
 
 // The innermost frame and its instruction, as one number, which changes as the thread runs on. 0 when it is unknown.
+// Out of line: only a program that used CUDA before its recording asks.
 [[gnu::noinline]] std::uint64_t innermost_position() noexcept;
 
 }  // namespace alloctrace::python
