@@ -105,14 +105,16 @@ def work(name: str, what: str, library: Path) -> None:
             alloctrace.enable(Path(folder) / "trace.alloctrace", devices=("cuda",))
         elif name == HISTORY:
             torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
-        torch.empty(1, device="cuda")
+        torch.empty(1, device="cuda")  # so that what happens once is not measured
         found: Any = threads(library) if what == "threads" else held_steps() if what == "steps" else new_stacks()
+        if name == ALLOCTRACE:
+            alloctrace.disable()
         print(json.dumps(found))
 
 
 def run(name: str, what: str, library: Path) -> Any:
     command = [sys.executable, __file__, "--work", name, what, str(library)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
 def least(rows: list[dict[str, float]]) -> dict[str, float]:
