@@ -31,7 +31,7 @@ class _Places(NamedTuple):
     """By location id."""
 
     devices: pd.Categorical
-    streams: npt.NDArray[np.int64]
+    streams: pd.Categorical
     pools: pd.Categorical
 
 
@@ -40,7 +40,7 @@ class EventTables:
 
     def __init__(self, reader: _replay.TraceReader) -> None:
         self._reader = reader
-        self._known_places = _Places(pd.Categorical([]), np.zeros(0, np.int64), pd.Categorical([]))
+        self._known_places = _Places(pd.Categorical([]), pd.Categorical([]), pd.Categorical([]))
 
     def empty(self, columns: Sequence[str], step_of: StepOf) -> pd.DataFrame:
         """A table without events."""
@@ -65,7 +65,7 @@ class EventTables:
             elif name == "pool":
                 made[name] = self._places(most).pools[location]
             elif name == "step":
-                made[name] = step_of(raw["seq"])
+                made[name] = _narrow(step_of(raw["seq"]))
             elif name == "node_type":
                 made[name] = self.node_types(raw["node_type"])
             else:
@@ -81,7 +81,7 @@ class EventTables:
             known = pd.Index([*dict.fromkeys(pools)], tupleize_cols=False)
             self._known_places = _Places(
                 pd.Categorical(locations["device"].fillna("").astype(object)),
-                locations["stream"].fillna(0).to_numpy(np.int64),
+                pd.Categorical(locations["stream"].fillna(0).to_numpy(np.int64)),
                 pd.Categorical.from_codes(known.get_indexer(pd.Index(pools, tupleize_cols=False)), categories=known),
             )
         return self._known_places
@@ -103,3 +103,9 @@ class EventTables:
             for location in self._reader.locations()
         ]
         return pd.DataFrame([{"device": "", "stream": 0, "pool": (0, 0)}, *rows[1:]])
+
+
+def _narrow(steps: pd.arrays.IntegerArray) -> pd.arrays.IntegerArray:
+    """Half as wide, as ids are: see event_stream.cpp."""
+    numbers = np.minimum(steps.to_numpy(np.int64, na_value=0), np.iinfo(np.int32).max)
+    return pd.arrays.IntegerArray(numbers.astype(np.int32), np.asarray(steps.isna()))

@@ -68,5 +68,5 @@ def _plain(part: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
         return np.asarray(part.codes), None
     if isinstance(part, pd.arrays.IntegerArray):
         missing = np.asarray(part.isna())
-        return part.to_numpy(dtype=np.int64, na_value=0), missing
+        return part.to_numpy(dtype=part.dtype.type, na_value=0), missing
     return np.asarray(part), None

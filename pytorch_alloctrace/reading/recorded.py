@@ -40,8 +40,12 @@ KEPT_IN_FOLDS = frozenset({"oom", "config"})
 _MOST_KEPT = 1024
 """How many of them at most: see csrc/core/replay/run_evidence.h."""
 
-_CHUNK = 250_000
+_CHUNK = 50_000
 """Rows of the parts that the table of all events is made of."""
+_LARGE = 2_000_000
+"""Events, of which a table takes more memory than it takes to read them."""
+_FROM_STATE = ("nbytes", "forward_stack_id")
+"""Columns of events that follow from the events before."""
 
 Progress = Callable[[float], None]
 
@@ -171,18 +175,25 @@ class RecordedTrace:
         Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device
         ("cpu", "cuda:0"; "" for positions), address, nbytes (requested; of a free those of its alloc, 0 if unknown; of
         a step its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0: none), step (<NA> in a
-        trace without steps).
+        trace without steps). Kind, device, stream and pool are categories: a row takes 49 bytes.
 
         Raises PositionError for a position that the trace does not have, FoldedError for one in the folded part,
         ValueError for an unknown column or kind.
         """
         wanted = EVENT_COLUMNS if columns is None else tuple(columns)
-        found = Gathered(self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0))
-        for part in self.iter_events(_CHUNK, since=since, until=until, columns=wanted, kinds=kinds):
-            found.add(part)
-        if found.rows:
-            return found.table()
-        return self._event_tables.empty(wanted, self._step_of)
+        groups = [wanted]
+        if self.integrity.events > _LARGE:
+            # What only the replay's state knows comes first: the state is gone before the rest takes its memory.
+            groups = [tuple(name for name in wanted if (name in _FROM_STATE) == is_first) for is_first in (True, False)]
+        most = self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0)
+        found: dict[str, pd.Series[Any]] = {}
+        for group in filter(None, groups):
+            gathered = Gathered(most)
+            for part in self.iter_events(_CHUNK, since=since, until=until, columns=group, kinds=kinds):
+                gathered.add(part)
+            table = gathered.table() if gathered.rows else self._event_tables.empty(group, self._step_of)
+            found |= {str(name): table[name] for name in table}
+        return pd.DataFrame({name: found[name] for name in wanted}, copy=False)
 
     def iter_events(
         self,

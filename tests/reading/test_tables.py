@@ -241,7 +241,22 @@ def test_integers_are_signed(trace: alloctrace.Trace) -> None:
                     allowed = (np.int32,)
                 assert dtype in allowed, (name, column, dtype)
             elif isinstance(dtype, pd.api.extensions.ExtensionDtype) and dtype.kind in "iu":
-                assert dtype == pd.Int64Dtype(), (name, column, dtype)
+                narrow = name.startswith("events") and column == "step"
+                assert dtype == (pd.Int32Dtype() if narrow else pd.Int64Dtype()), (name, column, dtype)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("columns", [None, ("nbytes",), ("device", "forward_stack_id", "seq"), ("step",)])
+def test_a_table_of_many_events_is_made_in_two_passes(
+    trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...] | None
+) -> None:
+    for options in ({}, {"kinds": ("alloc", "free_completed")}, {"since": "step:1"}, {"since": "end"}):
+        expected = trace.events(columns=columns, **options)  # type: ignore[arg-type]
+        with monkeypatch.context() as patched:
+            patched.setattr("pytorch_alloctrace.reading.recorded._LARGE", 0)
+            patched.setattr("pytorch_alloctrace.reading.recorded._CHUNK", 10)
+            found = trace.events(columns=columns, **options)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(found, expected)
 
 
 @needs_cuda_build
