@@ -1,20 +1,19 @@
-"""The states that a summary looks at. They are known once a trace is replayed: asked for in their order they take one
-walk through the trace, and not one each."""
+"""The states that a summary looks at. They are known once a trace is replayed: see `StatesAhead`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ..reading.recorded import RecordedTrace
-from ..reading.replay import Ask
+from ..reading.states_ahead import Ask
 from .leaks.clock import judged_parts
 from .leaks.growth import warmup_end
 from .leaks.lives import last_border
 
 
-def ask_ahead(trace: RecordedTrace, devices: Sequence[str], *, with_growth: bool) -> None:
-    """Asks for what `summarize` needs of these devices. with_growth: also at the end of the warm-up."""
-    trace.replay.ask_ahead([ask for device in devices for ask in _asks(trace, device, with_growth)])
+def asks_of(trace: RecordedTrace, devices: Sequence[str], *, with_growth: bool) -> list[Ask]:
+    """What `summarize` needs of these devices. with_growth: also at the end of the warm-up."""
+    return [ask for device in devices for ask in _asks(trace, device, with_growth)]
 
 
 def _asks(trace: RecordedTrace, device: str, with_growth: bool) -> Iterator[Ask]:

@@ -12,8 +12,8 @@ from ..reading.positions import Range
 from ..reading.recorded import RecordedTrace
 from ..reading.replay import Peak
 from ..reading.sites import SiteBytes, group_stacks, top_sites
-from .ahead import ask_ahead
-from .free_memory.conditions import Condition, find_conditions
+from .ahead import asks_of
+from .free_memory.conditions import Condition, conditions_by_device
 from .free_memory.oom import OutOfMemory, find_ooms
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, find_leaks
@@ -147,8 +147,15 @@ def summarize(
     """
     asked = [trace.named_device(device) for device in devices]
     wanted = [device for device in trace.devices if not asked or device in asked]
-    if within is None:
-        ask_ahead(trace, wanted, with_growth=not of_leaks)
+    asks = asks_of(trace, wanted, with_growth=not of_leaks) if within is None else []
+    with trace.replay.asked_ahead(asks):
+        # First what needs none of these states, then what needs few.
+        ends = {device: _holding(trace, device, None, top) for device in wanted}
+        conditions = conditions_by_device(trace, () if of_leaks else wanted)
+        trace.replay.let_go()
+        found = tuple(
+            _device(trace, device, top, of_leaks, within, ends[device], conditions.get(device, ())) for device in wanted
+        )
     return Summary(
         trace=trace.path,
         file_bytes=trace.file_bytes,
@@ -158,23 +165,27 @@ def summarize(
         steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.unmatched_frees,
-        devices=tuple(_device(trace, device, top, of_leaks, within) for device in wanted),
+        devices=found,
     )
 
 
-def _device(trace: RecordedTrace, device: str, top: int, of_leaks: bool, within: Range | None) -> DeviceSummary:
+def _device(
+    trace: RecordedTrace,
+    device: str,
+    top: int,
+    of_leaks: bool,
+    within: Range | None,
+    end: Holding,
+    conditions: tuple[Condition, ...],
+) -> DeviceSummary:
     totals = trace.stack_totals(device=device)
     peak = trace.replay.peak("allocated", device)
-    held = _holding(trace, device, peak, top)
-    # Next, while the state at the peak is at hand.
-    conditions = () if of_leaks else find_conditions(trace, device)
-    trace.replay.let_go()
     found = DeviceSummary(
         device=device,
         allocations=int(totals["allocations"].sum()),
         bytes_allocated=int(totals["bytes"].sum()),
-        peak=held,
-        end=_holding(trace, device, None, top),
+        peak=_holding(trace, device, peak, top),
+        end=end,
         growth=step_growth(trace, device),
         leaks=find_leaks(trace, device, within),
         growing=() if of_leaks else growing_sites(trace, device, top),

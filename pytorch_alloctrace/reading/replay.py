@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from .dtypes import BLOCK_STATES, TEXT, no_rows
 from .integrity import Integrity
 from .kinds import device_name
 from .roles import ROLES, ROLES_SHOWN, roles_by_number
+from .states_ahead import Ask, ByDevice, StatesAhead
 
 SEGMENT_COLUMNS = (
     "device",
@@ -45,16 +46,18 @@ MEASURES = ("requested", "allocated", "active", "reserved", "releasable", "stran
 _NEED_SEGMENTS = MEASURES[3:]
 _ENDS = ("", "_min", "_max")
 
-Ask: TypeAlias = tuple[str, int, str]
-"""What is asked of a state ("lives", "roles" or "stacks"), the event before which it is, and a device."""
-_ByDevice: TypeAlias = "list[tuple[str, _replay.Columns]]"
+_SMALL = 700_000
+"""Blocks: of no more than these a second state is made while the first is in use. It takes about 100 bytes of each."""
 
 
 def external_fragmentation(largest_free: pd.Series[Any], free: pd.Series[Any]) -> pd.Series[Any]:
     """1 - largest free block / all free bytes: 0 where nothing is free, <NA> where that is unknown."""
-    known = free.astype("Float64")
+    missing = free.isna().to_numpy()
+    largest, known = (column.to_numpy(np.float64, na_value=np.nan) for column in (largest_free, free))
+    is_some = known > 0
     # Not below 0, even where events contradict each other.
-    return (1 - largest_free / known.where(known > 0)).fillna(0).clip(0).where(known.notna())
+    share = np.where(is_some, 1 - largest / np.where(is_some, known, 1), 0).clip(0)
+    return pd.Series(pd.arrays.FloatingArray(np.nan_to_num(share), missing), index=free.index)
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,14 @@ class Replay:
         points: int,
     ) -> None:
         self._run = run
+        self._states = _replay.States(run)
         self._locations = locations
         self._points = points
         self.devices = {
             device_name(timeline.device_type, timeline.device_index): timeline for timeline in self._run.timelines()
         }
         self._names = list(self.devices)
-        self._ahead: dict[Ask, _ByDevice] = {}
+        self._ahead: StatesAhead | None = None
         self._times: dict[int, int] = {}  # few are asked for, again and again
         self._long_lives = self._run.long_lives()
         self.folded_moments = frozenset(self._run.folded_moments)
@@ -200,7 +204,7 @@ class Replay:
     def segments(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.segments`; the state before event `until`."""
         tables = []
-        for name, columns in self._by_device(self._run.segments_before, until, device):
+        for name, columns in self._by_device(self._states.segments_before, until, device):
             table = pd.DataFrame(columns)
             location = self._locations.iloc[table.pop("location")]
             table["device"] = name
@@ -213,7 +217,7 @@ class Replay:
     def blocks(self, until: int, device: str | None = None) -> pd.DataFrame:
         """See `Trace.blocks`; the state before event `until`."""
         tables = []
-        for name, columns in self._by_device(self._run.blocks_before, until, device):
+        for name, columns in self._by_device(self._states.blocks_before, until, device):
             state = pd.Categorical.from_codes(columns["state"], dtype=BLOCK_STATES)
             role = roles_by_number(columns["role"])
             tables.append(_table({"device": name, **columns, "state": state, "role": role}, BLOCK_COLUMNS))
@@ -223,7 +227,7 @@ class Replay:
         """See `Trace.live`, without the steps; the state before event `until`. stacks: only what these have made."""
 
         def ask(until: int, wanted: tuple[int, int] | None) -> list[_replay.DeviceColumns]:
-            return self._run.live_before(until, wanted, stacks)
+            return self._states.live_before(until, wanted, stacks)
 
         found = self._by_device(ask, until, device)
         tables = [
@@ -254,36 +258,37 @@ class Replay:
         """See `Trace.stack_totals`, each device apart; the state before event `until`."""
         return [pd.DataFrame(columns) for _, columns in self._asked("stacks", until, device)]
 
-    def ask_ahead(self, asks: Iterable[Ask]) -> None:
-        """Says what will be asked for, in any order. All of it is made now, in the order of the states, and kept until
-        `forget`, or in the case of lives, which are large, until it is asked for."""
-        for kind, until, device in sorted(dict.fromkeys(asks), key=lambda ask: ask[1]):
-            with contextlib.suppress(FoldedError):  # whoever asks for it will be told
-                self._ahead[kind, until, device] = self._ask(kind, until, device)
-        self.let_go()
+    @contextlib.contextmanager
+    def asked_ahead(self, asks: Iterable[Ask]) -> Iterator[None]:
+        """What will be asked for within, in any order."""
+        most = sum(int(timeline.columns["blocks"].max(initial=0)) for timeline in self.devices.values())
+        states, small = (_replay.States(self._run), True) if most <= _SMALL else (self._states, False)
+        self._ahead = StatesAhead([*asks], self._answer, states, meanwhile=small)
+        try:
+            yield
+        finally:
+            self._ahead.stop()
+            self._ahead = None
 
     def let_go(self) -> None:
         """Gives up the state that was asked for last: it may take hundreds of megabytes."""
-        self._run.let_go()
+        self._states.let_go()
 
     def forget(self, device: str) -> None:
         """Nothing more will be asked of a device that was asked for ahead."""
-        self._ahead = {ask: found for ask, found in self._ahead.items() if ask[2] != device}
+        if self._ahead is not None:
+            self._ahead.forget(device)
 
-    def _asked(self, kind: str, until: int, device: str | None) -> _ByDevice:
-        known = None if device is None else self._ahead.get((kind, until, device))
-        if known is None:
-            return self._ask(kind, until, device)
-        if kind == "lives":
-            del self._ahead[kind, until, str(device)]
-        return known
+    def _asked(self, kind: str, until: int, device: str | None) -> ByDevice:
+        known = None if self._ahead is None or device is None else self._ahead.take((kind, until, device))
+        return self._answer(self._states, (kind, until, device)) if known is None else known
 
-    def _ask(self, kind: str, until: int, device: str | None) -> _ByDevice:
-        run = self._run
-        before = {"lives": run.lives_before, "roles": run.roles_before, "stacks": run.stacks_before}
+    def _answer(self, states: _replay.States, ask: tuple[str, int, str | None]) -> ByDevice:
+        kind, until, device = ask
+        before = {"lives": states.lives_before, "roles": states.roles_before, "stacks": states.stacks_before}
         return self._by_device(before[kind], until, device)
 
-    def _by_device(self, ask: Callable[..., list[_replay.DeviceColumns]], until: int, device: str | None) -> _ByDevice:
+    def _by_device(self, ask: Callable[..., list[_replay.DeviceColumns]], until: int, device: str | None) -> ByDevice:
         """One device or all, ordered by type and index, with their names."""
         if device is not None and device not in self.devices:
             return []

@@ -423,6 +423,12 @@ def node_name(node_type: str) -> str:
     return re.sub(r"^.*::", "", node_type)
 
 
+_JOINS = dict.fromkeys(("allocations", "bytes", "live_bytes", "live_blocks", "live_backward_bytes"), "sum") | {
+    "largest": "max"
+}
+"""How the totals of stacks become those of a site."""
+
+
 class SiteNumbers:
     """A number for each line of user code, in the order in which they are asked for: the same in all tables."""
 
@@ -494,22 +500,36 @@ def group_stacks(
         _ = index.modules  # where there are none, that is said, even of a trace without stacks
     if totals.empty:
         return no_rows((*SITE_COLUMNS, *more))
-    group = index.groups_of(totals["stack_id"].to_numpy(np.int64), by)
-    keyed = totals.assign(group=group).sort_values(["live_bytes", "bytes"], ascending=False, kind="stable")
-    groups = keyed.groupby("group", sort=False).agg(
-        allocations=("allocations", "sum"),
-        bytes=("bytes", "sum"),
-        live_bytes=("live_bytes", "sum"),
-        live_blocks=("live_blocks", "sum"),
-        largest=("largest", "max"),
-        live_backward_bytes=("live_backward_bytes", "sum"),
-        stack_id=("stack_id", "first"),
-        **{name: (name, how) for name, how in more.items()},
-    )
-    if by == "stack":
-        groups["stack_id"] = index.same[groups["stack_id"].to_numpy(np.int64)].astype(np.int64)
-    result = pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
-    return result.sort_values(["live_bytes", "bytes"], ascending=False, kind="stable").reset_index(drop=True)
+    numbers = index.groups_of(totals["stack_id"].to_numpy(np.int64), by)
+    rows = np.argsort(numbers, kind="stable")
+    begins = np.append(0, np.flatnonzero(numbers[rows][1:] != numbers[rows][:-1]) + 1)
+    joins = {**_JOINS, **more}
+    sorted_by_group = {name: totals[name].to_numpy()[rows] for name in joins}
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: (np.maximum if joins[name] == "max" else np.add).reduceat(values, begins)
+        for name, values in sorted_by_group.items()
+    }
+    most = rows[_first_of_most(sorted_by_group["live_bytes"], sorted_by_group["bytes"], begins)]
+    stacks = totals["stack_id"].to_numpy(np.int64)[most]
+    columns["stack_id"] = index.same[stacks].astype(np.int64) if by == "stack" else stacks
+    # Those that hold the same: by the stack that holds the most, as they come.
+    of_most = [-totals[name].to_numpy(np.int64)[most] for name in ("bytes", "live_bytes")]
+    in_order = np.lexsort([most, *of_most, -columns["bytes"], -columns["live_bytes"]])
+    groups = pd.DataFrame(columns).iloc[in_order].reset_index(drop=True)
+    return pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
+
+
+def _first_of_most(
+    values: npt.NDArray[np.int64], then: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The row of each group with the highest value, of these with the highest of the other, and of these the first.
+    begins: the first row of each group."""
+    lengths = np.diff(begins, append=len(values))
+    is_most = values == np.repeat(np.maximum.reduceat(values, begins), lengths)
+    others = np.where(is_most, then, -1)
+    is_most &= others == np.repeat(np.maximum.reduceat(others, begins), lengths)
+    found: npt.NDArray[np.int64] = np.minimum.reduceat(np.where(is_most, np.arange(len(values)), len(values)), begins)
+    return found
 
 
 def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:

@@ -89,7 +89,8 @@ def test_which_trace(path: str) -> None:
         assert trace_to_replay(arguments) is None
 
 
-def test_what_is_asked_ahead_is_what_is_asked(path: str) -> None:
+@pytest.mark.parametrize("small", [0, 1_000_000], ids=["by whoever asks", "meanwhile"])
+def test_what_is_asked_ahead_is_what_is_asked(path: str, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     trace = RecordedTrace(path)
     replay = trace.replay
     middle = trace.end_seq // 2
@@ -101,13 +102,19 @@ def test_what_is_asked_ahead_is_what_is_asked(path: str) -> None:
     assert {role: size for role, (size, _, _) in roles.items()} == {
         role: int(live.loc[live["role"] == role, "nbytes"].sum()) for role in live["role"].unique()
     }
-    replay.ask_ahead([(kind, at, "cpu") for at in (middle, middle // 2) for kind in ("stacks", "roles", "lives")])
-    replay.blocks(middle // 3)  # the state is another one now
-    assert [table.equals(known) for table, known in zip(replay.stacks(middle, "cpu"), stacks, strict=True)] == [True]
-    assert replay.role_bytes(middle, "cpu") == roles
-    for _ in range(2):  # kept the first time, made again the second
-        assert {name: values.tolist() for name, values in replay.lives(middle, "cpu").items()} == {
-            name: values.tolist() for name, values in lives.items()
-        }
-    replay.forget("cpu")
+    asks = [(kind, at, "cpu") for at in (middle, middle // 2) for kind in ("stacks", "roles", "lives")]
+    with monkeypatch.context() as patched:
+        patched.setattr("pytorch_alloctrace.reading.replay._SMALL", small)
+        with replay.asked_ahead(asks):
+            replay.blocks(middle // 3)  # the state is another one now
+            assert [table.equals(known) for table, known in zip(replay.stacks(middle, "cpu"), stacks, strict=True)] == [
+                True
+            ]
+            assert replay.role_bytes(middle, "cpu") == roles
+            for _ in range(2):  # kept the first time, made again the second
+                assert {name: values.tolist() for name, values in replay.lives(middle, "cpu").items()} == {
+                    name: values.tolist() for name, values in lives.items()
+                }
+            replay.forget("cpu")
+            assert replay.role_bytes(middle, "cpu") == roles
     assert replay.role_bytes(middle, "cpu") == roles

@@ -8,7 +8,7 @@ namespace alloctrace {
 ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t points,
                      const std::vector<std::uint32_t>& lines, const std::function<void(double)>& progress,
                      std::pair<std::uint64_t, std::uint64_t> nodes_at_begin)
-    : trace_(std::move(trace)), evidence_(*trace_, points, lines), end_(trace_->definitions()), asked_(trace_) {
+    : trace_(std::move(trace)), evidence_(*trace_, points, lines), end_(trace_->definitions()) {
   TraceCursor cursor(trace_);
   if (trace_->folded_until() != 0) {
     restore_fold(cursor.replay());
@@ -16,7 +16,6 @@ ReplayRun::ReplayRun(std::shared_ptr<const TraceReader> trace, std::size_t point
   } else {
     evidence_.roles().fates().begin(nodes_at_begin.first, nodes_at_begin.second);
   }
-  asked_.jump(beginning_);
   cursor.decode_ahead();
   const std::vector<Chunk>& chunks = trace_->chunks();
   const std::unique_ptr<LivesThread> lives = lives_thread();
@@ -128,40 +127,30 @@ TraceCursor ReplayRun::cursor_before(std::uint64_t sequence) const {
   return cursor;
 }
 
-const Replay& ReplayRun::state_before(std::uint64_t until) {
-  const std::vector<Chunk>& chunks = trace_->chunks();
-  if (until < trace_->folded_until()) return folded_state_before(until);
-  if (chunks.empty() || until >= chunks.back().end_sequence()) return end_;
-  const Checkpoint* const known = checkpoint_before(until);
-  const Checkpoint& nearest = known ? *known : beginning_;
-  if (asked_.taken_until() > until || asked_.chunk() < nearest.chunk) asked_.jump(nearest);
-  const auto take = [](const Event&, std::uint64_t, std::int64_t, const Change&) {};
-  while (asked_.take_chunk(until, nullptr, take)) {
-  }
-  return asked_.replay();
+TraceCursor ReplayRun::cursor_at_beginning() const {
+  TraceCursor cursor(trace_);
+  cursor.jump(beginning_);
+  return cursor;
 }
 
-const Replay& ReplayRun::folded_state_before(std::uint64_t until) {
-  if (moment_ && moment_before_ == until) return *moment_;
-  moment_.reset();
-  if (until == 0) {
-    moment_.emplace(trace_->definitions());
-  } else {
-    Replay end(trace_->definitions());
-    end.unpack(beginning_.state);
-    try {
-      moment_ = fold_->memory_before(until, end);
-    } catch (const DecodeError& error) {
-      throw FormatError(trace_->path() + " has a state in its folded part that makes no sense (" + error.what() + ")");
-    }
+void ReplayRun::approach(TraceCursor& cursor, std::uint64_t until) const {
+  const Checkpoint* const known = checkpoint_before(until);
+  const Checkpoint& nearest = known ? *known : beginning_;
+  if (cursor.taken_until() > until || cursor.chunk() < nearest.chunk) cursor.jump(nearest);
+}
+
+Replay ReplayRun::folded_state_before(std::uint64_t until) const {
+  if (until == 0) return Replay(trace_->definitions());
+  Replay end(trace_->definitions());
+  end.unpack(beginning_.state);
+  try {
+    if (std::optional<Replay> found = fold_->memory_before(until, end)) return std::move(*found);
+  } catch (const DecodeError& error) {
+    throw FormatError(trace_->path() + " has a state in its folded part that makes no sense (" + error.what() + ")");
   }
-  if (!moment_) {
-    throw FoldedError("the trace is folded up to event " + std::to_string(trace_->folded_until() - 1) +
-                      ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
-                      "for a later position");
-  }
-  moment_before_ = until;
-  return *moment_;
+  throw FoldedError("the trace is folded up to event " + std::to_string(trace_->folded_until() - 1) +
+                    ": of what was in memory before that, only the peaks and the end of the last step are left; ask "
+                    "for a later position");
 }
 
 std::int64_t ReplayRun::folded_time_before(std::uint64_t until) const {

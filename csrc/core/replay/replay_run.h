@@ -1,5 +1,5 @@
-// One pass of the replay over a whole trace, which leaves checkpoints behind: the state at any event is then a short
-// replay from the one before it.
+// One pass of the replay over a whole trace, which leaves checkpoints behind: the state at any event (see states.h) is
+// then a short replay from the one before it. Nothing changes once the pass is over.
 #pragma once
 
 #include <cstdint>
@@ -59,15 +59,15 @@ class ReplayRun {
   std::uint64_t left_out() const { return evidence_.left_out(); }
   const std::vector<std::uint64_t>& folded_moments() const;
 
-  // The state after all events with a sequence number below `until`; good until the next call. Positions that are
-  // asked for in order cost one replay of the events between them. Throws FoldedError where that is in a fold, and none
-  // of the moments that it keeps.
-  const Replay& state_before(std::uint64_t until);
-  // Gives up the state that was asked for last, and its memory.
-  void let_go() {
-    asked_ = TraceCursor(trace_);
-    asked_.jump(beginning_);
-  }
+  // For States. A cursor that stands where the events begin.
+  TraceCursor cursor_at_beginning() const;
+  // Brings a cursor as near to event `until` as any checkpoint is, if it does not stand nearer already.
+  void approach(TraceCursor& cursor, std::uint64_t until) const;
+  // The number of the first event that is not folded, and that after the last of all.
+  std::uint64_t folded_until() const { return trace_->folded_until(); }
+  std::uint64_t end_sequence() const { return trace_->chunks().empty() ? 0 : trace_->chunks().back().end_sequence(); }
+  // The state before an event of the fold. Throws FoldedError where that is none of the moments that the fold keeps.
+  Replay folded_state_before(std::uint64_t until) const;
   // Requested bytes by role, see role_timelines(). In a fold they are 0: not known.
   std::vector<std::vector<RoleBytes>> role_timelines(std::size_t points,
                                                      const std::function<void(double)>& progress = {}) const {
@@ -92,7 +92,6 @@ class ReplayRun {
   const Checkpoint* checkpoint_before(std::uint64_t sequence) const;  // nullptr: the beginning is nearer
   std::unique_ptr<LivesThread> lives_thread();
   void restore_fold(Replay& replay);
-  const Replay& folded_state_before(std::uint64_t until);
   std::int64_t folded_time_before(std::uint64_t until) const;
   void keep_checkpoint(std::size_t chunk, std::uint64_t events, const Replay& replay);
 
@@ -101,8 +100,6 @@ class ReplayRun {
   std::unique_ptr<const Fold> fold_;                                  // nullptr: nothing is folded
   Checkpoint beginning_;                                              // of the events: empty, or the end of the fold
   std::vector<std::pair<std::uint64_t, std::int64_t>> folded_times_;  // of events, ascending
-  std::optional<Replay> moment_;                                      // in the fold, that was asked for last
-  std::uint64_t moment_before_ = 0;
   Replay end_;
   std::vector<Checkpoint> checkpoints_;
   // In events: so many that a copy of the state costs little beside their replay, at most two tenths of a second of it;
@@ -110,7 +107,6 @@ class ReplayRun {
   static constexpr std::uint64_t kNearest = 25'000, kFarthest = 750'000, kBytesPerEvent = 14;
   std::uint64_t checkpoint_distance_ = kNearest, next_checkpoint_ = kNearest;
   std::size_t checkpoint_bytes_ = 0;
-  TraceCursor asked_;  // where the state is that was asked for last
 };
 
 }  // namespace alloctrace

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
+#include "../../core/replay/states.h"
 #include "event_stream.h"
 #include "numpy_columns.h"
 
@@ -205,29 +207,6 @@ std::vector<DeviceColumns> by_device(const Replay& replay, const Wanted& wanted,
     result.push_back({device.device_type(), device.device_index(), columns(device)});
   }
   return result;
-}
-
-std::vector<DeviceColumns> segments_of(const Replay& replay, const Wanted& wanted) {
-  return by_device(replay, wanted, [](const DeviceMemory& device) {
-    std::vector<SegmentView> segments;
-    std::vector<Piece> blocks;
-    device.list(segments, blocks);
-    return segment_columns(segments);
-  });
-}
-
-RoleOf roles_of(const ReplayRun& run, const Replay& replay, const DeviceMemory& device) {
-  const auto number = static_cast<std::size_t>(&device - replay.devices().data());
-  return [&run, number](const Piece& piece) { return run.roles().of(number, piece); };
-}
-
-std::vector<DeviceColumns> blocks_of(const ReplayRun& run, const Replay& replay, const Wanted& wanted) {
-  return by_device(replay, wanted, [&](const DeviceMemory& device) {
-    std::vector<SegmentView> segments;
-    std::vector<Piece> blocks;
-    device.list(segments, blocks);
-    return block_columns(segments, blocks, replay.time_ns(), roles_of(run, replay, device));
-  });
 }
 
 // The sums of one device's memory over time, and their peaks.
@@ -441,6 +420,94 @@ void define_results(py::module_& module) {
       .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
+// States of which Python's threads ask. Whoever waits for another's walk, or is on one, does not hold the GIL.
+class SharedStates {
+ public:
+  explicit SharedStates(std::shared_ptr<ReplayRun> run) : states_(std::move(run)) {}
+
+  // What `columns` makes, with the GIL, of the state before an event and the wanted devices.
+  template <typename Columns>
+  std::vector<DeviceColumns> before(std::uint64_t until, const Wanted& wanted, Columns columns) {
+    const py::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> one(mutex_);
+    const Replay& state = states_.before(until);
+    const py::gil_scoped_acquire locked;
+    return by_device(state, wanted, [&](const DeviceMemory& device) { return columns(state, device); });
+  }
+  RoleOf roles_of(const Replay& state, const DeviceMemory& device) const {
+    const auto number = static_cast<std::size_t>(&device - state.devices().data());
+    return [this, number](const Piece& piece) { return states_.run().roles().of(number, piece); };
+  }
+  void let_go() {
+    const py::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> one(mutex_);
+    states_.let_go();
+  }
+
+ private:
+  std::mutex mutex_;
+  States states_;
+};
+
+void define_states(py::module_& module) {
+  using Memory = DeviceMemory;
+  py::class_<SharedStates>(module, "States")
+      .def(py::init<std::shared_ptr<ReplayRun>>(), py::arg("replay"))
+      .def(
+          "segments_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
+            return states.before(until, wanted, [](const Replay&, const Memory& device) {
+              std::vector<SegmentView> segments;
+              std::vector<Piece> blocks;
+              device.list(segments, blocks);
+              return segment_columns(segments);
+            });
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "blocks_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
+            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+              std::vector<SegmentView> segments;
+              std::vector<Piece> blocks;
+              device.list(segments, blocks);
+              return block_columns(segments, blocks, state.time_ns(), states.roles_of(state, device));
+            });
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "live_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted, const Stacks& stacks) {
+            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+              return live_columns(device, stacks, states.roles_of(state, device));
+            });
+          },
+          py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
+      .def(
+          "lives_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
+            return states.before(until, wanted,
+                                 [](const Replay&, const Memory& device) { return life_columns(device); });
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "roles_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
+            return states.before(until, wanted, [&](const Replay& state, const Memory& device) {
+              return role_columns(device, states.roles_of(state, device));
+            });
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def(
+          "stacks_before",
+          [](SharedStates& states, std::uint64_t until, const Wanted& wanted) {
+            return states.before(until, wanted,
+                                 [](const Replay&, const Memory& device) { return stack_columns(device); });
+          },
+          py::arg("until"), py::arg("wanted") = py::none())
+      .def("let_go", &SharedStates::let_go);
+}
+
 template <std::uint64_t DeviceHistory::* kCount>
 std::uint64_t sum_of_devices(const ReplayRun& run) {
   std::uint64_t sum = 0;
@@ -453,13 +520,14 @@ std::uint64_t sum_of_devices(const ReplayRun& run) {
 void define_replay(py::module_& module) {
   define_results(module);
   define_evidence(module);
-  py::class_<ReplayRun>(module, "Replay")
+  define_states(module);
+  py::class_<ReplayRun, std::shared_ptr<ReplayRun>>(module, "Replay")
       .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const Lines& lines,
                        const py::object& callback, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
              const Progress progress = with_gil(callback);
              const std::vector<std::uint32_t> line_of(lines.data(), lines.data() + lines.size());
              const py::gil_scoped_release unlocked;
-             return std::make_unique<ReplayRun>(std::move(trace), points, line_of, progress, nodes_at_begin);
+             return std::make_shared<ReplayRun>(std::move(trace), points, line_of, progress, nodes_at_begin);
            }),
            py::arg("trace"), py::arg("points"), py::arg("lines") = Lines(), py::arg("progress") = py::none(),
            py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>())
@@ -468,50 +536,6 @@ void define_replay(py::module_& module) {
              const py::gil_scoped_release unlocked;
              return run.time_before(until);
            })
-      // Under the GIL: the state is one that the next call changes.
-      .def(
-          "segments_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return segments_of(run.state_before(until), wanted);
-          },
-          py::arg("until"), py::arg("wanted") = py::none())
-      .def(
-          "blocks_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return blocks_of(run, run.state_before(until), wanted);
-          },
-          py::arg("until"), py::arg("wanted") = py::none())
-      .def(
-          "live_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted, const Stacks& stacks) {
-            const Replay& state = run.state_before(until);
-            return by_device(state, wanted, [&](const DeviceMemory& device) {
-              return live_columns(device, stacks, roles_of(run, state, device));
-            });
-          },
-          py::arg("until"), py::arg("wanted") = py::none(), py::arg("stacks") = py::none())
-      .def(
-          "lives_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return by_device(run.state_before(until), wanted, life_columns);
-          },
-          py::arg("until"), py::arg("wanted") = py::none())
-      .def(
-          "roles_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            const Replay& state = run.state_before(until);
-            return by_device(state, wanted, [&](const DeviceMemory& device) {
-              return role_columns(device, roles_of(run, state, device));
-            });
-          },
-          py::arg("until"), py::arg("wanted") = py::none())
-      .def(
-          "stacks_before",
-          [](ReplayRun& run, std::uint64_t until, const Wanted& wanted) {
-            return by_device(run.state_before(until), wanted, stack_columns);
-          },
-          py::arg("until"), py::arg("wanted") = py::none())
-      .def("let_go", &ReplayRun::let_go)
       .def(
           "events",
           [](const ReplayRun& run, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds) {

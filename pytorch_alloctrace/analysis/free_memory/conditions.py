@@ -21,7 +21,7 @@ shows more: a program that first loads for half an hour is judged by what it doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,15 +73,29 @@ class Condition:
 
 def find_conditions(trace: RecordedTrace, device: str) -> tuple[Condition, ...]:
     """What is wrong with a device, most bytes first; nothing if its allocator reports no segments."""
+    return conditions_by_device(trace, [device])[device]
+
+
+def conditions_by_device(trace: RecordedTrace, devices: Sequence[str]) -> dict[str, tuple[Condition, ...]]:
+    """The same of each of these devices."""
+    found = {device: _at_any_time(trace, device) for device in devices}
+    # Last: a summary has asked ahead for the states at the peaks, which may still be on their way.
+    for device, conditions in found.items():
+        if conditions is not None:
+            conditions[:0] = _rounding(trace, device)
+    return {device: tuple(sorted(some or (), key=lambda one: -one.bytes)) for device, some in found.items()}
+
+
+def _at_any_time(trace: RecordedTrace, device: str) -> list[Condition] | None:
+    """Those that are not of the peak; None if its allocator reports no segments."""
     table = trace.timeline(_POINTS, device=device)
     if not len(table) or table["reserved_max"].isna().all():
-        return ()
+        return None
     # The share of the device's work that was done by the end of each interval.
     ends = np.append(table["time_ns"].to_numpy(np.int64)[1:], trace.end_ns)
     table["done"] = Work(trace, device).share_until(ends)
-    found = [*_rounding(trace, device), *_fragmentation(trace, device, table), *_cache(trace, device, table)]
-    found += [*_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
-    return tuple(sorted(found, key=lambda condition: -condition.bytes))
+    found = [*_fragmentation(trace, device, table), *_cache(trace, device, table)]
+    return [*found, *_pending(trace, device, table), *_churn(trace, device, table), *_outside(trace, device, table)]
 
 
 def _is_notable(amount: int, of: int) -> bool:

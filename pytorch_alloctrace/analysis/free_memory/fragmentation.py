@@ -185,10 +185,17 @@ def fragmentation_of(
 
 
 def _pools(segments: pd.DataFrame) -> pd.DataFrame:
-    keys = list(zip(*(segments[name] for name in ("segment_pool_id", "stream", "segment_type")), strict=True))
-    known = {key: number for number, key in enumerate(sorted(set(keys)))}
-    pool = np.array([known[key] for key in keys], dtype=np.int64)
-    groups = pd.DataFrame(list(known), columns=["segment_pool_id", "stream", "segment_type"])
+    names = ["segment_pool_id", "stream", "segment_type"]
+    number = np.zeros(len(segments), np.int64)
+    for name in names:
+        codes, values = pd.factorize(segments[name])
+        number = number * len(values) + codes
+    _, first, pool = np.unique(number, return_index=True, return_inverse=True)
+    keys = list(zip(*(segments[name].iloc[first] for name in names), strict=True))
+    by_key = sorted(range(len(keys)), key=keys.__getitem__)
+    pool = np.argsort(by_key)[pool]
+    known = [keys[place] for place in by_key]
+    groups = pd.DataFrame(known, columns=names)
     groups["segments"] = np.bincount(pool, minlength=len(known))
     for name in ("total_size", "active_size", "free_size", "pieces"):
         held = np.zeros(len(known), dtype=np.int64)

@@ -142,15 +142,19 @@ def _stacks_that_may_keep(
         gone = np.bincount(of_death[late], weights=lives.deaths.blocks[deaths[late]], minlength=len(stacks))
         keeps |= (old >= LEAST_BLOCKS) & (gone <= STILL_DYING * (gone + old))
     keeps &= np.bincount(of_row, minlength=len(stacks)) >= LEAST_BLOCKS
-    rows_of, deaths_of = _split(rows, of_row, len(stacks)), _split(deaths, of_death, len(stacks))
-    for stack in np.flatnonzero(keeps).tolist():
-        yield rows_of[stack], deaths_of[stack]
+    kept = np.flatnonzero(keeps)
+    yield from zip(_of_groups(rows, of_row, kept), _of_groups(deaths, of_death, kept), strict=True)
 
 
-def _split(values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], count: int) -> list[npt.NDArray[np.int64]]:
-    """The values of each of `count` groups, in order."""
+def _of_groups(
+    values: npt.NDArray[np.int64], groups: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.int64]]:
+    """The values of each of the wanted groups, in order."""
+    if not len(wanted):
+        return []
     order = np.argsort(groups, kind="stable")
-    return np.split(values[order], np.searchsorted(groups[order], np.arange(1, count)))
+    begins, ends = (np.searchsorted(groups[order], wanted, side=side) for side in ("left", "right"))
+    return [values[order[begin:end]] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _judge(lives: Lives, site: int, rows: npt.NDArray[np.int64], deaths: npt.NDArray[np.int64]) -> Judged:
