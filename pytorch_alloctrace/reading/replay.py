@@ -263,12 +263,13 @@ class Replay:
         """What will be asked for within, in any order."""
         most = sum(int(timeline.columns["blocks"].max(initial=0)) for timeline in self.devices.values())
         states, small = (_replay.States(self._run), True) if most <= _SMALL else (self._states, False)
-        self._ahead = StatesAhead([*asks], self._answer, states, meanwhile=small)
+        ahead = self._ahead = StatesAhead([*asks], self._answer, states, meanwhile=small)
         try:
             yield
         finally:
-            self._ahead.stop()
-            self._ahead = None
+            ahead.stop()
+            if self._ahead is ahead:  # not another thread's
+                self._ahead = None
 
     def let_go(self) -> None:
         """Gives up the state that was asked for last: it may take hundreds of megabytes."""

@@ -148,8 +148,8 @@ class StackIndex:
         self._callers: dict[int, list[Frame]] = {}
         self._callers_kept = 0
         self._groups: dict[str, npt.NDArray[np.int64]] = {}
-        user_by_file = {int(file): code.is_user_file(self._string(int(file))) for file in np.unique(self._filename)}
-        self.is_user = np.array([user_by_file[int(file)] for file in self._filename], dtype=bool)
+        files, of_stack = np.unique(self._filename, return_inverse=True)
+        self.is_user = np.array([code.is_user_file(self._string(int(file))) for file in files], dtype=bool)[of_stack]
         self.is_user[0] = False
         self.site = self._sites()
         # They were of use where nothing deeper is the user's; as callers they say nothing.

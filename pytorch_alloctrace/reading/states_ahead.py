@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TypeAlias
 
 from .. import _replay
@@ -46,8 +46,8 @@ class StatesAhead:
             self._begun, self._thread = True, thread
 
     def take(self, ask: Ask) -> ByDevice | None:
-        """The answer; None where that was not asked. Raises what went wrong with it. It is kept until `forget`, or in
-        the case of lives, which are large, not at all."""
+        """The answer; None where that was not asked, or nothing more is answered. Raises what went wrong with it. It is
+        kept until `forget`, or in the case of lives, which are large, not at all."""
         future = self._futures.get(ask)
         if future is None:
             return None
@@ -55,8 +55,11 @@ class StatesAhead:
             self._begun = True
             self._walk()
         if ask[0] == "lives":
-            del self._futures[ask]
-        return future.result()
+            self._futures.pop(ask, None)
+        try:
+            return future.result()
+        except CancelledError:
+            return None
 
     def forget(self, device: str) -> None:
         """Nothing more will be asked of a device."""

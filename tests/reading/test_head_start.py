@@ -118,3 +118,24 @@ def test_what_is_asked_ahead_is_what_is_asked(path: str, monkeypatch: pytest.Mon
             replay.forget("cpu")
             assert replay.role_bytes(middle, "cpu") == roles
     assert replay.role_bytes(middle, "cpu") == roles
+
+
+@pytest.mark.parametrize("small", [0, 1_000_000], ids=["by whoever asks", "meanwhile"])
+def test_what_goes_wrong_ahead_is_told_to_whoever_asks(path: str, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    replay = RecordedTrace(path).replay
+    monkeypatch.setattr("pytorch_alloctrace.reading.replay._SMALL", small)
+    answer, wrong = type(replay)._answer, "no memory for the first"
+
+    def fail(self: object, states: object, ask: tuple[str, int, str]) -> object:
+        if ask[1] == 10:
+            raise MemoryError(wrong)
+        return answer(self, states, ask)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(replay), "_answer", fail)
+    with replay.asked_ahead([("stacks", 10, "cpu"), ("roles", 20, "cpu")]):
+        assert replay.role_bytes(20, "cpu")
+        with pytest.raises(MemoryError, match=wrong):
+            replay.stacks(10, "cpu")
+    with pytest.raises(KeyError), replay.asked_ahead([("roles", at, "cpu") for at in range(1000)]):
+        raise KeyError  # the walk ends, whatever is left of it
+    assert replay.role_bytes(20, "cpu")

@@ -38,18 +38,22 @@ py::dict stack_table(const TraceReader& trace) {
   const std::size_t count = std::max<std::size_t>(definitions.frame_count(), 1);
   std::vector<std::uint32_t> parent(count), name(count), qualified_name(count), filename(count);
   std::vector<std::uint32_t> module(count), same(count);
-  std::vector<std::int32_t> line = definitions.lines();
-  line.resize(count);
-  const SameStacks same_stacks(definitions);
-  for (std::uint32_t id = 1; id < count; ++id) {
-    const FrameRecord& frame = definitions.frame(id);
-    const Code& code = definitions.code(frame.code);
-    parent[id] = frame.parent;
-    name[id] = code.name;
-    qualified_name[id] = code.qualified_name;
-    filename[id] = code.filename;
-    module[id] = frame.module;
-    same[id] = same_stacks.of(id);
+  std::vector<std::int32_t> line;
+  {
+    const py::gil_scoped_release unlocked;  // a head start meets the imports of others here
+    line = definitions.lines();
+    line.resize(count);
+    const SameStacks same_stacks(definitions);
+    for (std::uint32_t id = 1; id < count; ++id) {
+      const FrameRecord& frame = definitions.frame(id);
+      const Code& code = definitions.code(frame.code);
+      parent[id] = frame.parent;
+      name[id] = code.name;
+      qualified_name[id] = code.qualified_name;
+      filename[id] = code.filename;
+      module[id] = frame.module;
+      same[id] = same_stacks.of(id);
+    }
   }
   py::dict result;
   result["parent"] = to_array(std::move(parent));
