@@ -45,11 +45,14 @@ def main(arguments: list[str]) -> int:
 
 def script() -> int:
     """The entry point of the installed script."""
-    return main(sys.argv[1:])
+    status = main(sys.argv[1:])
+    if sys.argv[1:2] != ["run"]:  # a recorded program ends as it would without us
+        command.leave(status)
+    return status
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    status = script()
     # Nothing is raised where the program came to its end: a debugger or `python -i` sees what it would see without us.
     if status:
         sys.exit(status)

@@ -7,18 +7,20 @@ Ctrl-C shows a traceback. `signal`, `contextlib` and `typing` alone take several
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # what the module `signal` is made of
+import errno
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any
+    from typing import Any, TextIO
 
 SCRIPT = "alloctrace"
 MODULES = ("pytorch_alloctrace", "pytorch_alloctrace.analyze")
 INTERRUPTED = 130
 """As a shell reports a program that SIGINT ended."""
+NOT_WRITTEN = 2
 BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
 
@@ -64,13 +66,33 @@ def ignore_interrupts() -> None:
     _replace(signal.default_int_handler, signal.SIG_IGN)
 
 
+def leave(status: int) -> None:
+    """Ends the process, at once: the tables of a large trace would be given back piece by piece, which takes a tenth of
+    a second and more. Returns where somebody is still at work, or watches how Python ends: a thread, a debugger,
+    `python -i`."""
+    watched = sys.flags.inspect or sys.flags.interactive or sys.gettrace() or sys.getprofile()
+    threading = sys.modules.get("threading")
+    if watched or (threading is not None and threading.active_count() > 1):
+        return
+    import atexit
+
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # Python knows what to say of it
+        return
+    os._exit(status)
+
+
 def say_interrupted() -> None:
     """The one line."""
     print(_INTERRUPTED_LINE, file=sys.stderr)
 
 
 class quiet_pipe:
-    """A reader that goes away (head) ends the command without a word. What is printed inside is flushed."""
+    """A reader that goes away (head) ends the command without a word, a device that is full with a line. What is
+    printed inside is flushed."""
 
     def __enter__(self) -> None:
         """Nothing is to be prepared."""
@@ -78,16 +100,24 @@ class quiet_pipe:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             sys.stdout.flush()
-        except BrokenPipeError as broken:
-            error = broken
+        except OSError as failed:
+            error = failed
         if isinstance(error, BrokenPipeError):
-            # The interpreter flushes once more at exit, and would complain then.
-            for stream in (sys.stdout, sys.stderr):
-                try:
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-                except (OSError, ValueError):
-                    continue
+            _say_no_more(sys.stdout, sys.stderr)
             raise SystemExit(BROKEN_PIPE) from None
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            _say_no_more(sys.stdout)
+            print(f"{SCRIPT}: error: cannot write the output: {error.strerror}", file=sys.stderr)
+            raise SystemExit(NOT_WRITTEN) from None
+
+
+def _say_no_more(*streams: TextIO) -> None:
+    # The interpreter flushes once more at exit, and would complain then.
+    for stream in streams:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):
+            continue
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from ..__main__ import main
+from ..__main__ import script
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    status = script()
     if status:
         sys.exit(status)

@@ -134,6 +134,17 @@ def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: s
     assert done.returncode == 141 and not done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
+@pytest.mark.parametrize("arguments", [["t.alloctrace"], ["sites", "t.alloctrace", "--json"]], ids=" ".join)
+def test_a_full_device_is_one_line(folder: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*MODULE, *arguments], cwd=folder, env=program_environment(), stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "alloctrace: error: cannot write the output: No space left on device\n"
+
+
 # The first is that of the import with which the package begins, after `command`.
 MOMENTS = [
     "typing",
