@@ -61,7 +61,7 @@ def _server() -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Runs the commands that standard input asks for, a line of JSON each, and answers with their exit statuses."""
-    import pytorch_alloctrace.analyze.__main__ as command
+    import pytorch_alloctrace.__main__ as command
 
     for line in sys.stdin:
         request = json.loads(line)
