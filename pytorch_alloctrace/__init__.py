@@ -35,7 +35,6 @@ from .errors import (
     TraceError,
     UserPathError,
 )
-from .recording.session import Session, disable, enable, is_enabled, mark, observe, pluggable_library, region, step
 
 if _TYPE_CHECKING:
     from .analysis.usage.comparison import compare
@@ -50,6 +49,17 @@ if _TYPE_CHECKING:
     from .reading.folding import fold
     from .reading.integrity import Integrity
     from .reading.sites import Frame
+    from .recording.session import (
+        Session,
+        disable,
+        enable,
+        is_enabled,
+        mark,
+        observe,
+        pluggable_library,
+        region,
+        step,
+    )
     from .trace import Trace, finish, load
 
 __version__ = "0.1.0"
@@ -106,21 +116,35 @@ _ON_FIRST_USE = {
     "Holders": ".objects.holders",
     "Integrity": ".reading.integrity",
     "Ranks": ".ranks",
+    "Session": ".recording.session",
     "Trace": ".trace",
     "changes": ".live.changes",
     "compare": ".analysis.usage.comparison",
     "convert": ".converting.convert",
     "diagnose": ".notebook",
+    "disable": ".recording.session",
+    "enable": ".recording.session",
     "finish": ".trace",
     "fold": ".reading.folding",
     "footprint": ".live.footprint",
     "holders": ".objects.holders",
+    "is_enabled": ".recording.session",
     "load": ".trace",
     "load_ranks": ".ranks",
+    "mark": ".recording.session",
+    "observe": ".recording.session",
+    "pluggable_library": ".recording.session",
+    "region": ".recording.session",
     "status": ".live.status",
+    "step": ".recording.session",
     "tensors": ".live.tensors",
 }
-"""Names that only reading a trace needs. pandas would cost the program that is recorded 0.4 s and 34 MiB."""
+"""Where each name comes from that is imported when it is first used: a program that records needs nothing of what reads
+a trace (pandas alone takes 0.4 s and 34 MiB), and a command that reads one nothing of what records."""
+
+if not _command.is_running():
+    # At once: exit handlers run in reverse order, and those that a program has registered since are to be recorded.
+    from .recording import session as _session  # noqa: F401
 
 
 def __getattr__(name: str) -> _Any:
@@ -145,7 +169,11 @@ def _enable_from_environment() -> None:
     """ALLOCTRACE=path: records from the import on. If that fails, a line on stderr says why and the program runs on."""
     path = _os.environ.get("ALLOCTRACE")
     # `alloctrace run` records by itself, and nobody wants the other commands recorded.
-    if not path or is_enabled() or _command.is_running():
+    if not path or _command.is_running():
+        return
+    from .recording.session import enable, is_enabled
+
+    if is_enabled():
         return
     try:
         enable(path)

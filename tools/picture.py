@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analysis.usage.annotation import annotate
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
 from pytorch_alloctrace.reading.following import Following

@@ -1,8 +1,12 @@
-"""Reads the command line, runs the verb, prints what it says: on argparse's subparsers, one for each verb."""
+"""Reads the command line, runs the verb, prints what it says.
+
+Of the verbs, and of what only some commands need, nothing is imported before it is known to be needed: see `verbs`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import textwrap
@@ -16,7 +20,6 @@ from ..reading.integrity import Integrity
 from ..reading.kinds import named_device
 from ..reading.recorded import Progress
 from ..report.incomplete import write_incomplete
-from ..report.markdown import incomplete_markdown
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
 from ..report.site_names import printable, without_controls
@@ -62,40 +65,39 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> tuple[Verb, argparse.Namespace]:
     """The verb, and its options. Exits where they are wrong (Exit.BAD_INPUT), or where help is asked for."""
-    parser, parsers = make_parsers()
     if not arguments:
-        parser.error("name a trace")
-    name, rest = _verb_first(arguments, parsers)
+        make_parser().error("name a trace")
+    name, rest = _verb_first(arguments)
     general = [word for word in arguments if word in ("-h", "--help", "--version")]
     if name is None and general:
-        parser.parse_args(general)
-    chosen = name or (OF_SEVERAL if _are_several(rest, parsers) else DEFAULT)
-    options, unknown = parser.parse_known_args([chosen, *rest])
-    own = parsers[options.verb.name]
+        make_parser().parse_args(general)
+    verb = VERBS[name or (OF_SEVERAL if _are_several(rest) else DEFAULT)]
+    own = parser_of(verb)
+    options, unknown = own.parse_known_args(rest)
     option = next((word for word in unknown if word.startswith("-")), None)
     if option is not None:
-        own.error(_not_taken(option.partition("=")[0], options.verb.name, parsers))
+        own.error(_not_taken(option.partition("=")[0], verb.name))
     # What follows an option argparse does not join to the traces before it.
     options.traces += unknown
     if "run" in options.traces and not os.path.exists("run"):
         own.error(f"`run`, which records a program, comes first: {PROGRAM} run SCRIPT [arguments]")
     if name is None and options.traces[0].isidentifier() and not os.path.exists(options.traces[0]):
-        raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(parsers)})")
-    options.verb.settle(options)
-    mistake = options.verb.mistake(options)
+        raise TraceError(f"{options.traces[0]!r} is neither a trace nor a verb ({', '.join(VERBS)})")
+    verb.settle(options)
+    mistake = verb.mistake(options)
     if mistake is not None:
         own.error(mistake)
-    return options.verb, options
+    return verb, options
 
 
-def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
-    """The parser of the whole, and those of the verbs."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of a command without a verb, whose help lists the verbs."""
     summaries = {
         "run": "record a program, unchanged, into a trace file",
         "build": "build the recorder for this torch before its first use",
         "cost": "measure what recording costs on this machine",
     }
-    summaries |= {verb.name: verb.summary for verb in VERBS}
+    summaries |= {name: verb.summary for name, verb in VERBS.items()}
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [VERB] TRACE [options]\n       %(prog)s FOLDER [options]\n"
@@ -106,23 +108,23 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, VerbParser]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pytorch_alloctrace {__version__}")
-    verbs = parser.add_subparsers(
-        title="verbs (VERB --help shows the options of each)",
-        description="\n".join(f"{name:15}{summary}" for name, summary in summaries.items()),
-        help=argparse.SUPPRESS,
-        prog=PROGRAM,
-        parser_class=VerbParser,
+    parser.add_argument_group(
+        "verbs (VERB --help shows the options of each)",
+        "\n".join(f"{name:15}{summary}" for name, summary in summaries.items()),
     )
-    parsers: dict[str, VerbParser] = {}
-    for verb in VERBS:
-        own = parsers[verb.name] = verbs.add_parser(verb.name, description=textwrap.fill(verb.description, _LINE))
-        own.usage = f"{PROGRAM} {f'[{DEFAULT}]' if verb.name == DEFAULT else verb.name} {verb.traces} [options]"
-        own.set_defaults(verb=verb)
-        verb.add_arguments(own)
-        own.add_common(verb.traces_help)
-        examples = "\n".join(_example(*example) for example in verb.examples)
-        own.epilog = f"{own.notes}\nexamples:\n{examples}".lstrip()
-    return parser, parsers
+    return parser
+
+
+@functools.cache
+def parser_of(verb: Verb) -> VerbParser:
+    """The parser of a verb."""
+    parser = VerbParser(prog=f"{PROGRAM} {verb.name}", description=textwrap.fill(verb.description, _LINE))
+    parser.usage = f"{PROGRAM} {f'[{DEFAULT}]' if verb.name == DEFAULT else verb.name} {verb.traces} [options]"
+    verb.add_arguments(parser)
+    parser.add_common(verb.traces_help)
+    examples = "\n".join(_example(*example) for example in verb.examples)
+    parser.epilog = f"{parser.notes}\nexamples:\n{examples}".lstrip()
+    return parser
 
 
 def _example(arguments: str, shows: str) -> str:
@@ -131,36 +133,36 @@ def _example(arguments: str, shows: str) -> str:
     return "  " + " \\\n".join(command) + "\n" + explained
 
 
-def _are_several(words: Sequence[str], parsers: dict[str, VerbParser]) -> bool:
+def _are_several(words: Sequence[str]) -> bool:
     """Whether a command without a verb names a folder, or several traces."""
-    takes_value = _takes_value(parsers)
     named = [
         word
         for number, word in enumerate(words)
-        if not word.startswith("-") and (number == 0 or words[number - 1] not in takes_value)
+        if not word.startswith("-") and (number == 0 or not _takes_value(words[number - 1]))
     ]
     return len(named) > 1 or any(word.endswith(os.sep) or os.path.isdir(word) for word in named)
 
 
-def _takes_value(parsers: dict[str, VerbParser]) -> set[str]:
-    """The options that are followed by a value."""
-    options = [item for parser in parsers.values() for item in parser._option_string_actions.items()]
-    return {option for option, action in options if action.nargs is None}
+def _takes_value(word: str) -> bool:
+    """Whether it is an option that is followed by a value. The first verb that has it decides: all agree."""
+    if not word.startswith("-") or "=" in word:
+        return False
+    actions = (parser_of(verb)._option_string_actions.get(word) for verb in VERBS.values())
+    return next((action.nargs is None for action in actions if action is not None), False)
 
 
-def _verb_first(arguments: Sequence[str], parsers: dict[str, VerbParser]) -> tuple[str | None, list[str]]:
+def _verb_first(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """The verb, wherever it stands, and what is left. None: the command names none."""
-    takes_value = _takes_value(parsers)
     for number, word in enumerate(arguments):
         # In `--at peak` it is a position.
-        if word in parsers and (number == 0 or arguments[number - 1] not in takes_value):
+        if word in VERBS and (number == 0 or not _takes_value(arguments[number - 1])):
             return word, [*arguments[:number], *arguments[number + 1 :]]
     return None, list(arguments)
 
 
-def _not_taken(option: str, verb: str, parsers: dict[str, VerbParser]) -> str:
+def _not_taken(option: str, verb: str) -> str:
     """That a verb does not take an option, and which verbs do, in a sentence."""
-    takers = [name for name, parser in parsers.items() if option in parser._option_string_actions]
+    takers = [name for name, other in VERBS.items() if option in parser_of(other)._option_string_actions]
     if not takers:
         return f"there is no option {option}"
     *most, last = takers
@@ -183,6 +185,8 @@ def _run(verb: Verb, options: argparse.Namespace) -> tuple[str, Exit]:
         # The data have no room for it.
         _say_incomplete(query, verb, Screen(Console(stderr=True), options.width))
     if options.markdown:
+        from ..report.markdown import incomplete_markdown
+
         query.data = "".join(incomplete_markdown(*said) for said in _incomplete(query, verb)) + query.data
     for trace in traces:
         say_how_it_stands(trace)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis import summarize
+from ..analysis.summary import summarize
 from ..report.incomplete import IN_DIAGNOSIS
-from ..report.markdown import verdict_markdown
 from ..report.verdict import verdict_json, write_verdict
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -46,6 +45,8 @@ class Diagnose(Verb):
         if query.options.json:
             query.print_text(verdict_json(summary, query.frames) + "\n")
         elif query.options.markdown:
+            from ..report.markdown import verdict_markdown
+
             query.print_text(verdict_markdown(summary))
         else:
             write_verdict(summary, query.screen, query.frames)

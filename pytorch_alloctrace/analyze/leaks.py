@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from .. import command
-from ..analysis import summarize
 from ..analysis.leaks.judge import Leak
 from ..analysis.leaks.leak import leaks_as_table
 from ..analysis.leaks.limit import Exceeded, devices_above
-from ..analysis.summary import LeaksAnswer, Summary
+from ..analysis.summary import LeaksAnswer, Summary, summarize
 from ..analysis.usage.ranges import ranges_between
 from ..errors import PositionError
 from ..report.leaks import exceeded_sentence
-from ..report.markdown import leaks_markdown
 from ..report.verdict import write_leaks
 from .arguments import VerbParser
 from .verb import Exit, Query, Verb
@@ -77,6 +75,8 @@ class Leaks(Verb):
             else:
                 query.print_csv(_flat(table))
         elif options.markdown:
+            from ..report.markdown import leaks_markdown
+
             for number, found in enumerate(_leaking(judged) or [_most_pressing(judged)]):
                 heading = f"**In {found.region}**\n\n" if found.region else ""
                 # What is above a limit is said once.

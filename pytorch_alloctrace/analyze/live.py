@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live as Refreshed
 from rich.text import Text
 
-from ..analysis import summarize
+from ..analysis.summary import summarize
 from ..errors import TraceError
 from ..reading.finish import is_being_recorded
 from ..reading.following import Following, View

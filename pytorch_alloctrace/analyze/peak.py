@@ -8,11 +8,8 @@ import json
 from ..analysis.usage.composition import COMPOSITION_BY
 from ..analysis.usage.differing_frames import differing_frames
 from ..analysis.usage.live_memory import LiveMemory, highest_of_ranges
-from ..analysis.usage.tree import tree_at
 from ..reading.positions import PEAKS
 from ..report.composition import composition_data, position_data, write_composition, write_position
-from ..report.tree import calls_data, write_tree
-from ..report.what_if import write_fits
 from .arguments import VerbParser, byte_count
 from .verb import Exit, Query, Verb
 
@@ -78,6 +75,8 @@ class Peak(Verb):
         found = highest_of_ranges(trace, query.ranges, options.at, by=query.by, device=options.device)
         top = query.rows(_ROWS)
         if options.fits is not None:
+            from ..report.what_if import write_fits
+
             write_fits(trace, options.fits, found.device, query.screen)
         if options.tree:
             self._tree(query, found)
@@ -92,6 +91,9 @@ class Peak(Verb):
         return Exit.OK
 
     def _tree(self, query: Query, found: LiveMemory) -> None:
+        from ..analysis.usage.tree import tree_at
+        from ..report.tree import calls_data, write_tree
+
         trace, options = query.trace, query.options
         at = "end" if found.seq is None else found.seq
         tree = tree_at(trace, at, device=found.device, all_frames=options.all_frames)

@@ -35,7 +35,6 @@ from .fragmentation import pinned, write_pinners
 from .screen import Screen
 from .site_names import SiteNames
 from .tables import records, rows
-from .what_if import sizes
 
 NONE = "No request ran out of memory in this trace."
 _SHOWN_SITES = 5
@@ -185,7 +184,7 @@ def _fragmented(found: OutOfMemory) -> _Words:
     first = advice.helping[0]
     cost = (
         f"With {settings[0]} this request and all before it would have been served, with"
-        f" {sizes(*first.peak_reserved)} reserved at most, as a model of torch's allocator shows."
+        f" {units.sizes(*first.peak_reserved)} reserved at most, as a model of torch's allocator shows."
     )
     return _Words(why, [f"What helps: set {_VARIABLE}={settings[0]}{other}, or {order}.", cost], found.here)
 

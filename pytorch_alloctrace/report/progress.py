@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _PATIENCE_SECONDS = 1.0
 
@@ -21,7 +24,6 @@ class SlowProgress:
         self._otherwise = otherwise
         self._begin = time.monotonic()
         self._bar: Progress | None = None
-        self._task = TaskID(0)
         self._name = otherwise
 
     def __enter__(self) -> SlowProgress:
@@ -51,6 +53,9 @@ class SlowProgress:
         if self._bar is None:
             if time.monotonic() - self._begin < _PATIENCE_SECONDS:
                 return
+            # Most commands are done before.
+            from rich.progress import BarColumn, Progress, TextColumn
+
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -58,8 +63,8 @@ class SlowProgress:
                 console=self._console,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=1.0, share="")
+            self._bar.add_task("", total=1.0, share="")
             self._bar.start()
         text = "" if share is None else f"{100 * share:3.0f} %"
         total = None if share is None else 1.0  # None: the bar moves to and fro
-        self._bar.update(self._task, completed=share or 0.0, total=total, description=self._name, share=text)
+        self._bar.update(self._bar.task_ids[0], completed=share or 0.0, total=total, description=self._name, share=text)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
-from ..analysis.summary import Program
 from ..reading.sites import NO_STACK, Frame, Site, SiteBytes
 from . import units
 from .stacks import Frames
+
+if TYPE_CHECKING:
+    from ..analysis.summary import Program
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""

@@ -28,6 +28,12 @@ def size(count: float) -> str:
     return f"{sign}{shown} {_BINARY[unit]}"
 
 
+def sizes(least: float, most: float) -> str:
+    """A range of sizes; one where both look the same."""
+    first, last = size(least), size(most)
+    return last if first == last else f"{first} to {last}"
+
+
 def change(count: float) -> str:
     """A size with its sign: "+1.25 MiB", "-3 B", "0 B"."""
     return f"+{size(count)}" if count > 0 else size(count)

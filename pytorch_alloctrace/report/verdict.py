@@ -63,7 +63,6 @@ from .finding import Finding, write_finding
 from .incomplete import IN_DIAGNOSIS, effects
 from .inside import inside_data, write_inside
 from .leaks import explanation, leak_data, leak_findings, write_leak
-from .oom import oom_finding
 from .roles import roles_sentence
 from .screen import Screen
 from .site_names import SiteNames
@@ -82,7 +81,6 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
     """Everything that is wrong, the most pressing first: what is missing from the trace, refused requests, leaks (or
     that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks."""
     names = SiteNames(summary.program.working_directory)
-    refused = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
     conditions = [
         condition
         for device in summary.devices
@@ -95,11 +93,20 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
     leaks = leak_findings(summary)
     return (
         *_incomplete(summary.integrity),
-        *(oom_finding(one, names, leaked) for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)),
+        *_refused(summary, names),
         *(one for one in leaks if one.kind != "minor_leak"),
         *(condition_finding(one, names) for one in sorted(conditions, key=lambda one: -one.bytes)),
         *(one for one in leaks if one.kind == "minor_leak"),
     )
+
+
+def _refused(summary: Summary, names: SiteNames) -> list[Finding]:
+    refused = [(device.refused, device.leaks.leaks) for device in summary.devices if device.refused is not None]
+    if not refused:
+        return []
+    from .oom import oom_finding
+
+    return [oom_finding(one, names, leaked) for one, leaked in sorted(refused, key=lambda pair: -pair[0].requested)]
 
 
 def _incomplete(integrity: Integrity) -> tuple[Finding, ...]:

@@ -78,13 +78,7 @@ def figures(one: Outcome) -> str:
     )
     if one.retries[0] != one.retries[1]:
         retries = f"{one.retries[0]:,} to {one.retries[1]:,} retries"
-    return f"peak reserved {sizes(*one.peak_reserved)}, {units.size(one.on_device)} of the device, {retries}"
-
-
-def sizes(least: int, most: int) -> str:
-    """A range of sizes; one where both look the same."""
-    first, last = units.size(least), units.size(most)
-    return last if first == last else f"{first} to {last}"
+    return f"peak reserved {units.sizes(*one.peak_reserved)}, {units.size(one.on_device)} of the device, {retries}"
 
 
 def what_if_data(found: WhatIf) -> dict[str, Any]:

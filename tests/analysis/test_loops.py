@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis import find_leaks
+from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 
 
 def block() -> torch.Tensor:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis import LeakVerdict, find_leaks, summarize
+from pytorch_alloctrace.analysis.leaks.judge import LeakVerdict, find_leaks
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.report.leaks import leak_findings
 
 SIZE = 10_000

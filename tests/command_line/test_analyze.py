@@ -26,7 +26,7 @@ from rich.console import Console
 from running import program_environment
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analyze import command_line, diagnose
 from pytorch_alloctrace.reading.integrity import Integrity
 from pytorch_alloctrace.report import progress, units

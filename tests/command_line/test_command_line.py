@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-NAMES = [verb.name for verb in VERBS]
+NAMES = [*VERBS]
 ALWAYS = {"json", "spool", "width"}
 """Options of every verb."""
 
@@ -91,7 +91,7 @@ def at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
 def test_help_of_a_verb(verb: Verb, at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(capsys, verb.name, "--help")
     assert text == help_of(capsys, "run.alloctrace", "--help", verb.name)
@@ -103,9 +103,9 @@ def test_help_of_a_verb(verb: Verb, at_80_columns: None, capsys: pytest.CaptureF
     assert ("up to and including --until" in text) == ("since" in options_of(text))
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
 def test_every_option_says_what_it_does(verb: Verb) -> None:
-    parser = command_line.make_parsers()[1][verb.name]
+    parser = command_line.parser_of(verb)
     for action in parser._actions:
         assert action.help and action.help[0].islower() and not action.help.endswith("."), action.option_strings
 
@@ -138,7 +138,7 @@ def test_both_modules_are_the_same_command(folder: Path) -> None:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("verb", VERBS, ids=NAMES)
+@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
 def test_examples_run(verb: Verb, folder: Path) -> None:
     for arguments, _ in verb.examples:
         words = shlex.split(arguments.split(" > ")[0])
@@ -183,7 +183,7 @@ class Count(Verb):
 def test_a_new_verb_is_a_class_and_an_entry(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "VERBS", [*VERBS, Count()])
+    monkeypatch.setattr(command_line, "VERBS", {**VERBS, "count": Count()})
     monkeypatch.chdir(folder)
     number = len(alloctrace.load("run.alloctrace").events())
     assert command_line.main(["count", "run.alloctrace"]) == Exit.OK
@@ -198,7 +198,7 @@ def test_a_new_verb_is_a_class_and_an_entry(
 
 
 def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    taken = {verb.name: options_of(help_of(capsys, verb.name, "--help")) for verb in VERBS}
+    taken = {verb.name: options_of(help_of(capsys, verb.name, "--help")) for verb in VERBS.values()}
     for option in set().union(*taken.values()):
         takers = [name for name in NAMES if option in taken[name]]
         for name in set(NAMES) - set(takers):

@@ -83,7 +83,7 @@ def test_every_verb_is_tried() -> None:
     # `finish` answers nothing; what it refuses is in tests/recording/test_finish.py.
     # `serve` does not end by itself; what it shows is what `report` does, and its tests are in tests/report.
     # `what-if` and `fit` refuse what is not whole: tests/what_if.
-    assert {*FIRST, "serve", "what-if", "fit"} == {verb.name for verb in VERBS if verb.reads_events}
+    assert {*FIRST, "serve", "what-if", "fit"} == {verb.name for verb in VERBS.values() if verb.reads_events}
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -247,4 +247,4 @@ def test_ctrl_c_leaves_the_last_look(tmp_path: Path) -> None:
 
 
 def test_every_verb_that_reads_is_tried() -> None:
-    assert {*FIRST, "what-if", "fit", "serve"} == {verb.name for verb in VERBS if verb.reads_events}
+    assert {*FIRST, "what-if", "fit", "serve"} == {verb.name for verb in VERBS.values() if verb.reads_events}

@@ -26,7 +26,7 @@ RESULTS = ("right", "near", "wrong", "silent", "missed")
 def said_of(trace: Path, program: Path) -> tuple[bool, list[str]]:
     """Whether the leak is found, and what is said to hold it."""
     import pytorch_alloctrace as alloctrace
-    from pytorch_alloctrace.analysis import summarize
+    from pytorch_alloctrace.analysis.summary import summarize
     from pytorch_alloctrace.report.verdict import diagnosis
 
     marks = marked_lines(program)

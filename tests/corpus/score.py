@@ -104,7 +104,7 @@ def record(options: argparse.Namespace) -> None:
 def verdict_on(trace: Path, program: Path) -> tuple[str, str]:
     """One of LEAKS or HEALTHY, and what was said first."""
     import pytorch_alloctrace as alloctrace
-    from pytorch_alloctrace.analysis import summarize
+    from pytorch_alloctrace.analysis.summary import summarize
     from pytorch_alloctrace.report.verdict import diagnosis
 
     findings = diagnosis(summarize(alloctrace.load(trace)))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis import summarize
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analyze.early import trace_to_replay
 from pytorch_alloctrace.reading.head_start import begun, head_start
 from pytorch_alloctrace.reading.recorded import RecordedTrace

@@ -214,7 +214,7 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
     with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
         alloctrace.compare(trace, trace, device="cuda:7")
     folder = Path(trace.path).parent
-    for verb in VERBS:
+    for verb in VERBS.values():
         if verb.name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
             needed_words = words.get(verb.name, ())

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +32,12 @@ import pandas as pd
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers
-from ..what_if.advice import Advice, advice_to_reserve_less
 from ..work import Work
 from .allocator import SettingsHistory
 from .fragmentation import fragmentation_at
+
+if TYPE_CHECKING:
+    from ..what_if.advice import Advice
 
 SHARE = 0.2
 LEAST = 64 << 20
@@ -116,6 +119,8 @@ def _fragmentation(trace: RecordedTrace, device: str, table: pd.DataFrame) -> It
     first = next(iter(worst.pinners_by_line.to_dict("records")), None)
     if first is None:
         return  # all segments are rather full: moving nothing would help
+    from ..what_if.advice import advice_to_reserve_less
+
     stack = int(first["stack_id"])
     yield Condition(
         *("fragmentation", device, worst.stranded, worst.reserved, _seconds(trace, trace.time_ns(at))),

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -35,10 +36,12 @@ from ..._replay import LEAST_SPLIT_SIZE, SMALL_REQUEST
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
-from ..what_if.advice import Advice, advice_for
 from .allocator import MIB, AllocatorSettings, SettingsHistory
 from .fragmentation import Fragmentation, fragmentation_of
 from .refused_requests import RefusedRequest, find_refused_requests
+
+if TYPE_CHECKING:
+    from ..what_if.advice import Advice
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -193,6 +196,8 @@ class OutOfMemory:
         return replace(possible, is_certain=False)
 
     def _advice(self, limit: int | None) -> Advice:
+        from ..what_if.advice import advice_for
+
         capacity = self.reserved + self.device_free if limit is None else max(limit, self.reserved + self.device_free)
         return advice_for(
             self._trace, self.device, self.seq, self._candidates(), capacity=capacity, total=self.total, limit=limit
