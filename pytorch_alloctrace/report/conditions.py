@@ -61,8 +61,8 @@ def _instead(condition: Condition) -> str:
         return f". ({advice.tried[0]} would not have reserved notably less, as a model of torch's allocator shows.)"
     best = advice.helping[0]
     return (
-        f", or set {_VARIABLE}={best.setting.text}: at most {units.sizes(*best.peak_reserved)} would have been reserved, as"
-        " a model of torch's allocator shows."
+        f", or set {_VARIABLE}={best.setting.text}: at most {units.sizes(*best.peak_reserved)} would have been"
+        " reserved, as a model of torch's allocator shows."
     )
 
 

@@ -14,11 +14,10 @@ import torch
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.leaks.growth import growing_sites, step_growth
+from pytorch_alloctrace.analysis.leaks.growth import growing_sites, median_slope, step_growth
 from pytorch_alloctrace.analysis.leaks.judge import Leak, LeakVerdict, find_leaks
-from pytorch_alloctrace.analysis.summary import summarize
-from pytorch_alloctrace.analysis.leaks.growth import median_slope
 from pytorch_alloctrace.analysis.leaks.leak import CERTAIN
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.report.leaks import leak_findings
 
 SIZE = 10_000

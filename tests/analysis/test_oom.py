@@ -18,7 +18,6 @@ from marked_programs import marked_line, run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.analysis.free_memory.oom import (
     ELSEWHERE,
     FRAGMENTED,
@@ -28,6 +27,7 @@ from pytorch_alloctrace.analysis.free_memory.oom import (
     TOO_LARGE,
     OutOfMemory,
 )
+from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.report.oom import sentences
 from pytorch_alloctrace.report.verdict import diagnosis
 

@@ -110,6 +110,32 @@ def test_every_option_says_what_it_does(verb: Verb) -> None:
         assert action.help and action.help[0].islower() and not action.help.endswith("."), action.option_strings
 
 
+def test_an_option_takes_a_value_in_all_verbs_or_in_none() -> None:
+    # While no verb is known, the first that has an option says whether a value follows it.
+    taken: dict[str, set[bool]] = {}
+    for verb in VERBS.values():
+        for option, action in command_line.parser_of(verb)._option_string_actions.items():
+            taken.setdefault(option, set()).add(action.nargs is None)
+    assert [option for option, said in taken.items() if len(said) > 1] == []
+    assert taken["--at"] == {True} and taken["--json"] == {False}
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "leaks", "peak", "sites", "oom"])
+def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
+    code = (
+        "import sys; sys.orig_argv = ['python', '-m', 'pytorch_alloctrace', *sys.argv[1:]]\n"
+        "from pytorch_alloctrace.__main__ import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "print(*(name for name in sys.modules if name.startswith('pytorch_alloctrace.')))"
+    )
+    command = [sys.executable, "-c", code, "run.alloctrace", verb, "--json"]
+    done = run_python(folder, command, check=True, timeout=300, environment={})
+    imported = {name.removeprefix("pytorch_alloctrace.") for name in done.stdout.splitlines()[-1].split()}
+    assert {f"analyze.{name.replace('-', '_')}" for name in NAMES} & imported == {f"analyze.{verb}"}
+    assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]
+    assert "analysis.what_if" not in imported, "the model of torch's allocator, which none of these runs"
+
+
 def test_general_help(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(capsys, "--help")
     assert text == help_of(capsys, "run.alloctrace", "-h")

@@ -148,12 +148,13 @@ def test_a_full_device_is_one_line(folder: Path, arguments: list[str]) -> None:
 # The first is that of the import with which the package begins, after `command`.
 MOMENTS = [
     "typing",
-    "pytorch_alloctrace.recording",
+    "pytorch_alloctrace.errors",
     "numpy",
     "pandas",
     "rich",
     "pytorch_alloctrace.trace",
     "pytorch_alloctrace.analyze.verbs",
+    "pytorch_alloctrace.analyze.peak",
 ]
 INTERRUPTER = """
 import os, signal, sys
