@@ -148,8 +148,8 @@ class StackIndex:
         self._callers: dict[int, list[Frame]] = {}
         self._callers_kept = 0
         self._groups: dict[str, npt.NDArray[np.int64]] = {}
-        files, of_stack = np.unique(self._filename, return_inverse=True)
-        self.is_user = np.array([code.is_user_file(self._string(int(file))) for file in files], dtype=bool)[of_stack]
+        files = np.unique(self._filename).tolist()
+        self.is_user = np.isin(self._filename, [file for file in files if code.is_user_file(self._string(file))])
         self.is_user[0] = False
         self.site = self._sites()
         # They were of use where nothing deeper is the user's; as callers they say nothing.
