@@ -62,7 +62,11 @@ def _server() -> subprocess.Popen[str]:
 def serve() -> None:
     """Runs the commands that standard input asks for, a line of JSON each, and answers with their exit statuses."""
     import pytorch_alloctrace.__main__ as command
+    from pytorch_alloctrace.analyze import command_line  # noqa: F401
+    from pytorch_alloctrace.analyze.verbs import VERBS
 
+    # What each command would import for itself, all together.
+    list(VERBS.values())
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
