@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "bench"
 CORE = (
-    *("base/crc32", "format/block_file", "format/definitions", "format/event_codec", "format/line_table"),
+    *("base/clock", "base/crc32", "format/block_file", "format/definitions", "format/event_codec", "format/line_table"),
     *("recording/definition_log", "recording/stack_table", "format/trace_file"),
 )
 GIB = 1 << 30
@@ -30,6 +30,8 @@ PEER_FIRST, PEER_LAST = 300_000, 4_800_000
 """Events at which the other tools begin, doubled while they keep within the limits; more would take the exporter, which
 is plain Python, too long."""
 MEASURE_SECONDS = 900
+ORDINARY = 900_000
+"""Events of a trace that a user waits for at the prompt."""
 
 Result = dict[str, Any]
 
@@ -168,6 +170,15 @@ def table(result: Result) -> str:
             )
         else:
             lines.append(row("a random position, after the first pass", moments))
+    lines.append(row("table of all events", result["middle"]["events"], "make"))
+    said = result["ordinary"]
+    if "median_s" in said["prompt"]:
+        lines.append(
+            f"{'the verdict, from the prompt':44} {said['made']['events']:12,} events: median "
+            f"{said['prompt']['median_s']:.2f} s, least {said['prompt']['least_s']:.2f} s"
+        )
+    else:
+        lines.append(row("the verdict, from the prompt", said["prompt"]))
     lines.append("-- the same events in other tools (theirs: pickle read and followed, whole process)")
     lines += [
         row(peer["tool"], peer, "load_and_timeline" if "timeline" in peer else "total") for peer in result["peers"]
@@ -207,6 +218,9 @@ def main() -> None:
         }
         # Fewer of the large one, where each may be far from the nearest checkpoint.
         result[key]["moments"] = measure("moments", path, count=20 if key == "middle" else 5)
+    result["middle"]["events"] = measure("events", make_trace(generator, middle)[0])
+    ordinary, made = make_trace(generator, min(ORDINARY, large))
+    result["ordinary"] = {"made": made, "prompt": measure("prompt", ordinary, count=11)}
     limits = (100_000, 200_000) if options.quick else (PEER_FIRST, PEER_LAST)
     result["peers"] = [] if options.no_peers else peers(generator, options.mosaic, *limits)
     say(table(result))

@@ -11,6 +11,7 @@ import json
 import pickle
 import random
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -84,6 +85,20 @@ def diagnosis(path: Path, **_: Any) -> dict[str, Any]:
         "diagnose": diagnosing,
         "findings": [finding.title for finding in findings],
     }
+
+
+def events(path: Path, **_: Any) -> dict[str, Any]:
+    """The table of all events."""
+    trace = load(path)
+    table, making = timed(trace.events)
+    return {"events": len(table), "make": making, "table_bytes": int(table.memory_usage().sum())}
+
+
+def prompt(path: Path, count: int, **_: Any) -> dict[str, Any]:
+    """The verdict, from the prompt: with the start of the interpreter, imports, and its end."""
+    command = [sys.executable, "-m", "pytorch_alloctrace", str(path)]
+    taken = [timed(lambda: subprocess.run(command, capture_output=True, check=True))[1]["wall_s"] for _ in range(count)]
+    return {"seconds": taken, "median_s": sorted(taken)[count // 2], "least_s": min(taken)}
 
 
 def moments(path: Path, count: int, **_: Any) -> dict[str, Any]:
@@ -174,10 +189,10 @@ def mosaic(path: Path, folder: str = "", **_: Any) -> dict[str, Any]:
     return {"load": loading, "replay": following, "peak": abstract.memory_snapshot.memory_peak}
 
 
-OWN = ("decode", "replay", "moments", "check", "export")
+OWN = ("decode", "replay", "diagnosis", "events", "moments", "check", "export")
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     measure.__name__: measure
-    for measure in (decode, replay, diagnosis, moments, check, export, torch_trace, torch_plot, mosaic)
+    for measure in (decode, replay, diagnosis, events, prompt, moments, check, export, torch_trace, torch_plot, mosaic)
 }
 
 
@@ -193,7 +208,7 @@ def main() -> None:
     if options.memory:
         resource.setrlimit(resource.RLIMIT_AS, (options.memory, options.memory))
     if options.measure in OWN:
-        import pytorch_alloctrace  # noqa: F401  # with numpy and pandas: no part of what reading a trace takes
+        import pytorch_alloctrace.trace  # noqa: F401  # with numpy and pandas: no part of what reading a trace takes
     arguments = {"to": options.to, "folder": options.folder, "count": options.count}
     result, total = timed(lambda: MEASURES[options.measure](options.file, **arguments))
     print(json.dumps({**result, "total": total, "peak_bytes": peak_bytes()}))
