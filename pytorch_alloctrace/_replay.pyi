@@ -276,7 +276,7 @@ class Replay:
         self,
         trace: TraceReader,
         points: int,
-        lines: npt.ArrayLike = (),
+        lines: npt.ArrayLike | None = None,
         progress: Callable[[float], object] | None = None,
         nodes_at_begin: tuple[int, int] = (0, 0),
     ) -> None:

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .. import _replay
-from .opened import Opened
+from .opening import open_reader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .opened import Opened
 
 Progress = Callable[[float], None]
 
@@ -54,7 +58,11 @@ class HeadStart:
 
     def _begin(self) -> None:
         try:
-            self._opened = Opened(self.path, progress=self._tell)
+            reader = open_reader(self.path, b"", self._tell)
+            # Only now: it needs numpy, which the command line imports in the meantime.
+            from .opened import Opened
+
+            self._opened = Opened(self.path, reader=reader)
             self._is_open.set()
             self._run = self._opened.replayed(progress=self._tell)
         except Exception:

@@ -21,7 +21,8 @@ POINTS = 6000
 
 
 class Opened:
-    """What a `RecordedTrace` stands on. spool: its path; empty where it is next to the trace."""
+    """What a `RecordedTrace` stands on. spool: its path; empty where it is next to the trace. reader: that of the
+    trace, if it is open."""
 
     def __init__(
         self,
@@ -29,8 +30,9 @@ class Opened:
         spool: bytes = b"",
         user_paths: Sequence[str] = (),
         progress: Callable[[float], None] | None = None,
+        reader: _replay.TraceReader | None = None,
     ) -> None:
-        self.reader = open_reader(path, spool, progress)
+        self.reader = reader or open_reader(path, spool, progress)
         self.header: dict[str, Any] = json_object(self.reader.header_json)
         self._code = self._user_code(user_paths)
 

@@ -341,12 +341,10 @@ class RecordedTrace:
         has them. For blocks that are not free also: stack_id, backward, node_type, thread, birth_seq, birth_ns, age_ns,
         step, role, role_is_exact, site, filename, line, function, as in `live`.
         """
-        table = self.replay.blocks(self.first_event_after(at, device), self.named_device(device))
+        table = blocks_by_stack(self, at, device)
         table["node_type"] = self._event_tables.node_types(table["node_type"].to_numpy())
         is_free = (table["state"] == "inactive").to_numpy(bool)
-        table["step"] = self.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
-        table = table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
-        return _without_births(table, ("birth_seq", "birth_ns", "age_ns", "step"))
+        return table.assign(**self.stacks.site_columns(table["stack_id"].to_numpy(), unknown=is_free))
 
     def named_blocks(self) -> pd.DataFrame:
         """The blocks of which the program said what they are: its optimizers, or `observe`. A row each time, in order.
@@ -580,6 +578,15 @@ class RecordedTrace:
     def _range(self, since: Position | None, until: Position | None, device: str | None = None) -> Range:
         first = 0 if since is None else self.first_event_after(since, device)
         return Range(first, self.end_seq if until is None else self.first_event_after(until, device))
+
+
+def blocks_by_stack(trace: RecordedTrace, at: Position, device: str | None) -> pd.DataFrame:
+    """`RecordedTrace.blocks` without the names of types and sites: for whoever needs them of a few blocks only. They
+    take as long as all the rest."""
+    table = trace.replay.blocks(trace.first_event_after(at, device), trace.named_device(device))
+    is_free = (table["state"] == "inactive").to_numpy(bool)
+    table["step"] = trace.positions.step_of(table["birth_seq"].to_numpy(), unknown=is_free)
+    return _without_births(table, ("birth_seq", "birth_ns", "age_ns", "step"))
 
 
 def _without_births(blocks: pd.DataFrame, births: Sequence[str]) -> pd.DataFrame:

@@ -314,6 +314,11 @@ class Replay:
         columns = ("device", *(f"{measure}{end}" for measure in MEASURES for end in _ENDS), "blocks", "seq")
         return _joined(tables, columns, **need_segments)
 
+    @functools.cached_property
+    def devices_with_names(self) -> frozenset[str]:
+        """Those of which the program said of any block what it is."""
+        return frozenset(self._names[number] for number in set(self._run.named_blocks()["device"].tolist()))
+
     def named_blocks(self) -> pd.DataFrame:
         """A row for each time that the program said what a block is, in order: see `Trace.named_blocks`. name is a
         string id."""

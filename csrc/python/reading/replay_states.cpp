@@ -522,14 +522,15 @@ void define_replay(py::module_& module) {
   define_evidence(module);
   define_states(module);
   py::class_<ReplayRun, std::shared_ptr<ReplayRun>>(module, "Replay")
-      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const Lines& lines,
+      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const std::optional<Lines>& lines,
                        const py::object& callback, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
              const Progress progress = with_gil(callback);
-             const std::vector<std::uint32_t> line_of(lines.data(), lines.data() + lines.size());
+             std::vector<std::uint32_t> line_of;
+             if (lines) line_of.assign(lines->data(), lines->data() + lines->size());
              const py::gil_scoped_release unlocked;
              return std::make_shared<ReplayRun>(std::move(trace), points, line_of, progress, nodes_at_begin);
            }),
-           py::arg("trace"), py::arg("points"), py::arg("lines") = Lines(), py::arg("progress") = py::none(),
+           py::arg("trace"), py::arg("points"), py::arg("lines") = py::none(), py::arg("progress") = py::none(),
            py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>())
       .def("time_before",
            [](const ReplayRun& run, std::uint64_t until) {

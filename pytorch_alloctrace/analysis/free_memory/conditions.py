@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...reading.positions import Position
-from ...reading.recorded import RecordedTrace
+from ...reading.recorded import RecordedTrace, blocks_by_stack
 from ...reading.sites import Site, SiteNumbers
 from ..work import Work
 from .allocator import SettingsHistory
@@ -165,7 +165,7 @@ def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
     if not _is_notable(int(waiting[most]), reserved):
         return
     at = _end_of(trace, table, most)
-    blocks = trace.blocks(at, device=device)
+    blocks = blocks_by_stack(trace, at, device)
     blocks = blocks[blocks["state"] == "active_pending_free"]
     # An interval may end between the two events of an ordinary free, and borders are exact to some hundred nanoseconds.
     if not _is_notable(int(blocks["nbytes"].sum()), reserved):

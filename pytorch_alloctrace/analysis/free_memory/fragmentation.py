@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...reading.dtypes import no_rows
 from ...reading.positions import Position
-from ...reading.recorded import RecordedTrace
+from ...reading.recorded import RecordedTrace, blocks_by_stack
 from ...reading.replay import external_fragmentation
 from .allocator import AllocatorSettings, SettingsHistory
 from .pinning import LINE_COLUMNS, PINNER_COLUMNS, Pinning, pinners, pinners_by_line, pinning
@@ -112,7 +112,7 @@ def fragmentation_at(
     settings = SettingsHistory(trace).before(device, at + 1)
     if segments.empty:
         return _nothing(device, at, settings)
-    blocks = trace.blocks(at, device=device)
+    blocks = blocks_by_stack(trace, at, device)
     if is_last:
         trace.replay.let_go()
     is_inside = blocks["segment"] != 0

@@ -23,7 +23,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex
 from .leak import RISING, SAME_BIRTHS, SURVIVORS, Leak, LeakingSite, certainty
 from .lives import Lives
-from .paths import common_path, line_to_look_at
+from .paths import CallTree, common_path, line_to_look_at
 from .rising import Rising
 from .survivors import Judged
 
@@ -83,7 +83,7 @@ class LeakMaker:
         by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         stack = max(by_stack, key=by_stack.__getitem__)
         site = Site.of_stack(self.trace.stacks, stack)
-        path, path_share = self._path(by_stack, site)
+        path, path_share = self._path(CallTree(self.trace.stacks, by_stack), site)
         picked = np.linspace(0, len(rising.counts) - 1, min(_SAMPLES, len(rising.counts))).round().astype(int)
         each = total / max(len(rows), 1)
         return Leak(
@@ -123,8 +123,9 @@ class LeakMaker:
         rate = float(total / length)
         by_stack = _bytes_by_stack(self.trace.stacks, lives, rows)
         sites = self._sites(group, length)
-        line = self._line(sites, by_stack, total)
-        path, path_share = self._path(by_stack, sites[0].site)
+        tree = CallTree(self.trace.stacks, by_stack)
+        line = self._line(sites, tree)
+        path, path_share = self._path(tree, sites[0].site)
         return Leak(
             kind=SURVIVORS,
             device=lives.device,
@@ -153,9 +154,9 @@ class LeakMaker:
             live=self._live([one.site for one in group]),
         )
 
-    def _path(self, by_stack: dict[int, int], site: Site) -> tuple[tuple[Frame, ...], float]:
+    def _path(self, tree: CallTree, site: Site) -> tuple[tuple[Frame, ...], float]:
         """See `Leak.path`, without this site."""
-        path, share = common_path(self.trace, by_stack)
+        path, share = common_path(tree)
         if path and (path[0].filename, path[0].line) == (site.filename, site.line):
             path = path[1:]
         return path, share
@@ -213,11 +214,11 @@ class LeakMaker:
             found = [*of_lines, *(site for site in found if not site.site.filename)]
         return tuple(found)
 
-    def _line(self, sites: tuple[LeakingSite, ...], by_stack: dict[int, int], total: int) -> Site:
-        of_lines = sum(site.bytes for site in sites if site.site.filename) or total
+    def _line(self, sites: tuple[LeakingSite, ...], tree: CallTree) -> Site:
+        of_lines = sum(site.bytes for site in sites if site.site.filename) or tree.bytes
         if sites[0].bytes >= MOST * of_lines:
             return sites[0].site
-        return line_to_look_at(self.trace, by_stack) or sites[0].site
+        return line_to_look_at(tree) or sites[0].site
 
     def _live(self, sites: list[int]) -> tuple[int, ...]:
         """The bytes of all survivors of some lines that were born by each of at most 200 times, evenly spread."""

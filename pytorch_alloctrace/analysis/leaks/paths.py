@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, StackIndex
 
 NEARLY_ALL = 0.99
@@ -18,23 +18,22 @@ elsewhere and kept by the same reference must not hide where all the rest comes 
 _Numbers = npt.NDArray[np.int64]
 
 
-def common_path(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> tuple[tuple[Frame, ...], float]:
+def common_path(tree: CallTree) -> tuple[tuple[Frame, ...], float]:
     """The frames of user code under which nearly all bytes are allocated, innermost first, and their share.
 
     The innermost frame has line 0 and no source if the bytes are allocated under several lines of its function.
     """
-    path, share, _ = _common_path(_CallTree(trace.stacks, bytes_by_stack))
+    path, share, _ = tree.common
     return tuple(reversed(path)), share
 
 
-def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> Site | None:
+def line_to_look_at(tree: CallTree) -> Site | None:
     """The line of user code that stands for bytes allocated at many lines; None if they have no function in common.
 
     It is the line of the innermost function in common under which at least half of the bytes are allocated. If there is
     none, since a model's activations are spread over many lines, it is the line that calls this function.
     """
-    tree = _CallTree(trace.stacks, bytes_by_stack)
-    path, _, innermost = _common_path(tree)
+    path, _, innermost = tree.common
     if not path:
         return None
     by_line = tree.by_line_of(innermost)
@@ -44,7 +43,7 @@ def line_to_look_at(trace: RecordedTrace, bytes_by_stack: Mapping[int, int]) -> 
     return Site(frame.filename, frame.line, frame.function, frame.source, user=True)
 
 
-class _CallTree:
+class CallTree:
     """The frames under which some stacks are, level by level, outermost first, with the bytes allocated under each."""
 
     def __init__(self, stacks: StackIndex, bytes_by_stack: Mapping[int, int]) -> None:
@@ -66,6 +65,11 @@ class _CallTree:
             self.levels.insert(0, (below, under))
             below = stacks.parent[below].astype(np.int64)
 
+    @functools.cached_property
+    def common(self) -> tuple[list[Frame], float, int]:
+        """See `_common_path`."""
+        return _common_path(self)
+
     def by_line_of(self, function: int) -> dict[Frame, int]:
         """The bytes under each line of a frame's function: under the outermost, where it calls itself."""
         found: dict[Frame, int] = {}
@@ -82,7 +86,7 @@ class _CallTree:
         return found
 
 
-def _common_path(tree: _CallTree) -> tuple[list[Frame], float, int]:
+def _common_path(tree: CallTree) -> tuple[list[Frame], float, int]:
     """See `common_path`; outermost first. Also the frame that the innermost is made of."""
     stacks, total = tree.stacks, max(tree.bytes, 1)
     path: list[Frame] = []

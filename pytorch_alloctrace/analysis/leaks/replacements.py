@@ -51,7 +51,7 @@ import pandas as pd
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site, SiteNumbers, bytes_by_stack
 from .leak import GROWING, LEAST_COVERAGE, Leak, LeakingSite, certainty, grouped_by_births
-from .paths import common_path
+from .paths import CallTree, common_path
 from .windows import Windows
 
 _IRREGULAR = (math.sqrt(5) - 1) / 2
@@ -269,7 +269,7 @@ def _leak(
         site: _leaking_site(trace, blocks[blocks["site"] == site], before[before["site"] == site], length)
         for site in sites
     }
-    path, path_share = common_path(trace, bytes_by_stack(blocks))
+    path, path_share = common_path(CallTree(trace.stacks, bytes_by_stack(blocks)))
     line = parts[_origin(group)].site
     if path and (path[0].filename, path[0].line) == (line.filename, line.line):
         path = path[1:]

@@ -50,5 +50,5 @@ def roles_of(trace: RecordedTrace, device: str, at: Position) -> RoleShares:
 
 def are_named(trace: RecordedTrace, device: str | None = None) -> bool:
     """Whether the program said of any block (of a device) what it is."""
-    devices = trace.named_blocks()["device"]
-    return bool(len(devices) if device is None else (devices == device).any())
+    named = trace.replay.devices_with_names
+    return bool(named) if device is None else device in named
