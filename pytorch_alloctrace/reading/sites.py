@@ -442,7 +442,9 @@ class SiteNumbers:
         stacks = np.asarray(stack_ids, np.int64)
         found: npt.NDArray[np.int64] = self._of_stack[stacks]
         if (found < 0).any():
-            new = np.unique(stacks[found < 0])
+            is_new = np.zeros(len(self._of_stack), np.bool_)
+            is_new[stacks[found < 0]] = True
+            new = np.flatnonzero(is_new)
             lines, first, of_stack = np.unique(self._stacks.group("line")[new], return_index=True, return_inverse=True)
             numbers = np.zeros(len(lines), np.int64)
             for line in np.argsort(first).tolist():

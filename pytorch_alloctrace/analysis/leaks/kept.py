@@ -12,8 +12,9 @@ confidence         (1 - share that died after all) x evenness of births x n / (n
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,14 @@ PARTS = 24
 _SAMPLES = 200
 
 
+class _Group(NamedTuple):
+    """Lines that are one finding."""
+
+    lines: list[Judged]
+    calls: Callable[[], list[int]]
+    """Those of the first, see `LeakMaker._calls_of`."""
+
+
 @dataclass(frozen=True)
 class LeakMaker:
     """Makes findings of what was judged on one device."""
@@ -60,15 +69,17 @@ class LeakMaker:
 
     def of_survivors(self, judged: Sequence[Judged]) -> list[Leak]:
         """The leaks in which these lines, most bytes first, belong together."""
-        groups: list[list[Judged]] = []
+        groups: list[_Group] = []
         for one in judged:
+            calls = functools.cache(functools.partial(self._calls_of, one))
             for group in groups:
-                if _same_births(group[0], one) and self._belong_together(group[0], one):
-                    group.append(one)
+                first = group.lines[0]
+                if _same_births(first, one) and self._belong_together(first, group.calls(), one, calls()):
+                    group.lines.append(one)
                     break
             else:
-                groups.append([one])
-        return [self._leak(group) for group in groups]
+                groups.append(_Group([one], calls))
+        return [self._leak(group.lines) for group in groups]
 
     def of_rising(self, rising: Rising) -> Leak:
         """What keeps more and more blocks at once."""
@@ -231,30 +242,32 @@ class LeakMaker:
         held = np.append(0, np.cumsum(survivors.bytes[rows]))
         return tuple(held[np.searchsorted(born, times, side="right")].tolist())
 
-    def _belong_together(self, one: Judged, other: Judged) -> bool:
+    def _belong_together(self, one: Judged, calls: list[int], other: Judged, other_calls: list[int]) -> bool:
         """Whether the blocks of two lines, born in the same units, are held by one reference: they are allocated under
         one call that the program makes again and again, or in one function that makes such calls, where a part of an
-        autograd graph is kept. What has no stack belongs to whatever was born with it."""
-        stacks, chains = self.trace.stacks, []
-        for judged in (one, other):
-            by_stack = _bytes_by_stack(self.trace.stacks, self.lives, judged.rows)
-            stack = max(by_stack, key=by_stack.__getitem__)
-            if not stacks.has_frames(stack):
-                return True
-            chain = []
-            while stack:
-                chain.append(stack)
-                stack = int(stacks.parent[stack])
-            chains.append(chain[::-1])
-        shared = [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1]
+        autograd graph is kept. What has no stack belongs to whatever was born with it. calls: see `_calls_of`."""
+        if not calls or not other_calls:
+            return True
+        shared = [node for node, also in zip(calls, other_calls, strict=False) if node == also]
         often = len(one.births) // 2
         if any(self._repeats(node, often) for node in shared):
             return True
         level = len(shared)
-        if level >= min(map(len, chains)):
+        if level >= min(len(calls), len(other_calls)):
             return False
-        in_one_function = stacks.call(chains[0][level]) == stacks.call(chains[1][level])
-        return in_one_function and self._repeats(chains[0][level], often) and self._is_of_a_graph(one, other)
+        stacks = self.trace.stacks
+        in_one_function = stacks.call(calls[level]) == stacks.call(other_calls[level])
+        return in_one_function and self._repeats(calls[level], often) and self._is_of_a_graph(one, other)
+
+    def _calls_of(self, judged: Judged) -> list[int]:
+        """The calls, outermost first, under which most of a line's bytes were allocated; none without a stack."""
+        stacks, calls = self.trace.stacks, []
+        by_stack = _bytes_by_stack(stacks, self.lives, judged.rows)
+        stack = max(by_stack, key=by_stack.__getitem__)
+        while stacks.has_frames(stack):
+            calls.append(stack)
+            stack = int(stacks.parent[stack])
+        return calls[::-1]
 
     def _is_of_a_graph(self, *group: Judged) -> bool:
         """Whether the operators that made one of these lines' blocks also made autograd nodes."""

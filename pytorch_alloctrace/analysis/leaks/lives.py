@@ -158,9 +158,14 @@ def _last_cell(evidence: _replay.LongLives, clock: Clock) -> int:
 
 def rows_of(sites: npt.NDArray[np.integer[Any]]) -> dict[int, Numbers]:
     """The rows of each line, by number, in order."""
+    if not len(sites):
+        return {}
+    if int(sites.max()) <= np.iinfo(np.uint16).max:  # as they are: 16 bits take a fifth of the time to sort
+        sites = sites.astype(np.uint16)
     order = np.argsort(sites, kind="stable")
-    found, first = np.unique(sites[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(found) else {}
+    in_order = sites[order]
+    first = np.append(0, np.flatnonzero(in_order[1:] != in_order[:-1]) + 1)
+    return dict(zip(in_order[first].tolist(), np.split(order, first[1:]), strict=True))
 
 
 def _cell(begins: Numbers, event: int) -> int:
