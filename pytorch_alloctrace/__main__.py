@@ -45,9 +45,10 @@ def main(arguments: list[str]) -> int:
 
 def script() -> int:
     """The entry point of the installed script."""
-    status = main(sys.argv[1:])
-    if sys.argv[1:2] != ["run"]:  # a recorded program ends as it would without us
-        command.leave(status)
+    arguments = sys.argv[1:]  # `run` gives the program its own
+    status = main(arguments)
+    if arguments[:1] != ["run"]:  # a recorded program ends as it would without us
+        command.end_at_once(status)
     return status
 
 

@@ -21,9 +21,11 @@ MODULES = ("pytorch_alloctrace", "pytorch_alloctrace.analyze")
 INTERRUPTED = 130
 """As a shell reports a program that SIGINT ended."""
 NOT_WRITTEN = 2
+"""As bad input, see `analyze.verb.Exit`: there is no verdict."""
 BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INTERRUPTED_LINE = f"{SCRIPT}: interrupted"
 
 
@@ -66,23 +68,31 @@ def ignore_interrupts() -> None:
     _replace(signal.default_int_handler, signal.SIG_IGN)
 
 
-def leave(status: int) -> None:
-    """Ends the process, at once: the tables of a large trace would be given back piece by piece, which takes a tenth of
-    a second and more. Returns where somebody is still at work, or watches how Python ends: a thread, a debugger,
-    `python -i`."""
-    watched = sys.flags.inspect or sys.flags.interactive or sys.gettrace() or sys.getprofile()
-    threading = sys.modules.get("threading")
-    if watched or (threading is not None and threading.active_count() > 1):
+def end_at_once(status: int) -> None:
+    """Ends the process of the command: the tables of a large trace would be given back piece by piece, which takes a
+    tenth of a second and more. Returns in another process, and where somebody is still at work or watches how Python
+    ends: a thread, a debugger or profiler, `python -i`."""
+    watched = sys.flags.inspect or sys.flags.interactive or sys.gettrace() or sys.getprofile() or _is_monitored()
+    if not is_running() or watched:
+        return
+    if "threading" in sys.modules and sys.modules["threading"].active_count() > 1:
         return
     import atexit
 
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as where it was closed before Python began
+                stream.flush()
     except (OSError, ValueError):  # Python knows what to say of it
         return
     os._exit(status)
+
+
+def _is_monitored() -> bool:
+    # Of Python 3.12 and later: profilers and coverage.
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(monitoring.get_tool(number) for number in range(6))
 
 
 def say_interrupted() -> None:
@@ -101,18 +111,25 @@ class quiet_pipe:
         try:
             sys.stdout.flush()
         except OSError as failed:
-            error = failed
+            if error is None or isinstance(failed, BrokenPipeError):
+                error = failed
         if isinstance(error, BrokenPipeError):
-            _say_no_more(sys.stdout, sys.stderr)
+            _drop_what_follows(sys.stdout, sys.stderr)
             raise SystemExit(BROKEN_PIPE) from None
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            _say_no_more(sys.stdout)
-            print(f"{SCRIPT}: error: cannot write the output: {error.strerror}", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _drop_what_follows(sys.stdout)
+            try:
+                print(f"{SCRIPT}: error: cannot write the output: {error.strerror}", file=sys.stderr, flush=True)
+            except OSError:  # nor that
+                _drop_what_follows(sys.stderr)
             raise SystemExit(NOT_WRITTEN) from None
+        if error is not None and kind is None:
+            raise error
 
 
-def _say_no_more(*streams: TextIO) -> None:
-    # The interpreter flushes once more at exit, and would complain then.
+def _drop_what_follows(*streams: TextIO) -> None:
+    """Sends what is still written to these streams to nowhere: Python flushes once more at its end, and would
+    complain."""
     for stream in streams:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -65,7 +65,7 @@ class EventTables:
             elif name == "pool":
                 made[name] = self._places(most).pools[location]
             elif name == "step":
-                made[name] = _narrow(step_of(raw["seq"]))
+                made[name] = step_of(raw["seq"])
             elif name == "node_type":
                 made[name] = self.node_types(raw["node_type"])
             else:
@@ -103,9 +103,3 @@ class EventTables:
             for location in self._reader.locations()
         ]
         return pd.DataFrame([{"device": "", "stream": 0, "pool": (0, 0)}, *rows[1:]])
-
-
-def _narrow(steps: pd.arrays.IntegerArray) -> pd.arrays.IntegerArray:
-    """Half as wide, as ids are: see event_stream.cpp."""
-    numbers = np.minimum(steps.to_numpy(np.int64, na_value=0), np.iinfo(np.int32).max)
-    return pd.arrays.IntegerArray(numbers.astype(np.int32), np.asarray(steps.isna()))

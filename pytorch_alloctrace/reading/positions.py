@@ -148,6 +148,11 @@ class PositionTable:
         return pd.arrays.IntegerArray(steps, np.zeros(len(seq), np.bool_) if unknown is None else unknown)
 
     @property
+    def highest_step(self) -> int:
+        """The highest number that `step_of` gives; 0 in a trace without steps."""
+        return int(self._numbers.max(initial=0)) + bool(len(self._numbers))
+
+    @property
     def step_count(self) -> int:
         """How many steps there were, those included that a folded trace leaves out."""
         return int(self.ordinals[-1]) + 1 if len(self.ordinals) else 0

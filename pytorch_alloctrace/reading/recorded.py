@@ -184,10 +184,11 @@ class RecordedTrace:
         groups = [wanted]
         if self.integrity.events > _LARGE:
             # What only the replay's state knows comes first: the state is gone before the rest takes its memory.
-            groups = [tuple(name for name in wanted if (name in _FROM_STATE) == is_first) for is_first in (True, False)]
+            parts = [tuple(name for name in wanted if (name in _FROM_STATE) == is_first) for is_first in (True, False)]
+            groups = [part for part in parts if part] or groups
         most = self.integrity.events + (_MOST_KEPT if self.integrity.folded_until else 0)
         found: dict[str, pd.Series[Any]] = {}
-        for group in filter(None, groups):
+        for group in groups:
             gathered = Gathered(most)
             for part in self.iter_events(_CHUNK, since=since, until=until, columns=group, kinds=kinds):
                 gathered.add(part)
@@ -523,7 +524,9 @@ class RecordedTrace:
         return PositionTable.of_events(rows, self._reader.string)
 
     def _step_of(self, seq: npt.NDArray[Any]) -> Any:
-        return self._places.step_of(seq)
+        steps = self._places.step_of(seq)
+        # In the largest table that there is: half as wide, if all of the trace's steps have room in it.
+        return steps.astype("Int32") if self._places.highest_step < 1 << 31 else steps
 
     def first_event_after(self, at: Position, device: str | None = None) -> int:
         """The number of the first event after a position: the state at the position is the one before this event.

@@ -261,9 +261,14 @@ class Replay:
     @contextlib.contextmanager
     def asked_ahead(self, asks: Iterable[Ask]) -> Iterator[None]:
         """What will be asked for within, in any order."""
+        asks = [*asks]
+        if not asks:
+            yield
+            return
         most = sum(int(timeline.columns["blocks"].max(initial=0)) for timeline in self.devices.values())
-        states, small = (_replay.States(self._run), True) if most <= _SMALL else (self._states, False)
-        ahead = self._ahead = StatesAhead([*asks], self._answer, states, meanwhile=small)
+        meanwhile = most <= _SMALL
+        states = _replay.States(self._run) if meanwhile else self._states
+        ahead = self._ahead = StatesAhead(asks, self._answer, states, meanwhile=meanwhile)
         try:
             yield
         finally:
@@ -277,11 +282,12 @@ class Replay:
 
     def forget(self, device: str) -> None:
         """Nothing more will be asked of a device that was asked for ahead."""
-        if self._ahead is not None:
-            self._ahead.forget(device)
+        if (ahead := self._ahead) is not None:
+            ahead.forget(device)
 
     def _asked(self, kind: str, until: int, device: str | None) -> ByDevice:
-        known = None if self._ahead is None or device is None else self._ahead.take((kind, until, device))
+        ahead = self._ahead
+        known = None if ahead is None or device is None else ahead.take((kind, until, device))
         return self._answer(self._states, (kind, until, device)) if known is None else known
 
     def _answer(self, states: _replay.States, ask: tuple[str, int, str | None]) -> ByDevice:

@@ -515,8 +515,9 @@ def group_stacks(
     stacks = totals["stack_id"].to_numpy(np.int64)[most]
     columns["stack_id"] = index.same[stacks].astype(np.int64) if by == "stack" else stacks
     # Those that hold the same: by the stack that holds the most, as they come.
-    of_most = [-totals[name].to_numpy(np.int64)[most] for name in ("bytes", "live_bytes")]
-    in_order = np.lexsort([most, *of_most, -columns["bytes"], -columns["live_bytes"]])
+    # Of the highest first. (~ and not -: of a damaged trace it may be the lowest number that there is.)
+    of_most = [~totals[name].to_numpy(np.int64)[most] for name in ("bytes", "live_bytes")]
+    in_order = np.lexsort([most, *of_most, ~columns["bytes"], ~columns["live_bytes"]])
     groups = pd.DataFrame(columns).iloc[in_order].reset_index(drop=True)
     return pd.concat([describe_stacks(index, groups["stack_id"], by), groups], axis=1)[[*SITE_COLUMNS, *more]]
 
@@ -528,7 +529,7 @@ def _first_of_most(
     begins: the first row of each group."""
     lengths = np.diff(begins, append=len(values))
     is_most = values == np.repeat(np.maximum.reduceat(values, begins), lengths)
-    others = np.where(is_most, then, -1)
+    others = np.where(is_most, then, np.iinfo(np.int64).min)
     is_most &= others == np.repeat(np.maximum.reduceat(others, begins), lengths)
     found: npt.NDArray[np.int64] = np.minimum.reduceat(np.where(is_most, np.arange(len(values)), len(values)), begins)
     return found

@@ -38,7 +38,7 @@ class StatesAhead:
         self._begun = self._stopped = False
         self._thread: threading.Thread | None = None
         if meanwhile:
-            thread = threading.Thread(target=self._walk, name="alloctrace states")
+            thread = threading.Thread(target=self._walk, args=[list(self._futures.items())], name="alloctrace states")
             try:
                 thread.start()
             except RuntimeError:  # there are too many threads: it takes longer
@@ -46,14 +46,14 @@ class StatesAhead:
             self._begun, self._thread = True, thread
 
     def take(self, ask: Ask) -> ByDevice | None:
-        """The answer; None where that was not asked, or nothing more is answered. Raises what went wrong with it. It is
-        kept until `forget`, or in the case of lives, which are large, not at all."""
+        """The answer; None where it was not asked for, or the walk has been stopped. Raises what went wrong with it. It
+        is kept until `forget`, or in the case of lives, which are large, not at all."""
         future = self._futures.get(ask)
         if future is None:
             return None
         if not self._begun:
             self._begun = True
-            self._walk()
+            self._walk(list(self._futures.items()))
         if ask[0] == "lives":
             self._futures.pop(ask, None)
         try:
@@ -72,16 +72,16 @@ class StatesAhead:
             self._thread.join()
         self._futures = {}
 
-    def _walk(self) -> None:
-        left = list(self._futures.items())
+    def _walk(self, futures: list[tuple[Ask, Future[ByDevice]]]) -> None:
         try:
-            while left and not self._stopped:
-                ask, future = left.pop(0)
+            for ask, future in futures:
+                if self._stopped:
+                    break
                 try:
                     future.set_result(self._answer(self._states, ask))
                 except Exception as error:  # of any kind: it is for whoever takes this answer
                     future.set_exception(error)
             self._states.let_go()
         finally:
-            for _, future in left:  # nobody shall wait for what will not come
+            for _, future in futures:  # nobody shall wait for what will not come
                 future.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -143,6 +144,21 @@ def test_a_full_device_is_one_line(folder: Path, arguments: list[str]) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "alloctrace: error: cannot write the output: No space left on device\n"
+
+
+def test_a_process_that_runs_the_command_goes_on(folder: Path) -> None:
+    code = "import sys; sys.argv = ['alloctrace', 't.alloctrace']; "
+    code += "from pytorch_alloctrace.__main__ import script; print('status', script())"
+    assert run(folder, [sys.executable, "-c", code]).stdout.endswith("status 0\n")
+    profile = [sys.executable, "-m", "cProfile", "-o", "profile", *MODULE[1:], "t.alloctrace"]
+    done = run(folder, profile)
+    assert done.returncode == 0 and (folder / "profile").stat().st_size
+
+
+def test_nobody_needs_a_stderr(folder: Path) -> None:
+    command = shlex.join([*MODULE, "t.alloctrace"])
+    done = run(folder, ["sh", "-c", f"{command} 2>&-"])
+    assert done.returncode == 0 and done.stdout
 
 
 # The first is that of the import with which the package begins, after `command`.

@@ -39,7 +39,7 @@ def read_with_spool(killed: Killed) -> Iterator[ReadWithSpool]:
         os.pwrite(file, data, 0)
         reader = _replay.TraceReader(str(killed[0]), f"/proc/self/fd/{file}")
         _replay.Replay(reader, 50)
-        _replay.Replay(reader, 10).blocks_before(1)
+        _replay.States(_replay.Replay(reader, 10)).blocks_before(1)
         reader.stack_table()
         return reader.integrity, rows_of(reader)
 

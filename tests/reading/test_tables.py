@@ -19,6 +19,7 @@ from running import needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze.verbs import VERBS
+from pytorch_alloctrace.reading.sites import group_stacks
 
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
@@ -257,6 +258,30 @@ def test_a_table_of_many_events_is_made_in_two_passes(
             patched.setattr("pytorch_alloctrace.reading.recorded._CHUNK", 10)
             found = trace.events(columns=columns, **options)  # type: ignore[arg-type]
         pd.testing.assert_frame_equal(found, expected)
+        with pytest.raises(ValueError, match="no events of kind"):
+            trace.events(columns=columns, kinds=("bogus",))
+
+
+def test_steps_keep_their_numbers(tmp_path: Path) -> None:
+    program = """
+import torch, pytorch_alloctrace as alloctrace
+with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+    for number in (1_700_000_000_000, 1_700_000_000_001):
+        torch.ones(10)
+        alloctrace.step(number)
+"""
+    run_python(tmp_path, [sys.executable, "-c", program], check=True, timeout=120, environment={})
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    events = trace.events(kinds=("alloc",))
+    assert events["step"].tolist() == trace.steps()["step"].tolist() and str(events["step"].dtype) == "Int64"
+
+
+def test_sums_that_wrap_are_sorted_all_the_same(trace: alloctrace.Trace) -> None:
+    """A damaged trace may have such sizes."""
+    totals = trace.stack_totals()
+    for sizes in ([2**63 - 1, -2], [-(2**63), -(2**63)], [-2, -2]):
+        made = totals.assign(live_bytes=np.resize(sizes, len(totals)), bytes=np.resize(sizes[::-1], len(totals)))
+        assert len(group_stacks(trace.stacks, made, "file"))
 
 
 @needs_cuda_build

@@ -356,3 +356,19 @@ def test_forked_children(tmp_path: Path) -> None:
     assert all(str(trace.integrity).startswith("complete") for trace in children)
     assert sum("Numbers.__getitem__" in functions_that_allocated(trace) for trace in children) == 2
     assert sum("allocate_in_child" in functions_that_allocated(trace) for trace in children) == 1
+
+
+def test_the_program_ends_as_it_would_without_us(tmp_path: Path) -> None:
+    """What it left open is written, and what it left alive is finalised."""
+    (tmp_path / "program.py").write_text(
+        "class Last:\n"
+        "    def __del__(self):\n"
+        "        print('finalised')\n"
+        "last = Last()\n"
+        "file = open('out.txt', 'w')\n"
+        "file.write('results')\n"
+    )
+    for arguments in ([], ["an argument"]):
+        (tmp_path / "out.txt").unlink(missing_ok=True)
+        done = python(["-m", "pytorch_alloctrace", "run", "--overwrite", "program.py", *arguments], tmp_path)
+        assert done.returncode == 0 and "finalised" in done.stdout and (tmp_path / "out.txt").read_text() == "results"

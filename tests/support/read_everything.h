@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "../../csrc/core/reading/trace_reader.h"
 #include "../../csrc/core/replay/follower.h"
 #include "../../csrc/core/replay/replay_run.h"
+#include "../../csrc/core/replay/states.h"
 #include "../../csrc/core/what_if/predict.h"
 
 namespace alloctrace {
@@ -107,14 +109,29 @@ inline std::string read_everything(const std::string& path, const std::string& s
       if (names.line(id) != lines[id]) fail("a frame with two lines");
       names.source(names.code(names.frame(id).code).filename, lines[id]);
     }
-    ReplayRun replayed(opened, 50);
-    for (const std::uint64_t quarter : {2, 3, 1}) {
-      try {
-        static_cast<void>(replayed.state_before(events * quarter / 4));
-      } catch (const FoldedError&) {
+    const auto run = std::make_shared<const ReplayRun>(opened, 50);
+    const ReplayRun& replayed = *run;
+    // Twice at once, as a diagnosis does.
+    const auto look = [&run, events] {
+      States states(run);
+      for (const std::uint64_t quarter : {2, 3, 1}) {
+        try {
+          static_cast<void>(states.before(events * quarter / 4));
+        } catch (const FoldedError&) {
+        }
       }
+      states.let_go();
+      for (const std::uint64_t moment : run->folded_moments()) static_cast<void>(states.before(moment));
+    };
+    {
+      const std::jthread other([&look] {
+        try {
+          look();
+        } catch (const std::runtime_error&) {  // this thread meets it too
+        }
+      });
+      look();
     }
-    for (const std::uint64_t moment : replayed.folded_moments()) static_cast<void>(replayed.state_before(moment));
     static_cast<void>(replayed.sequence_after(trace.begin_ns()));
     static_cast<void>(replayed.role_timelines(20));
     static_cast<void>(replayed.role_allocations(events / 4, events / 2));

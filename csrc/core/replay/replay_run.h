@@ -1,5 +1,6 @@
 // One pass of the replay over a whole trace, which leaves checkpoints behind: the state at any event (see states.h) is
-// then a short replay from the one before it. Nothing changes once the pass is over.
+// then a short replay from the one before it. Once the pass is over nothing changes, but for what Roles remember of
+// stacks: one thread at a time may ask for roles.
 #pragma once
 
 #include <cstdint>

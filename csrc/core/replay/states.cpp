@@ -19,6 +19,9 @@ const Replay& States::before(std::uint64_t until) {
   return cursor_.replay();
 }
 
-void States::let_go() { cursor_ = run_->cursor_at_beginning(); }
+void States::let_go() {
+  cursor_ = run_->cursor_at_beginning();
+  moment_.reset();
+}
 
 }  // namespace alloctrace

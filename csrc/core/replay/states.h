@@ -1,4 +1,5 @@
-// The memory at events that are asked for one after another. Two of these may be at work at once, on two threads.
+// The memory at events that are asked for one after another. Two of these may walk at once, on two threads; roles are
+// another matter, see replay_run.h.
 #pragma once
 
 #include <cstdint>

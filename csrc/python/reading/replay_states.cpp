@@ -420,7 +420,8 @@ void define_results(py::module_& module) {
       .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
-// States of which Python's threads ask. Whoever waits for another's walk, or is on one, does not hold the GIL.
+// States that several Python threads may ask for. Whoever waits for another's walk, or is on one, does not hold the
+// GIL.
 class SharedStates {
  public:
   explicit SharedStates(std::shared_ptr<ReplayRun> run) : states_(std::move(run)) {}

@@ -73,6 +73,9 @@ class ReportServer:
     def let_go(self) -> None:
         """Lets go of the port, once `serve` has ended."""
         self._server.server_close()
+        # An answer that is being made ends first: its thread would be cut off where it waits for Python, which aborts.
+        with self._lock:
+            pass
 
     def answer(self, host: str, target: str) -> tuple[HTTPStatus, str, bytes]:
         """What a GET is answered with: status, type, content."""
