@@ -77,3 +77,20 @@ def test_addresses_are_those_of_the_tensors() -> None:
     found = first_group()
     assert set(found.addresses) == {one.data_ptr() for one in kept}
     assert found.bytes == sum(one.nbytes for one in kept)
+
+
+def test_what_a_finalizer_has_is_collected_at_once() -> None:
+    """A look within a collection, between two instructions of a finalizer, keeps nothing of the garbage alive."""
+    looks: list[object] = []
+
+    class Circle:
+        def __init__(self) -> None:
+            self.me, self.tensor = self, torch.empty(70)
+
+        def __del__(self) -> None:
+            looks.append(look(0.2, more=False))
+
+    Circle()
+    gc.collect()
+    assert len(looks) == 1
+    assert not [thing for thing in gc.get_objects() if type(thing) is Circle]
