@@ -1,5 +1,5 @@
-"""Which trace a command will replay, as far as can be seen before the command line is parsed: what the
-verb needs takes time to import, and the pass may begin meanwhile."""
+"""Which trace a command will replay, as far as can be seen before the command line is parsed: what the verb needs takes
+time to import, and the pass may begin meanwhile."""
 
 from __future__ import annotations
 

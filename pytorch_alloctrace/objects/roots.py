@@ -75,8 +75,9 @@ def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object
 
 
 def frames() -> list[FrameRoot | ModuleRoot]:
-    """The calls that run, of all threads, outermost first, without this package's and finalizers'; those through which
-    the last error went that nothing caught. Code that runs in a dict of its own (`runpy`, `exec`) counts as a module."""
+    """The calls that run, of all threads, outermost first, without this package's and finalizers'; those through
+    which the last error went that nothing caught. Code that runs in a dict of its own (`runpy`, `exec`) counts as a
+    module."""
     found: list[FrameRoot | ModuleRoot] = []
     main = threading.main_thread().ident
     for thread, innermost in sorted(_innermost().items(), key=lambda one: one[0] != main):
@@ -112,8 +113,8 @@ def _of_thread(innermost: types.FrameType, thread: str) -> Iterator[FrameRoot | 
     frame: types.FrameType | None = innermost
     while frame is not None:
         stack.append(frame)
-        # What a finalizer and its calls have in their hands may be garbage that is being collected. Whoever asks such an
-        # object for its attributes makes a dict that refers to it: it would survive until the next collection.
+        # What a finalizer and its calls hold may be garbage that is being collected. To ask such an object for its
+        # attributes can make a dict that refers to it: it would survive until the next collection.
         if frame.f_code.co_name == "__del__":
             stack.clear()
         frame = frame.f_back
