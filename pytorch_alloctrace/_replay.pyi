@@ -203,7 +203,7 @@ class DeviceTimeline:
     is_used: bool
     allocated_peak: Peak
     reserved_peak: Peak
-    columns: Columns
+    most_blocks: int
 
 class LongLives:
     """Which blocks of a device lived long: see csrc/core/replay/long_lives.h."""
@@ -309,6 +309,8 @@ class Replay:
     def events(self, first: int, end: int = ..., kinds: Sequence[int] = ()) -> EventStream: ...
     def sequence_after(self, time_ns: int) -> int: ...
     def timelines(self) -> list[DeviceTimeline]: ...
+    def timeline(self, device: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Columns:
+        """A row for each range of measured intervals. device: by its number in `timelines`."""
     def long_lives(self) -> list[LongLives]:
         """By device, in the order of `timelines`."""
     def loops(self) -> list[Loop]: ...

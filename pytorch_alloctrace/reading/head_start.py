@@ -64,7 +64,7 @@ class HeadStart:
 
             self._opened = Opened(self.path, reader=reader)
             self._is_open.set()
-            self._run = self._opened.replayed(progress=self._tell)
+            self._run = self._opened.replayed(self._tell)
         except Exception:
             return
         finally:

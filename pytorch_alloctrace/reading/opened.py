@@ -16,8 +16,10 @@ from .opening import open_reader
 from .sites import StackIndex
 from .user_code import UserCode, packages_to_open
 
+MEASURED = 60_000
+"""Intervals that the one pass measures: those of a timeline are made of them."""
 POINTS = 6000
-"""Intervals that the one pass measures: those of a timeline with fewer are made of them."""
+"""Intervals of a curve that is shown whole."""
 
 
 class Opened:
@@ -70,9 +72,9 @@ class Opened:
                 return thread, nodes
         return 0, 0
 
-    def replayed(self, points: int = POINTS, progress: Callable[[float], None] | None = None) -> _replay.Replay:
+    def replayed(self, progress: Callable[[float], None] | None = None) -> _replay.Replay:
         """Replays it, in one pass."""
-        return _replay.Replay(self.reader, points, self.stacks.line_numbers, progress, self.nodes_at_begin)
+        return _replay.Replay(self.reader, MEASURED, self.stacks.line_numbers, progress, self.nodes_at_begin)
 
 
 def json_object(text: str) -> dict[str, Any]:

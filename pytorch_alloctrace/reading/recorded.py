@@ -23,7 +23,7 @@ from .head_start import begun
 from .held import Held
 from .integrity import Integrity
 from .kinds import KINDS, STEP, kind_name, named_device
-from .opened import POINTS, Opened, json_object
+from .opened import MEASURED, Opened, json_object
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .process import device_table, thread_table
 from .replay import Replay
@@ -123,18 +123,10 @@ class RecordedTrace:
     @functools.cached_property
     def replay(self) -> Replay:
         """The replay of the whole trace, made once. Analyses that need no names ask it by event number."""
-        return self._replayed(POINTS)
-
-    def _replayed(self, points: int) -> Replay:
         with self._pass("replaying"):
             begun, self._begun = self._begun, None
-            run = None if begun is None or points != POINTS else begun.replayed(self._progress)
-            return Replay(
-                self._reader,
-                run or self._opened.replayed(points, self._progress),
-                self._event_tables.locations,
-                points,
-            )
+            run = None if begun is None else begun.replayed(self._progress)
+            return Replay(self._reader, run or self._opened.replayed(self._progress), self._event_tables.locations)
 
     def write_folded(self, out: bytes, until: int, overwrite: bool) -> _replay.FoldedTrace:
         """See `pytorch_alloctrace.fold`. until: the first event that stays."""
@@ -417,18 +409,20 @@ class RecordedTrace:
         return pd.concat(tables, ignore_index=True) if tables else no_rows(("device", "time_ns", *ROLES_SHOWN))
 
     def _intervals(self, points: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The borders of `points` intervals, in ns, and as numbers of borders of those that are measured."""
+        """The borders of `points` intervals, in ns, and as numbers of borders of `MEASURED` ones, or of `points` if
+        that is more."""
         if points < 1:
             raise ValueError(f"points={points}: a timeline has at least one")
-        measured = max(points, POINTS)
-        ends = np.linspace(0, measured, points + 1).round().astype(np.int64)
+        finest = max(points, MEASURED)
+        ends = np.linspace(0, finest, points + 1).round().astype(np.int64)
         # Not between the times themselves: a double has 256 ns there.
-        times = np.linspace(0, max(self.end_ns - self.begin_ns, 1), measured + 1).astype(np.int64)
+        times = np.linspace(0, max(self.end_ns - self.begin_ns, 1), finest + 1).astype(np.int64)
         return self.begin_ns + times[ends], ends
 
     def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """The sums of each device's memory over time, in `points` intervals of equal length (where that does not divide
-        6,000, to within a 6,000th of the run). In bytes.
+        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes. The
+        replay measures 60,000 intervals: to within one of them where `points` does not divide that; and where `points`
+        is larger, all that lie in one of them show what it shows.
 
         Columns: device, time_ns (when the interval begins); requested, allocated, active, reserved, releasable,
         stranded, largest_free (at its end; see docs/reading.md), each with _min and _max (within it, so that no peak is
@@ -436,10 +430,10 @@ class RecordedTrace:
         its end), blocks (allocated at its end), seq (the event that reached the most allocated bytes in it). What an
         allocator does not report is <NA>. `Trace.plot_timeline` draws it.
         """
-        # The replay has measured POINTS intervals. Only for more of them it is made again.
         borders, ends = self._intervals(points)
-        replay = self.replay if points <= POINTS else self._replayed(points)
-        return make_timeline(replay.timeline(ends, self.named_device(device)), borders, self._driver_memory)
+        first, until = ends[:-1] * MEASURED // ends[-1], -(-ends[1:] * MEASURED // ends[-1])
+        table = self.replay.timeline(first, until, self.named_device(device))
+        return make_timeline(table, borders, self._driver_memory)
 
     def driver_memory(self, *, device: str | None = None) -> pd.DataFrame:
         """What the driver reported of each device's memory, and the system of this process's: a row for each change,

@@ -117,20 +117,17 @@ class Verification:
 
 
 class Replay:
-    """A replayed trace. locations: of the reader (device, stream, pool by location id). points: intervals that the pass
-    has measured."""
+    """A replayed trace. locations: of the reader (device, stream, pool by location id)."""
 
     def __init__(
         self,
         reader: _replay.TraceReader,
         run: _replay.Replay,
         locations: pd.DataFrame,
-        points: int,
     ) -> None:
         self._run = run
         self._states = _replay.States(run)
         self._locations = locations
-        self._points = points
         self.devices = {
             device_name(timeline.device_type, timeline.device_index): timeline for timeline in self._run.timelines()
         }
@@ -265,7 +262,7 @@ class Replay:
         if not asks:
             yield
             return
-        most = sum(int(timeline.columns["blocks"].max(initial=0)) for timeline in self.devices.values())
+        most = sum(timeline.most_blocks for timeline in self.devices.values())
         meanwhile = most <= _SMALL
         states = _replay.States(self._run) if meanwhile else self._states
         ahead = self._ahead = StatesAhead(asks, self._answer, states, meanwhile=meanwhile)
@@ -304,14 +301,16 @@ class Replay:
         found.sort(key=lambda one: (one.device_type, one.device_index))
         return [(device_name(one.device_type, one.device_index), one.columns) for one in found]
 
-    def timeline(self, ends: npt.NDArray[np.int64], device: str | None = None) -> pd.DataFrame:
-        """See `Trace.timeline`, without its times. ends: which of the measured intervals make one each, as the numbers
-        of their borders, from 0 to all."""
+    def timeline(
+        self, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], device: str | None = None
+    ) -> pd.DataFrame:
+        """See `Trace.timeline`, without its times. begins, ends: which of the measured intervals make one each: from
+        the number of the first on, and before that of another."""
         need_segments = {f"{measure}{end}": "Int64" for measure in _NEED_SEGMENTS for end in _ENDS}
         tables = []
-        for name, timeline in self.devices.items():
+        for number, (name, timeline) in enumerate(self.devices.items()):
             if device in (None, name):
-                table = _fewer(pd.DataFrame(timeline.columns), ends)
+                table = pd.DataFrame(self._run.timeline(number, begins, ends))
                 table.insert(0, "device", name)
                 unknown = pd.Series(pd.NA, index=table.index, dtype="Int64")
                 for column in need_segments:
@@ -399,26 +398,3 @@ def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...], **dtypes: Any)
         return no_rows(columns, **dtypes)
     joined = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
     return joined if tuple(joined.columns) == columns else joined[list(columns)]
-
-
-def _fewer(table: pd.DataFrame, ends: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """The rows between two of `ends` as one: the last, lowest and highest values, and the event of the highest."""
-    first, last = ends[:-1], ends[1:] - 1
-    if len(first) == len(table):
-        return table
-    made = {}
-    for name in table.columns:
-        rows = table[name].to_numpy()
-        if name == "seq":
-            most = table["allocated_max"].to_numpy()
-            highest = np.maximum.reduceat(most, first)
-            # The first row of each group that reaches its highest.
-            reached = np.where(most == np.repeat(highest, last - first + 1), np.arange(len(most)), len(most))
-            made[name] = rows[np.minimum.reduceat(reached, first)]
-        elif name.endswith("_min"):
-            made[name] = np.minimum.reduceat(rows, first)
-        elif name.endswith("_max"):
-            made[name] = np.maximum.reduceat(rows, first)
-        else:
-            made[name] = rows[last]
-    return pd.DataFrame(made)

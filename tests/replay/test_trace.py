@@ -118,7 +118,7 @@ def test_live_and_peak(trace: alloctrace.Trace) -> None:
 
 @pytest.mark.parametrize("points", [1, 7, 37, 1999, 4001])
 def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Trace, points: int) -> None:
-    finest, table = trace.timeline(6000), trace.timeline(points)
+    finest, table = trace.timeline(60_000), trace.timeline(points)
     rows = [*table["time_ns"].searchsorted(finest["time_ns"], side="right") - 1]
     groups = finest.groupby(rows)
     for name in table.columns:
@@ -130,7 +130,25 @@ def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Tra
             assert [*table[name]] == [*groups[name].last()]
     assert [*table["seq"]] == [group.loc[group["allocated_max"].idxmax(), "seq"] for _, group in groups]
     lengths = [*table["time_ns"].diff()[1:], trace.end_ns - table["time_ns"].iloc[-1]]
-    assert max(lengths) - min(lengths) <= (trace.end_ns - trace.begin_ns) / 6000 + 2
+    assert max(lengths) - min(lengths) <= (trace.end_ns - trace.begin_ns) / 60_000 + 2
+
+
+@pytest.mark.parametrize("points", [60_001, 100_000, 180_000])
+def test_a_timeline_finer_than_what_is_measured_repeats_it(trace: alloctrace.Trace, points: int) -> None:
+    replay = trace.replay
+    measured, table = trace.timeline(60_000), trace.timeline(points)
+    assert trace.replay is replay and len(table) == points
+    begins = table["time_ns"]
+    assert begins.is_monotonic_increasing
+    rows = measured["time_ns"].searchsorted(begins, side="right") - 1
+    # An interval that reaches into the next of those that were measured shows both.
+    following = (rows + 1).clip(max=len(measured) - 1)
+    for name in ("requested", "blocks", "requested_max", "requested_min"):
+        here, after = measured[name].to_numpy()[rows], measured[name].to_numpy()[following]
+        either = {"_max": here.clip(min=after), "_min": here.clip(max=after)}.get(name[-4:], after)
+        found = table[name].to_numpy()
+        assert ((found == here) | (found == either)).all()
+    assert table["requested_max"].max() == 5064 and table["requested"].iloc[-1] == 64
 
 
 def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> None:
@@ -142,7 +160,6 @@ def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> 
         assert (timeline["requested_min"] <= timeline["requested"]).all()
         assert (timeline["requested"] <= timeline["requested_max"]).all()
     assert trace.timeline(1)["seq"].iloc[0] == trace.peak().seq
-    assert trace.timeline(6001)["requested_max"].max() == 5064  # finer than what the replay has measured
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 

@@ -217,7 +217,7 @@ FoldedSums RunEvidence::read_sums(FoldReader& fold) {
   for (std::uint64_t left = fold.below(kMaxDevices + 1); left > 0; --left) {
     MemoryTimeline timeline(0);
     FoldReader levels = fold.section();
-    timeline.restore(levels, kFoldedIntervals, [](std::uint64_t, const MemoryTimeline::Interval&) {});
+    timeline.restore(levels, kFoldedIntervals, [](const MemoryTimeline::Interval&) {});
     fold.section();
     sums.peaks.emplace_back(timeline.allocated_peak(), timeline.reserved_peak());
   }
@@ -246,12 +246,13 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
   for (std::uint64_t device = 0; device < timelines; ++device) {
     MemoryTimeline& timeline = timelines_.emplace_back(points_);
     FoldReader levels = fold.section();
-    timeline.restore(levels, kFoldedIntervals, [&](std::uint64_t index, const MemoryTimeline::Interval& interval) {
+    timeline.restore(levels, kFoldedIntervals, [&](const MemoryTimeline::Interval& interval) {
       if (points_ == 0) return;
-      if (for_fold_) return timeline.add(static_cast<std::size_t>(index), interval);
+      if (for_fold_) return timeline.add(interval);
       // Where the intervals to be shown are shorter than those that were saved, several show the same.
-      if (index > static_cast<std::uint64_t>(INT64_MAX) >> shift) return;
-      const auto since = static_cast<std::int64_t>(index << shift);
+      const std::uint64_t number = interval.number;
+      if (number > static_cast<std::uint64_t>(INT64_MAX) >> shift) return;
+      const auto since = static_cast<std::int64_t>(number << shift);
       if (since > INT64_MAX - folded_interval_ns_) return;
       const auto at = [&](std::int64_t since_ns) {
         const double share = static_cast<double>(since_ns) / static_cast<double>(span_ns_);
@@ -262,7 +263,8 @@ void RunEvidence::restore(FoldReader& fold, const Replay& replay, std::int64_t u
       const auto length = static_cast<std::uint64_t>(until_ns) - static_cast<std::uint64_t>(begin_ns_);
       const std::int64_t folded = std::max(static_cast<std::int64_t>(length), since);
       const std::size_t last = at(std::min(since + folded_interval_ns_ - 1, folded));
-      for (std::size_t shown = at(since); shown <= last; ++shown) timeline.add(shown, interval);
+      MemoryTimeline::Interval shown = interval;
+      for (shown.number = at(since); shown.number <= last; ++shown.number) timeline.add(shown);
     });
     LongLives& lives = long_lives_.emplace_back();
     FoldReader evidence = fold.section();

@@ -154,16 +154,12 @@ void MemoryTimeline::save(FoldWriter& fold) const {
     fold.signed_number(peak->time_ns);
   }
   for (const std::uint64_t value : last_) fold.number(value);
-  std::size_t seen = 0;
-  for (const Interval& at : intervals_) seen += at.seen ? 1 : 0;
-  fold.number(seen);
+  fold.number(intervals_.size());
   std::size_t before = 0;
   Measures level{};
-  for (std::size_t index = 0; index < intervals_.size(); ++index) {
-    const Interval& at = intervals_[index];
-    if (!at.seen) continue;
-    fold.number(index - before);
-    before = index;
+  for (const Interval& at : intervals_) {
+    fold.number(at.number - before);
+    before = at.number;
     fold.number(at.highest_sequence);
     for (std::size_t i = 0; i < kMeasureCount; ++i) {
       fold.difference(at.last[i], level[i]);
@@ -175,7 +171,7 @@ void MemoryTimeline::save(FoldWriter& fold) const {
 }
 
 void MemoryTimeline::restore(FoldReader& fold, std::uint64_t intervals,
-                             const std::function<void(std::uint64_t, const Interval&)>& place) {
+                             const std::function<void(const Interval&)>& place) {
   for (Peak* peak : {&allocated_peak_, &reserved_peak_}) {
     peak->bytes = fold.number();
     peak->sequence = fold.below(kMaxSequence);
@@ -191,7 +187,7 @@ void MemoryTimeline::restore(FoldReader& fold, std::uint64_t intervals,
     }
     before = index += step;
     Interval at;
-    at.seen = true;
+    at.number = static_cast<std::size_t>(index);
     at.highest_sequence = fold.below(kMaxSequence);
     for (std::size_t i = 0; i < kMeasureCount; ++i) {
       at.last[i] = fold.difference(level[i]);
@@ -199,7 +195,7 @@ void MemoryTimeline::restore(FoldReader& fold, std::uint64_t intervals,
       at.highest[i] = at.last[i] + fold.number();
     }
     level = at.last;
-    place(index, at);
+    place(at);
   }
 }
 

@@ -129,7 +129,6 @@ void RunEvidence::finish(const Replay& end) {
   // Of a device whose states all were void, nothing was noted.
   while (timelines_.size() < end.devices().size()) timelines_.emplace_back(points_);
   while (long_lives_.size() < timelines_.size()) long_lives_.emplace_back();
-  for (MemoryTimeline& timeline : timelines_) timeline.fill_holes();
   for (LongLives& lives : long_lives_) lives.finish();
   roles_.finish(end);
   // Before the first event of a device there was nothing, unless it was in use when the recording began.

@@ -209,19 +209,35 @@ std::vector<DeviceColumns> by_device(const Replay& replay, const Wanted& wanted,
   return result;
 }
 
-// The sums of one device's memory over time, and their peaks.
+// What a replay measured of one device over time, without the intervals: see interval_columns().
 struct DeviceTimeline {
   std::int32_t device_type, device_index;
   bool reports_segments, is_used;
   MemoryTimeline::Peak allocated_peak, reserved_peak;
-  py::dict columns;
+  std::uint64_t most_blocks;
 };
 
 DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
+  return {memory.device_type(),      memory.device_index(),
+          memory.reports_segments(), !memory.is_untouched() || memory.history().unmatched_frees > 0,
+          timeline.allocated_peak(), timeline.reserved_peak(),
+          timeline.most_blocks()};
+}
+
+using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+// A row for each range of intervals, from its begin on and before its end.
+py::dict interval_columns(const MemoryTimeline& timeline, const Integers& begins, const Integers& ends) {
   constexpr const char* kNames[kMeasureCount] = {"requested",  "allocated", "active",       "reserved",
                                                  "releasable", "stranded",  "largest_free", "blocks"};
   using Interval = MemoryTimeline::Interval;
-  const std::vector<Interval>& rows = timeline.intervals();
+  if (begins.size() != ends.size()) throw py::value_error("as many ends as begins");
+  std::vector<Interval> rows;
+  rows.reserve(static_cast<std::size_t>(begins.size()));
+  for (py::ssize_t row = 0; row < begins.size(); ++row) {
+    rows.push_back(
+        timeline.between(static_cast<std::size_t>(begins.data()[row]), static_cast<std::size_t>(ends.data()[row])));
+  }
   py::dict columns;
   for (std::size_t i = 0; i < kMeasureCount; ++i) {
     const std::string name = kNames[i];
@@ -230,13 +246,7 @@ DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline&
     columns[(name + "_max").c_str()] = integers(rows, [i](const Interval& row) { return row.highest[i]; });
   }
   columns["seq"] = integers(rows, [](const Interval& row) { return row.highest_sequence; });
-  return {memory.device_type(),
-          memory.device_index(),
-          memory.reports_segments(),
-          !memory.is_untouched() || memory.history().unmatched_frees > 0,
-          timeline.allocated_peak(),
-          timeline.reserved_peak(),
-          columns};
+  return columns;
 }
 
 // -1: unknown.
@@ -404,7 +414,7 @@ void define_results(py::module_& module) {
       .def_readonly("is_used", &DeviceTimeline::is_used)
       .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
       .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
-      .def_readonly("columns", &DeviceTimeline::columns);
+      .def_readonly("most_blocks", &DeviceTimeline::most_blocks);
   py::class_<ReplayFindings::Item>(module, "Disagreement")
       .def_readonly("seq", &ReplayFindings::Item::sequence)
       .def_readonly("device", &ReplayFindings::Item::device)
@@ -557,6 +567,12 @@ void define_replay(py::module_& module) {
              }
              return result;
            })
+      .def(
+          "timeline",
+          [](const ReplayRun& run, std::size_t device, const Integers& begins, const Integers& ends) {
+            return interval_columns(run.timelines().at(device), begins, ends);
+          },
+          py::arg("device"), py::arg("begins"), py::arg("ends"))
       .def("long_lives",
            [](const py::object& self) {
              py::list result;  // not copied: they may take 100 MB
