@@ -420,9 +420,9 @@ class RecordedTrace:
         return self.begin_ns + times[ends], ends
 
     def timeline(self, points: int = 2000, *, device: str | None = None) -> pd.DataFrame:
-        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes. The
-        replay measures 60,000 intervals: to within one of them where `points` does not divide that; and where `points`
-        is larger, all that lie in one of them show what it shows.
+        """The sums of each device's memory over time, in `points` intervals of equal length. In bytes.
+        The replay has measured 60,000 intervals: where `points` does not divide that, an interval begins and ends with
+        the nearest of them; where `points` is larger, several show what was measured of the same one.
 
         Columns: device, time_ns (when the interval begins); requested, allocated, active, reserved, releasable,
         stranded, largest_free (at its end; see docs/reading.md), each with _min and _max (within it, so that no peak is

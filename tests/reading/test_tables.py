@@ -282,6 +282,10 @@ def test_sums_that_wrap_are_sorted_all_the_same(trace: alloctrace.Trace) -> None
     for sizes in ([2**63 - 1, -2], [-(2**63), -(2**63)], [-2, -2]):
         made = totals.assign(live_bytes=np.resize(sizes, len(totals)), bytes=np.resize(sizes[::-1], len(totals)))
         assert len(group_stacks(trace.stacks, made, "file"))
+    lowest = np.zeros(len(totals), dtype=np.int64)
+    lowest[0] = -(2**63)
+    sums = [*group_stacks(trace.stacks, totals.assign(live_bytes=lowest), "function")["live_bytes"]]
+    assert len(sums) > 1 and sums == sorted(sums, reverse=True) and sums[-1] == -(2**63)
 
 
 @needs_cuda_build
