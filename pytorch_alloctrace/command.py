@@ -102,12 +102,18 @@ def say_interrupted() -> None:
 
 class quiet_pipe:
     """A reader that goes away (head) ends the command without a word, a device that is full with a line. What is
-    printed inside is flushed."""
+    printed inside is flushed. Without a stdout (`>&-`) it goes nowhere."""
 
     def __enter__(self) -> None:
-        """Nothing is to be prepared."""
+        self._closed = sys.stdout is None
+        if self._closed:  # argparse and rich write to it all the same
+            sys.stdout = open(os.devnull, "w")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._closed:
+            sys.stdout.close()
+            sys.stdout = None  # as a recorded program would find it
+            return
         try:
             sys.stdout.flush()
         except OSError as failed:

@@ -161,6 +161,24 @@ def test_nobody_needs_a_stderr(folder: Path) -> None:
     assert done.returncode == 0 and done.stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["t.alloctrace"], ["sites", "t.alloctrace", "--json"], ["--help"], ["nothing.alloctrace"], ["run", "--help"]],
+    ids=" ".join,
+)
+def test_nobody_needs_a_stdout(folder: Path, arguments: list[str]) -> None:
+    plain = run(folder, [*MODULE, *arguments])
+    done = run(folder, ["sh", "-c", f"{shlex.join([*MODULE, *arguments])} >&-"])
+    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, "", plain.stderr)
+
+
+def test_a_recorded_program_has_no_stdout_either(folder: Path) -> None:
+    (folder / "stdout.py").write_text("import sys; sys.exit(3 if sys.stdout is None else 4)")
+    arguments = ["run", "--out", "stdout.alloctrace", "--overwrite", "stdout.py"]
+    done = run(folder, ["sh", "-c", f"{shlex.join([*MODULE, *arguments])} >&-"])
+    assert done.returncode == 3, done.stderr
+
+
 # The first is that of the import with which the package begins, after `command`.
 MOMENTS = [
     "typing",
