@@ -25,7 +25,7 @@ SUPPORT = ROOT / "tests/support"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORE_SOURCES = ("recording/definition_log", "format/definitions", "format/line_table", "recording/stack_table")
-WALKER_SOURCES = ("code_registry", "frame_walk", "layout_check", "module_registry", "public_walk")
+WALKER_SOURCES = ("code_registry", "frame_walk", "layout_check", "module_registry", "public_walk", "stack_hash")
 
 # All of them in the mode that programs get; in the other modes, those that differ there.
 CASES = [

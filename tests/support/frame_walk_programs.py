@@ -121,6 +121,36 @@ def deep_recursion(checker: Checker, seed: int) -> None:
     threading.stack_size(old_size)
 
 
+def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
+    """Deeper and back, through two lines of each frame, where a walk is kept for the next one and where it is not."""
+    generator = random.Random(seed)
+    left = 12_000
+
+    def visit() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            deeper = 0.1 if left % 400 < 300 else 0.6  # less often than back for a while, then more often
+            choice = generator.random()
+            if choice < deeper:
+                if generator.random() < 0.5:
+                    visit()
+                else:
+                    visit()
+            elif choice < 0.75:
+                checker.check_fast()
+            else:
+                return
+
+    def begin(depth: int) -> None:
+        if depth > 0:
+            return begin(depth - 1)
+        while left > 0:
+            visit()
+
+    begin(100)
+
+
 def threads(checker: Checker, seed: int) -> None:
     """Several threads at once, each with its own stacks; threads that end, and others that follow them."""
 
@@ -417,6 +447,20 @@ def module_in_a_cell(checker: Checker, seed: int) -> None:
     call(checker, checker.check_fast)
 
 
+def module_that_is_let_go_of(checker: Checker, seed: int) -> None:
+    """A call whose module is no longer in its frame is one of no module, though all executes the same."""
+
+    def call(self: object, lets_go: bool) -> list[int]:
+        if lets_go:
+            del self
+        return checker.probe.modules(checker.walk())
+
+    checker.expect(checker.probe.watch_calls(call.__code__), "calls of modules cannot be watched")
+    for lets_go in (True, False, True, True, False, False):
+        modules_found = call(checker, lets_go)
+        checker.expect(any(modules_found) != lets_go, f"{modules_found}, though {lets_go=}")
+
+
 class WalkingAtExit:
     """Walks when the interpreter takes the modules down, and prints the result then."""
 
@@ -463,6 +507,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         random_programs,
         reused_addresses,
         deep_recursion,
+        around_the_depth_that_is_kept,
         threads,
         native_thread,
         gil_held_elsewhere,
@@ -475,6 +520,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         walk_at_exit,
         modules,
         module_in_a_cell,
+        module_that_is_let_go_of,
     )
 }
 

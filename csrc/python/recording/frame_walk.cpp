@@ -6,6 +6,7 @@
 #include "cpython_layout.h"
 #include "public_walk.h"
 #include "python_reference.h"
+#include "stack_hash.h"
 #include "walk_mode.h"
 
 namespace alloctrace::python {
@@ -34,46 +35,6 @@ struct {
 
 CodeExtent module_code() noexcept {
   return {watched_code.begin.load(std::memory_order_relaxed), watched_code.length.load(std::memory_order_relaxed)};
-}
-
-// How many frames are looked at, including those that no traceback shows: at most one for each that it does show.
-constexpr std::uint32_t kMaxFrames = 2 * kMaxDepth;
-
-// Both halves of the product, so that every bit of either factor reaches every bit of the result.
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
-
-struct StackHash {
-  std::uint64_t hash;
-  std::uint32_t frames;
-};
-
-// Which module a frame calls. With its type: of modules that nobody has named only the class is known, and those that
-// come and go at one address may be of several.
-std::uint64_t module_key(const Frame* frame) noexcept {
-  const PyObject* const module = first_argument(frame);
-  if (module == nullptr) return 0;
-  return reinterpret_cast<std::uint64_t>(module) +
-         reinterpret_cast<std::uint64_t>(Py_TYPE(module)) * 0xC2B2AE3D27D4EB4Fu;
-}
-
-// The whole fast path: two loads a frame (three in 3.10), and two more for each call of a module.
-StackHash hash_stack(const Frame* frame, std::uint64_t generation) noexcept {
-  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15u;
-  const CodeExtent calls = module_code();
-  std::uint64_t hash = mix(generation ^ 0xD6E8FEB86659FD93u, kFactor);
-  std::uint32_t frames = 0;
-  for (; frame != nullptr && frames < kMaxFrames; frame = caller(frame), ++frames) {
-    std::uint64_t at = position(frame);
-    // Not by a multiplication of its own: each would wait for the one before.
-    if (is_within(calls, frame, at)) [[unlikely]]
-      at ^= module_key(frame);
-    hash = mix(hash ^ at, kFactor);
-  }
-  return {hash, frames};
 }
 
 // The slow path. The chain runs from the innermost frame outwards and the table wants it the other way round, so it is
@@ -150,7 +111,7 @@ std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry, ModuleRegi
   if (innermost == nullptr) return 0;
   cache.innermost = position_of(innermost);
 
-  const StackHash seen = hash_stack(innermost, generation());
+  const StackHash seen = hash_stack(innermost, generation(), module_code(), cache.last);
   StackCache::Entry(&set)[StackCache::kWays] = cache.entries[seen.hash % StackCache::kSets];
   for (const StackCache::Entry& entry : set) {
     if (entry.hash == seen.hash && entry.frames == seen.frames) return entry.stack;

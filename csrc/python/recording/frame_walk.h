@@ -1,8 +1,8 @@
 // The Python stack of the calling thread, without the GIL.
 //
 // A thread's own chain of frames cannot change while the thread is in an allocator's hook, so it can be read without
-// any lock. The chain is reduced to a 64-bit hash, two loads a frame; only a stack that its thread has not seen before
-// goes to the shared table.
+// any lock. The chain is reduced to a 64-bit hash (stack_hash.h); only a stack that its thread has not seen before goes
+// to the shared table.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,16 @@ typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
+// What the last walk of a thread found, outermost frame first: see stack_hash.h.
+struct LastWalk {
+  static constexpr std::uint32_t kMost = 128;  // of a deeper stack nothing is kept
+  std::uint64_t generation = 0;
+  std::uint32_t frames = 0;
+  const void* frame[kMost];
+  std::uint64_t instruction[kMost];
+  std::uint64_t hash[kMost];  // of the stack that ends with this frame
+};
+
 // Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty.
 // The hash includes the generation, so entries of older generations never match and need not be cleared.
 struct alignas(64) StackCache {
@@ -28,6 +38,7 @@ struct alignas(64) StackCache {
   static constexpr std::size_t kWays = 4;
   static constexpr std::size_t kSets = 1024;
   Entry entries[kSets][kWays];
+  LastWalk last{};
   std::uint64_t innermost = 0;  // innermost_position() at the last walk
 };
 
