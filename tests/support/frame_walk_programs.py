@@ -110,7 +110,7 @@ def deep_recursion(checker: Checker, seed: int) -> None:
     def run() -> None:
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(20000)
-        for depth in (0, 1, 126, 127, 128, 129, 300, 3000, 4080, 4095, 4096, 4097, 5000, 9000, 10000, 3000):
+        for depth in (0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 300, 3000, 4080, 4095, 4096, 4097, 5000, 9000, 10000, 3000):
             descend(depth)
         sys.setrecursionlimit(limit)
 
@@ -148,7 +148,7 @@ def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
         while left > 0:
             visit()
 
-    begin(100)
+    begin(228)
 
 
 def threads(checker: Checker, seed: int) -> None:

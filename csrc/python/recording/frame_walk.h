@@ -19,12 +19,14 @@ namespace alloctrace::python {
 
 // What the last walk of a thread found, outermost frame first: see stack_hash.h.
 struct LastWalk {
-  static constexpr std::uint32_t kMost = 128;  // of a deeper stack nothing is kept
+  static constexpr std::uint32_t kMost = 256;
+  bool is_deeper = false;  // than that: nothing of it is kept
   std::uint64_t generation = 0;
   std::uint32_t frames = 0;
   const void* frame[kMost];
   std::uint64_t instruction[kMost];
   std::uint64_t hash[kMost];  // of the stack that ends with this frame
+  const void* added[kMost];   // for the walk's own use: a small thread's stack has no room for it
 };
 
 // Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty.

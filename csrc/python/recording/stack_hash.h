@@ -50,8 +50,8 @@ inline std::uint64_t instruction_of(const Frame* frame, const CodeExtent& module
 inline constexpr std::uint64_t kHashFactor = 0x9E3779B97F4A7C15u;
 
 // From the innermost frame outwards, so that nothing has to be kept: for stacks of more than LastWalk::kMost frames.
-[[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation,
-                                           const CodeExtent& module_calls) noexcept;
+[[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation, const CodeExtent& module_calls,
+                                           LastWalk& last) noexcept;
 // As hash_stack, with nothing known of the last walk.
 [[gnu::cold]] StackHash hash_anew(const Frame* innermost, std::uint64_t generation, const CodeExtent& module_calls,
                                   LastWalk& last) noexcept;
@@ -66,20 +66,21 @@ inline std::uint32_t kept_up_to(const LastWalk& last, const Frame* frame) noexce
 
 inline StackHash hash_stack(const Frame* const innermost, std::uint64_t generation, const CodeExtent& module_calls,
                             LastWalk& last) noexcept {
+  if (last.is_deeper) [[unlikely]]
+    return hash_of_deep_stack(innermost, generation, module_calls, last);
   if (last.generation != generation) {
     last.generation = generation;
     last.frames = 0;
   }
 
   // The frames that were not there, innermost first.
-  const Frame* new_frames[LastWalk::kMost];
   std::uint32_t added = 0;
   std::uint32_t kept = 0;
   for (const Frame* frame = innermost; frame != nullptr; frame = caller(frame)) {
     kept = kept_up_to(last, frame);
     if (kept != 0) break;
-    if (added == LastWalk::kMost) return hash_of_deep_stack(innermost, generation, module_calls);
-    new_frames[added++] = frame;
+    if (added == LastWalk::kMost) return hash_of_deep_stack(innermost, generation, module_calls, last);
+    last.added[added++] = frame;
   }
 
   // Those that were: as far as the last one that executes something else, the hash is known.
@@ -100,11 +101,11 @@ inline StackHash hash_stack(const Frame* const innermost, std::uint64_t generati
 
   if (kept + added > LastWalk::kMost) [[unlikely]] {
     last.frames = unchanged;  // the hashes of the others are no longer theirs
-    return hash_of_deep_stack(innermost, generation, module_calls);
+    return hash_of_deep_stack(innermost, generation, module_calls, last);
   }
   last.frames = kept + added;
   for (std::uint32_t i = kept; i < last.frames; ++i) {
-    const Frame* const frame = new_frames[last.frames - 1 - i];
+    const Frame* const frame = static_cast<const Frame*>(last.added[last.frames - 1 - i]);
     last.frame[i] = frame;
     last.instruction[i] = instruction_of(frame, module_calls);
   }
