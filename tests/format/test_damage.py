@@ -286,7 +286,7 @@ def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_and_a_damaged_number_is_not(sample: Sample, tmp_path: Path) -> None:
     newer = bytearray(sample.data)
-    newer[8] = 3
+    newer[8] = 5
     damaged = bytes(newer)
     newer[12:16] = zlib.crc32(newer[:12] + bytes(4) + newer[16:32]).to_bytes(4, "little")
     path = tmp_path / "newer.alloctrace"

@@ -244,6 +244,18 @@ def test_readers_agree_on_a_spool(tmp_path: Path, count: int, ring: int) -> None
         assert trace.integrity.state == "complete" and trace.integrity.missing_events == 0
 
 
+def test_a_free_completes_in_the_slot_of_its_request(tmp_path: Path) -> None:
+    path = tmp_path / "t.alloctrace"
+    spool = core_probe.killed(path, core_probe.make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
+    data = bytearray(spool.read_bytes())
+    for number, bit in ((1, 31), (2, 30), (3, 29)):
+        data[4096 + number * 64 + 3] ^= 1 << bit - 24
+    spool.write_bytes(data)
+    oracle, trace = assert_readers_agree(path)
+    assert [event.kind for _, event in oracle.events()] == [FREE_REQUESTED, FREE_COMPLETED, FREE_REQUESTED]
+    assert trace.integrity.uncommitted == 1
+
+
 def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
     """Unknown block types and definition types, longer records, an eighth column: of a later writer of the same
     version."""
@@ -290,7 +302,7 @@ def example(name: str) -> bytes:
 
 def test_the_documents_example_is_right() -> None:
     header = example("file header")
-    assert struct.unpack_from("<I", header, 12)[0] == zlib.crc32(header[:12] + bytes(4) + header[16:]) == 0x81571D0B
+    assert struct.unpack_from("<I", header, 12)[0] == zlib.crc32(header[:12] + bytes(4) + header[16:]) == 0x586CD104
     names = Names()
     names.add(example("definitions"))
     assert names.stack(1) == [(b"outer", b"/home/user/train.py", 10, None)]

@@ -218,7 +218,7 @@ def test_function_and_top_level(folder: Path) -> None:
 def test_views_allocate_nothing(folder: Path) -> None:
     trace, by_torch = load(folder, "views"), reported_by_torch(folder, "views")
     assert mib(by_torch, "allocated") == [100, 100, 200, 300, 300]
-    kinds = ("alloc", "free_requested", "segment_alloc")
+    kinds = ("alloc", "free_requested", "free_completed", "segment_alloc")
     assert trace.events(since="mark:made", until="mark:viewed", kinds=kinds).empty
     assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
     base = {"x = torch.zeros(1024, 25 * 1024, device=DEVICE)": 100}

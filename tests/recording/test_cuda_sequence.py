@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from cuda_account import DriverCall, driver_differences, read_driver_log, segment_calls, states_and_replay
 from cuda_oracle import KINDS, compare_sequences, read_history, read_recorded, tracked_events
+from frees import in_two
 from running import ROOT, gpu_count, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
@@ -233,7 +234,8 @@ def test_a_recording_from_before_cuda_is_initialised_has_all_that_torch_counts(
         """,
         PYTHONPATH=WITH_TESTS,
     )
-    events = alloctrace.load(tmp_path / "t.alloctrace").events()
+    columns = ("seq", "kind", "device", "address", "nbytes", "node_seq")
+    events = in_two(alloctrace.load(tmp_path / "t.alloctrace").events(columns=columns))
     events = events[events["device"].astype(str) == "cuda:0"]
     counted = json.loads((tmp_path / "counts.json").read_text())
     of_kind = {kind: events[events["kind"] == kind] for kind in KINDS}

@@ -257,7 +257,7 @@ def states_that_differ(events: pd.DataFrame) -> int:
     ):
         if kind == "alloc":
             live.add(address)
-        elif kind == "free_requested":
+        elif kind in ("free_requested", "free_completed"):
             live.discard(address)
         elif kind == "segment_free":  # it takes along the blocks whose frees were dropped
             live = {block for block in live if not address <= block < address + size}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.report.export.memory_viz import memory_viz
 
 MIB = 2**20
 BEGIN = 0x7F0000000000
@@ -72,6 +74,43 @@ def test_a_refused_request_is_no_allocation_of_forward(tmp_path: Path) -> None:
     for position in ("end", 3):
         assert trace.live(position)["stack_id"].tolist() == [2, 2]
     assert trace.events(columns=["forward_stack_id"], kinds=("alloc",))["forward_stack_id"].tolist() == [0, 2]
+
+
+def test_a_free_that_completes_at_once_is_one_event(tmp_path: Path) -> None:
+    """As good as the two of older traces; a free that waits is two. Also in ranges that begin in between."""
+    other = BEGIN + 4 * MIB
+
+    def made(name: str, *at_once: Row) -> alloctrace.Trace:
+        rows = [event("segment_alloc", address=BEGIN, size=20 * MIB)]
+        for number in range(2):
+            rows += [event("alloc", address=address, size=4 * MIB, stack=1) for address in (BEGIN, other)]
+            waits = freed(other, 0)
+            rows += [*at_once, waits[0], event("mark", size=1), waits[1], event("step", size=number)]
+        (tmp_path / name).mkdir()
+        return load(tmp_path / name, rows)
+
+    two, one = made("two", *freed(BEGIN, 0)), made("one", freed(BEGIN, 0)[1])
+    for trace in (one, two):
+        assert trace.verify().contradictions == trace.unmatched_frees == trace.missed_frees == 0
+        assert trace.live().empty and trace.blocks()["state"].tolist() == ["inactive"]
+        assert trace.peak().bytes == 8 * MIB and trace.peak().seq == 2
+        at = trace.events()["seq"].tolist()
+        levels = [int(trace.live(seq)["nbytes"].sum()) for seq in at]
+        for first in at[1:]:
+            for last in at[first:]:
+                if highest := max(levels[first - 1 : last + 1]):
+                    assert trace.peak(since=first - 1, until=last).bytes == highest, (first, last)
+    assert one.stack_totals().equals(two.stack_totals())
+    whole, half = (events_of_pickle(trace) for trace in (two, one))
+    assert whole == half and [action for action, _ in half].count("free_requested") == 4
+    for first in range(1, 8):  # also between the request of a free that waits and its completion
+        part = events_of_pickle(one, since=first)
+        assert part and part == half[-len(part) :]
+
+
+def events_of_pickle(trace: alloctrace.Trace, since: int | None = None) -> list[tuple[str, int]]:
+    data = pickle.loads(memory_viz(trace, None, since, None, None))
+    return [(one["action"], one["addr"]) for one in data["device_traces"][-1]]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from command_line import run_command
+from frees import in_two
 from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -97,7 +98,12 @@ def _blocks(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
     data = exported(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
-    events = trace.events(since="step:4", until="step:14", kinds=["alloc", "free_requested", "free_completed"])
+    kinds, columns = (
+        ["alloc", "free_requested", "free_completed"],
+        ("seq", "kind", "device", "address", "nbytes", "node_seq"),
+    )
+    events = trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns)
+    events = in_two(events)
     for index, made in enumerate(data["device_traces"]):
         rows = events[events["device"] == f"cuda:{index}"]
         own = [one for one in made if one["action"] in ("alloc", "free_requested", "free_completed")]

@@ -219,7 +219,7 @@ std::int32_t probe_killed(const char* path, const char* spool_path, const std::u
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t tail = spool.header().tail;
       if (i - tail == ring_events) {
-        const std::uint64_t end = tail + std::max<std::uint64_t>(ring_events / 2, 1);
+        const std::uint64_t end = spool.take(std::max<std::uint64_t>(ring_events / 2, 1));
         const auto first = spool.events(tail, end);
         const auto second = spool.events(tail + first.size(), end);
         BlockHeader block = header(BlockType::kEvents);

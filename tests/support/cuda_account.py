@@ -57,7 +57,7 @@ def driver_differences(logged: dict[int, list[DriverCall]], recorded: dict[int, 
 
 
 def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, int], dict[Block, int]]]:
-    """Replays the live blocks, with their requested bytes, from alloc and free_requested alone. At each state of a
+    """Replays the live blocks, with their requested bytes, from allocations and frees alone. At each state of a
     device's allocator in the trace: its event number, the live blocks of that device by the replay, and by the state.
     The first state of a device is where its replay begins. At last (-1, all live blocks, all live blocks). Raises
     where an event contradicts what is live, or a state is not whole."""
@@ -85,6 +85,8 @@ def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, i
             live[block] = int(size)
         elif kind == "free_requested":
             assert live.pop(block, None) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live so"
+        elif kind == "free_completed" and block in live:
+            assert live.pop(block) == size, f"event {seq}: free of {size} bytes at {address:#x}, not live so"
         if kind in ("allocator_state", "state_segment", "state_block") and not left:
             replayed = {key: value for key, value in live.items() if key[0] == owner}
             if owner not in begun:

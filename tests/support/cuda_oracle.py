@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from frees import in_two
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.kinds import KINDS
+from pytorch_alloctrace.trace import EVENT_COLUMNS
 
 TORCH_KINDS = KINDS[1:10]
 """Those of torch's own trace entries that have a name here; others are "raw"."""
@@ -71,7 +73,8 @@ def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
 
 def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None, until: Any = None) -> pd.DataFrame:
     """The events of ours that torch's history has as well, in the same columns, with those of the trace's own order."""
-    events = trace.events(since=since, until=until)
+    events = in_two(trace.events(columns=(*EVENT_COLUMNS, "node_seq")))
+    events = events[events["seq"].isin(trace.events(since=since, until=until, columns=("seq",))["seq"])]
     kinds = _kind_numbers(events)
     chosen = events[np.isin(kinds, [KINDS.index(kind) for kind in (*TORCH_KINDS, "raw")]) & _is_cuda(events)]
     pools = np.array([*chosen["pool"]], dtype=np.int64).reshape(-1, 2)

@@ -17,6 +17,8 @@ K1, K2 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 FILE_HEADER, BLOCK_HEADER, SPOOL_HEADER = 32, 136, 384
 BLOCK_MAGIC = b"ATBK"
 HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
+FREE_COMPLETED = 3
+COMPLETED, TAKEN = 1 << 31, 1 << 30
 
 
 class Damage(Exception):
@@ -331,7 +333,7 @@ class TraceFile:
     def __init__(self, path: Path, spool: Path | None = None) -> None:
         data = path.read_bytes()
         magic, self.version, checksum, self.session = struct.unpack_from("<8sII16s", data)
-        if magic != b"ALLOCTRC" or self.version != 1 or checksum != zlib.crc32(data[:12] + bytes(4) + data[16:32]):
+        if magic != b"ALLOCTRC" or self.version != 3 or checksum != zlib.crc32(data[:12] + bytes(4) + data[16:32]):
             raise Damage("file header")
         self.blocks: list[Block] = []
         self.names = Names()
@@ -372,7 +374,7 @@ class TraceFile:
         magic, version, event_bytes, session, ring, capacity, log, log_capacity, _ = struct.unpack_from(
             "<8sII16s5Q", data
         )
-        if (magic, version, event_bytes, session) != (b"ALLOCSPL", 1, 64, self.session):
+        if (magic, version, event_bytes, session) != (b"ALLOCSPL", 3, 64, self.session):
             return
         valid = struct.unpack_from("<I", data, 120)[0] & 1
         anchor = Anchor(*struct.unpack_from("<3Q", data, 96 if valid else 72))
@@ -388,7 +390,10 @@ class TraceFile:
         for position in range(max(tail, next_event), head):
             at = ring + position % capacity * 64
             commit, stack, time, address, size, thread, *context, kind = struct.unpack_from("<IIQQQIIQQIHB", data, at)
-            if commit != (position + 1) & 0xFFFFFFFF:
+            flipped = commit ^ (position + 1) & 0xFFFFFFFF
+            if flipped == COMPLETED:
+                kind = FREE_COMPLETED
+            elif flipped not in (0, TAKEN):
                 self.uncommitted += 1
                 continue
             event = Event(kind, time, address, size, stack, thread, *context)

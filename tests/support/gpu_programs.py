@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from frees import in_two
 
 import pytorch_alloctrace as alloctrace
 
@@ -140,7 +141,9 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
     trace = alloctrace.load(trace_path)
     if trace.integrity.state != "complete" or trace.integrity.lost:
         raise RuntimeError(f"{name}: the trace is {trace.integrity}")
-    return sequence_of(trace.events())
+    return sequence_of(
+        in_two(trace.events(columns=("seq", "kind", "device", "address", "nbytes", "stream", "node_seq")))
+    )
 
 
 def as_text(sequence: Sequence[Event]) -> list[str]:

@@ -110,6 +110,8 @@ def account_of_events(
             live[device, address] = size
         elif kind == "free_requested":
             del live[device, address]
+        elif kind == "free_completed":
+            live.pop((device, address), None)
         elif kind in ("segment_alloc", "segment_map"):
             reserved[device] = reserved.get(device, 0) + size
         elif kind in ("segment_free", "segment_unmap"):

@@ -4,7 +4,9 @@
 //
 //   ring_probe TRACE SPOOL SOURCE RING_EVENTS WAIT_NS THREADS EVENTS_PER_THREAD
 //
-// Prints how many events were taken. Thread t pushes events with thread=t and address=1, 2, ...
+// Prints how many events were taken, and of how many frees the completion came too late to be one event with the
+// request. Thread t pushes events with thread=t and address=1, 2, ...; those of even addresses are requests of frees,
+// which are then completed.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -19,8 +21,12 @@ using namespace alloctrace;
 
 namespace {
 
-std::uint64_t push_events(Recorder& recorder, std::uint32_t thread, std::uint64_t count, const char* source) {
-  std::uint64_t taken = 0;
+struct Pushed {
+  std::atomic<std::uint64_t> taken{0}, late{0};
+};
+
+void push_events(Recorder& recorder, std::uint32_t thread, std::uint64_t count, const char* source, Pushed& pushed) {
+  std::uint64_t taken = 0, late = 0;
   std::uint32_t stack = 0, location = 0;
   for (std::uint64_t i = 1; i <= count; ++i) {
     if (i % 256 == 1) {
@@ -35,7 +41,7 @@ std::uint64_t push_events(Recorder& recorder, std::uint32_t thread, std::uint64_
     }
     Event event{};
     event.time = read_counter();
-    event.kind = EventKind::kAlloc;
+    event.kind = i % 2 == 0 ? EventKind::kFreeRequested : EventKind::kAlloc;
     event.thread = thread;
     event.stack = stack;
     event.location = location;
@@ -44,12 +50,19 @@ std::uint64_t push_events(Recorder& recorder, std::uint32_t thread, std::uint64_
     std::uint64_t sequence = 0;
     if (!recorder.push(event, &sequence)) continue;
     ++taken;
+    if (i % 32 == 0) std::this_thread::yield();
+    if (event.kind == EventKind::kFreeRequested && !recorder.complete_free(sequence)) {
+      ++late;
+      event.kind = EventKind::kFreeCompleted;
+      taken += recorder.push(event, &sequence);
+    }
     // The next claim would publish this event whatever its commit does: the writer must have read it before.
     while (i % 512 == 0 && recorder.spool().header().tail.load(std::memory_order_relaxed) <= sequence) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
-  return taken;
+  pushed.taken += taken;
+  pushed.late += late;
 }
 
 }  // namespace
@@ -66,11 +79,11 @@ int main(int, char** arguments) {
   options.header_json = "{}";
 
   Recorder recorder(options);
-  std::atomic<std::uint64_t> taken{0};
+  Pushed pushed;
   std::atomic<bool> done{false};
   std::vector<std::thread> hooks;
   for (std::uint32_t thread = 1; thread <= threads; ++thread) {
-    hooks.emplace_back([&, thread] { taken += push_events(recorder, thread, count, source); });
+    hooks.emplace_back([&, thread] { push_events(recorder, thread, count, source, pushed); });
   }
   std::thread program([&] {
     while (!done) {
@@ -85,6 +98,7 @@ int main(int, char** arguments) {
   done = true;
   program.join();
   const bool written = recorder.stop("{}");
-  std::printf("%llu\n", static_cast<unsigned long long>(taken.load()));
+  std::printf("%llu %llu\n", static_cast<unsigned long long>(pushed.taken.load()),
+              static_cast<unsigned long long>(pushed.late.load()));
   return written ? 0 : 1;
 }

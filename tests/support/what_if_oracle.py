@@ -7,12 +7,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from frees import in_two
+
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace._replay import LaneOptions, LaneResult
 from pytorch_alloctrace.analysis.what_if.settings import parse_setting
 
 MIB = 2**20
 REQUESTS = ("alloc", "oom", "empty_cache")
+FREES = ("free_requested", "free_completed")
 SEGMENTS = {4: "segment_alloc", 5: "segment_free", 6: "segment_map", 7: "segment_unmap"}
 OUTSIDE = 500 * MIB
 """What the simulated device uses for itself."""
@@ -36,10 +39,15 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
     waiting: list[tuple[str, int]] = []
     number, is_emptying, refused = -1, False, None
     of_pool = (0, 0)
-    events = trace.events(kinds=(*REQUESTS, "free_requested", *SEGMENTS.values()), columns=("kind", "nbytes", "pool"))
+    kinds = (*REQUESTS, *FREES, *SEGMENTS.values(), "state_block")
+    events = in_two(
+        trace.events(kinds=kinds, columns=("seq", "kind", "device", "address", "nbytes", "pool", "node_seq"))
+    )
     for kind, size, pool in zip(events["kind"], events["nbytes"], events["pool"], strict=True):
         if kind == "free_requested":
             is_emptying = False
+        elif kind in ("free_completed", "state_block"):
+            continue
         elif kind in REQUESTS:
             number += 1
             is_emptying, of_pool = kind == "empty_cache", pool

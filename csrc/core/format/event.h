@@ -80,7 +80,7 @@ constexpr std::size_t kLossCauseCount = 3;
 
 // The fields of an allocation. What other kinds of events keep in them has names in event_fields.h.
 struct Event {
-  std::uint32_t commit;  // low 32 bits of (ring position + 1) once the event is whole; spool only, not on disk
+  std::uint32_t commit;  // spool only, not on disk: see spool_layout.h
   std::uint32_t stack;   // id of the innermost frame in the stack table, 0: none known
   std::uint64_t time;    // raw counter (clock.h); blocks tie it to the monotonic and the wall clock
   std::uint64_t address;

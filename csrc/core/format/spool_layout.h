@@ -17,6 +17,16 @@ struct DefinitionLogState {
   std::atomic<std::uint64_t> tail;  // everything before it is in the trace file
 };
 
+// The commit word of the event at a position, once it is whole.
+constexpr std::uint32_t commit_mark(std::uint64_t position) { return static_cast<std::uint32_t>(position + 1); }
+// Flipped in the mark of a free_requested whose free has completed at once: it is a free_completed, which stands for
+// both.
+constexpr std::uint32_t kCompletedBit = std::uint32_t{1} << 31;
+// Flipped in the mark of a free_requested that the writer has taken: it is too late for the other bit.
+constexpr std::uint32_t kTakenBit = std::uint32_t{1} << 30;
+// In a larger ring, a mark with a flipped bit could be one of the round before.
+constexpr std::uint64_t kMostRingEvents = std::uint64_t{1} << 29;
+
 struct SpoolHeader {
   char magic[8];
   std::uint32_t format_version;

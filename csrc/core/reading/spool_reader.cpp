@@ -15,7 +15,7 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   const auto read_header = [&] { return file.read(header_owner.get(), sizeof(SpoolHeader), 0); };
   if (!file.is_open() || !read_header()) return std::nullopt;
   const std::uint64_t capacity = header.ring_capacity;
-  if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version != kFormatVersion ||
+  if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version > kFormatVersion ||
       header.event_bytes != sizeof(Event) || std::memcmp(header.session_id, session_id, sizeof session_id) != 0 ||
       header.head > kMaxSequence || header.tail > kMaxSequence || capacity == 0 || (capacity & (capacity - 1)) != 0 ||
       header.ring_offset > file.size() || capacity > (file.size() - header.ring_offset) / sizeof(Event) ||
@@ -47,8 +47,11 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   contents.first_sequence = tail;
   bool broken = true;
   for (std::uint64_t position = tail; position < head && position - tail < capacity; ++position) {
-    const Event& event = ring[position & (capacity - 1)];
-    if (event.commit != static_cast<std::uint32_t>(position + 1)) {
+    Event& event = ring[position & (capacity - 1)];
+    const std::uint32_t mark = commit_mark(position);
+    if (event.commit == (mark ^ kCompletedBit)) {
+      event.kind = EventKind::kFreeCompleted;
+    } else if (event.commit != mark && event.commit != (mark ^ kTakenBit)) {
       ++contents.uncommitted;
       broken = true;
       continue;

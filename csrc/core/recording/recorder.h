@@ -44,6 +44,8 @@ class Recorder {
   ~Recorder();
 
   bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept { return spool_->push(event, sequence); }
+  // See Spool::complete_free.
+  bool complete_free(std::uint64_t position) noexcept { return spool_->complete_free(position); }
   Spool& spool() { return *spool_; }
   StackTable& stacks() { return *stacks_; }
   SourceLines& sources() { return *sources_; }

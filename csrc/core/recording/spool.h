@@ -48,6 +48,11 @@ class Spool {
   // lost. `sequence`, where given, receives the event's number.
   bool push(const Event& event, std::uint64_t* sequence = nullptr) noexcept;
 
+  // The free whose request is at `position` has completed, and nothing else has happened on its device since: the event
+  // there becomes a free_completed, which stands for both. False: too late, the writer has taken the request, and the
+  // completion is an event of its own.
+  bool complete_free(std::uint64_t position) noexcept;
+
   [[gnu::cold, gnu::noinline]] void count_lost(LossCause cause) noexcept;
   // Writes `lost` events where events are missing, for all that were lost since the last one that got through.
   [[gnu::cold, gnu::noinline]] void report_losses() noexcept;
@@ -56,9 +61,10 @@ class Spool {
   const std::string& path() const { return options_.path; }
   std::uint64_t capacity() const { return options_.ring_events; }
 
-  // The writer's side: the position after the last whole event that follows tail without a gap, at most `limit` further
-  // on; and the ring's memory from position `from`, up to where the ring wraps.
-  std::uint64_t committed_end(std::uint64_t limit) const;
+  // The writer's side. Takes the whole events that follow tail without a gap, at most `limit`: they do not change any
+  // more. Returns the position after the last of them.
+  std::uint64_t take(std::uint64_t limit) noexcept;
+  // The ring's memory from position `from`, up to where the ring wraps.
   std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
   void release(std::uint64_t tail) { header_->tail.store(tail, std::memory_order_release); }
   void set_anchor(const ClockAnchor& anchor);

@@ -41,6 +41,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
       current_path_(options.path + ".unfinished"),
       wake_(std::move(wake)),
       mask_(options.ring_events - 1) {
+  if (options.ring_events > kMostRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
@@ -142,11 +143,10 @@ void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   // The ring is larger than the caches near a core: without asking now for the line of a later event, its hook would
   // wait for memory.
   prefetch_for_store(&ring_[(position + 4) & mask_]);
-  const auto mark = static_cast<std::uint32_t>(position + 1);
   // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.
   std::memcpy(reinterpret_cast<std::uint8_t*>(&slot) + sizeof slot.commit,
               reinterpret_cast<const std::uint8_t*>(&event) + sizeof event.commit, sizeof event - sizeof event.commit);
-  std::atomic_ref<std::uint32_t>(slot.commit).store(mark, std::memory_order_release);
+  std::atomic_ref<std::uint32_t>(slot.commit).store(commit_mark(position), std::memory_order_release);
   // Woken every quarter of the ring, the writer may sleep long while little happens and never oversleeps.
   if ((position & (mask_ >> 2)) == 0) wake_();
 }
@@ -161,6 +161,12 @@ bool Spool::push(const Event& event, std::uint64_t* sequence) noexcept {
   commit(position, event);
   if (sequence) *sequence = position;
   return true;
+}
+
+bool Spool::complete_free(std::uint64_t position) noexcept {
+  std::uint32_t mark = commit_mark(position);
+  return std::atomic_ref<std::uint32_t>(ring_[position & mask_].commit)
+      .compare_exchange_strong(mark, mark ^ kCompletedBit, std::memory_order_relaxed);
 }
 
 void Spool::count_lost(LossCause cause) noexcept {
@@ -191,13 +197,23 @@ void Spool::report_losses() noexcept {
   }
 }
 
-std::uint64_t Spool::committed_end(std::uint64_t limit) const {
+std::uint64_t Spool::take(std::uint64_t limit) noexcept {
   std::uint64_t position = header_->tail.load(std::memory_order_relaxed);
   const std::uint64_t head = std::min(header_->head.load(std::memory_order_acquire), position + limit);
   while (position < head) {
     Event& slot = ring_[position & mask_];
-    const auto mark = static_cast<std::uint32_t>(position + 1);
-    if (std::atomic_ref<std::uint32_t>(slot.commit).load(std::memory_order_acquire) != mark) break;
+    const std::uint32_t mark = commit_mark(position);
+    const std::atomic_ref<std::uint32_t> commit(slot.commit);
+    std::uint32_t found = commit.load(std::memory_order_acquire);
+    if (found == mark && slot.kind == EventKind::kFreeRequested &&
+        commit.compare_exchange_strong(found, mark ^ kTakenBit, std::memory_order_relaxed)) {
+      found = mark ^ kTakenBit;
+    }
+    if (found == (mark ^ kCompletedBit)) {
+      slot.kind = EventKind::kFreeCompleted;
+    } else if (found != mark && found != (mark ^ kTakenBit)) {
+      break;
+    }
     ++position;
   }
   return position;

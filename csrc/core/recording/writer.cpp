@@ -158,7 +158,7 @@ bool Writer::drain(bool everything) {
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
     const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
-    const std::uint64_t end = spool_.committed_end(kBlockEvents);
+    const std::uint64_t end = spool_.take(kBlockEvents);
     const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
     if (end == tail && everything && tail < target) {
       // A hook is between claiming its slot and filling it: nanoseconds, unless its thread lost the processor.

@@ -171,11 +171,7 @@ const char* DeviceMemory::complete_free(Event& event) {
   const PieceState state = pieces_[index].state;
   if (state != PieceState::kPendingFree && state != PieceState::kAllocated) return unmatched_free(event);
   if (event.size == 0) event.size = pieces_[index].requested;
-  if (state == PieceState::kAllocated) end_life(pieces_[index]);
-  // The caching allocator always reports the request first.
-  const char* problem = state == PieceState::kAllocated && rules_.reports_segments
-                            ? "a free that completes without having been requested"
-                            : nullptr;
+  if (state == PieceState::kAllocated) end_life(pieces_[index]);  // it was requested by the same event
   count(index, false);
   if (pieces_[index].segment == 0) {
     drop(index);
@@ -183,7 +179,7 @@ const char* DeviceMemory::complete_free(Event& event) {
     pieces_[index].state = PieceState::kFree;
     count(merged(index), true);
   }
-  return problem;
+  return nullptr;
 }
 
 const char* DeviceMemory::add_segment(const Event& event) {

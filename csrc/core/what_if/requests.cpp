@@ -159,8 +159,9 @@ void RequestReader::take_inherited(const Event& event, Batch& batch) {
     row.state = StateBlockFields(event).state;
     if (row.state != kBlockInactive) {
       row.block = new_block();
-      *live_.insert(event.address).first = {row.stream, row.block, row.state == kBlockPendingFree};
-      if (row.state == kBlockPendingFree) ++waiting_;
+      const bool is_given_up = row.state == kBlockPendingFree;
+      *live_.insert(event.address).first = {row.stream, row.block, is_given_up, is_given_up};
+      if (is_given_up) ++waiting_;
     }
   }
   batch.inherited.push_back(row);
@@ -183,7 +184,7 @@ void RequestReader::allocate(const Event& event, std::uint64_t sequence, Batch& 
     block = new_block();
     const auto [known, is_new] = live_.insert(event.address);
     if (!is_new) hold(RequestKind::kFree, event, sequence, known->number);  // its free is missing
-    *known = {place(event.location).stream, block, false};
+    *known = {place(event.location).stream, block};
   }
   std::size_t begin = 0;
   if (emptied_ >= 0)
@@ -200,8 +201,9 @@ void RequestReader::allocate(const Event& event, std::uint64_t sequence, Batch& 
 void RequestReader::give_up(const Event& event, std::uint64_t sequence) {
   has_begun_ = true;
   if (event.thread == emptied_by_) is_emptying_ = false;
-  const LiveBlock* const known = live_.find(event.address);
+  LiveBlock* const known = live_.find(event.address);
   if (!known) return;  // older than the recording
+  known->is_given_up = true;
   hold(RequestKind::kGiveUp, event, sequence, known->number);
   ++waiting_;
 }
@@ -209,7 +211,8 @@ void RequestReader::give_up(const Event& event, std::uint64_t sequence) {
 void RequestReader::complete(const Event& event, std::uint64_t sequence) {
   const LiveBlock* const known = live_.find(event.address);
   if (!known) return;
-  // A free that waits for nothing is two events, one right after the other.
+  // A free that waits for nothing is one event, or two, one right after the other.
+  if (!known->is_given_up) give_up(event, sequence);
   if (!held_.empty() && held_.back().kind == RequestKind::kGiveUp && held_.back().block == known->number &&
       !known->is_awaited) {
     held_.back().kind = RequestKind::kFree;

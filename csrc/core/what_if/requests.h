@@ -97,7 +97,8 @@ class RequestReader {
   struct LiveBlock {
     std::uint64_t stream = 0;
     std::uint32_t number = 0;
-    bool is_awaited = false;  // another stream uses it
+    bool is_awaited = false;   // another stream uses it
+    bool is_given_up = false;  // its free was requested
   };
 
   const Place& place(std::uint32_t location);

@@ -37,9 +37,11 @@ struct ThreadContext {
     std::uint32_t id = 0;
   };
   std::array<LocationEntry, 16> locations{};
-  // The last free that was requested in this thread, where its Python code stood, and the number of calls that the
-  // CUDA allocator had had before.
+  // The last free that was requested in this thread, its number (kNotStored: it has none yet, or never), where the
+  // Python code stood, and the number of calls that the CUDA allocator had had before.
+  static constexpr std::uint64_t kNotStored = UINT64_MAX;
   Event request{};
+  std::uint64_t request_number = kNotStored;
   std::uint64_t request_position = 0;
   std::uint64_t request_call = 0;
   struct NodeTypeEntry {

@@ -76,6 +76,7 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
   std::uint64_t sequence = 0;
   const bool stored = scope.session().recorder.push(event, &sequence);
+  if (event.kind == EventKind::kFreeRequested && stored) scope.thread().request_number = sequence;
   if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
   python::note_device_use(device);
   CallsOfThread& call = calls_of_this_thread;
@@ -100,25 +101,39 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
   deliver(scope, event, device);
 }
 
-// Most frees are completed by the call that requested them, on the same thread with nothing passed on since: the stack
-// need not be walked again. A free that waited for a stream is completed by a later allocation: one that the allocator
-// in front passed on, or, from a storage older than the recording, one at another line of the Python code.
-bool take_context_of_request(python::HookScope& scope, Event& event) {
-  const python::ThreadContext& thread = scope.thread();
-  const Event& request = thread.request;
-  if (request.address != event.address || scope.thread_is_new() ||
-      thread.request_call != calls_of_this_thread.forwarded) {
+// Most frees are completed by the call that requested them, on the same thread with nothing passed on since. A free
+// that waited for a stream is completed by a later allocation, which the allocator in front passed on.
+bool is_of_last_request(python::HookScope& scope, const TraceEntry& entry) {
+  return scope.thread().request.address == static_cast<std::uint64_t>(entry.addr_) && !scope.thread_is_new() &&
+         scope.thread().request_call == calls_of_this_thread.forwarded;
+}
+
+// The event of the request then says both. Not with storages older than the recording: the allocator in front does not
+// see their allocations, so one of those may be what completes a free that waited.
+bool complete_at_once(python::HookScope& scope, const TraceEntry& entry) {
+  if (!is_of_last_request(scope, entry) || has_older_storages.load(std::memory_order_relaxed)) return false;
+  python::ThreadContext& thread = scope.thread();
+  if (thread.request_number == thread.kNotStored || !scope.session().recorder.complete_free(thread.request_number)) {
     return false;
   }
+  thread.request.address = 0;
+  return true;
+}
+
+// Where it has to be an event of its own, the stack need not be walked again. With older storages: if the free and the
+// allocation that might have completed it are not at the same place of the Python code.
+bool take_context_of_request(python::HookScope& scope, const TraceEntry& entry, Event& event) {
+  if (!is_of_last_request(scope, entry)) return false;
+  python::ThreadContext& thread = scope.thread();
   if (has_older_storages.load(std::memory_order_relaxed) &&
       (thread.request_position == 0 || thread.request_position != python::innermost_position())) {
     return false;
   }
   const std::uint64_t time = event.time;
-  event = request;
+  event = thread.request;
   event.time = time;
   event.kind = EventKind::kFreeCompleted;
-  scope.thread().request.address = 0;
+  thread.request.address = 0;
   return true;
 }
 
@@ -134,6 +149,7 @@ bool take_context_of_request(python::HookScope& scope, Event& event) {
   try {
     Event event{};
     event.kind = kind_of(entry.action_);
+    if (event.kind == EventKind::kFreeCompleted && complete_at_once(scope, entry)) return;
     event.time = entry_time(entry);
     event.address = static_cast<std::uint64_t>(entry.addr_);
     event.size = entry.size_;
@@ -144,13 +160,14 @@ bool take_context_of_request(python::HookScope& scope, Event& event) {
       if (cuda_settings_changed(device, scope.session().number, entry.size_, event.kind != EventKind::kAlloc))
         record_settings(scope, event.time, device);
     }
-    if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, event)) {
+    if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, entry, event)) {
       add_context(scope, event,
                   {kCudaType, device, reinterpret_cast<std::uint64_t>(entry.stream_), entry.mempool_.first,
                    entry.mempool_.second});
     }
     if (event.kind == EventKind::kFreeRequested) {
       scope.thread().request = event;
+      scope.thread().request_number = python::ThreadContext::kNotStored;
       scope.thread().request_call = calls_of_this_thread.forwarded;
       scope.thread().request_position = scope.thread().stacks.innermost;
     }

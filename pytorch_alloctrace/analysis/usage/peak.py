@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...errors import PositionError
+from ...reading.frees import were_not_requested
 from ...reading.opened import POINTS
 from ...reading.positions import Range
 from ...reading.recorded import RecordedTrace
@@ -158,13 +159,14 @@ def _rises(trace: RecordedTrace, within: Range, device: str, begin_ns: int, end_
     begin = max(begin, within.first) if begin_ns > trace.begin_ns else within.first
     kinds = ("alloc", "free_requested", "free_completed")
     events = trace.events(
-        since=begin - 1, until=min(end, within.end) - 1, columns=("seq", "kind", "device", "nbytes"), kinds=kinds
+        since=begin - 1,
+        until=min(end, within.end) - 1,
+        columns=("seq", "kind", "device", "address", "nbytes"),
+        kinds=kinds,
     )
     events = events[events["device"] == device]
-    # The CPU's allocator has only the one kind of frees; elsewhere a block that is requested to be freed is not counted
-    # until it has been.
-    if (events["kind"] == "free_requested").any():
-        events = events[events["kind"] != "free_completed"]
+    # A block is counted until its free is requested.
+    events = events[(events["kind"] != "free_completed") | were_not_requested(trace, events)]
     is_alloc = (events["kind"] == "alloc").to_numpy(bool)
     level = np.cumsum(np.where(is_alloc, 1, -1) * events["nbytes"].to_numpy(np.int64))
     tops = np.flatnonzero(is_alloc & ~np.append(is_alloc[1:], False))

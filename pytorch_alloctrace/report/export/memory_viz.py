@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...reading.frees import in_two_events
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ..tables import rows
@@ -133,7 +134,9 @@ def _last_events(
         count += len(kept[-1])
         while count - len(kept[0]) >= most:
             count -= len(kept.popleft())
-    return pd.concat(kept, ignore_index=True).tail(most) if kept else pd.DataFrame()
+    if not kept:
+        return pd.DataFrame()
+    return in_two_events(trace, pd.concat(kept, ignore_index=True).tail(most)).tail(most)
 
 
 def _event(row: dict[str, Any], frames: _Frames) -> dict[str, Any]:
