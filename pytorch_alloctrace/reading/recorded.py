@@ -164,7 +164,8 @@ class RecordedTrace:
         A folded trace has the events after its fold; where kinds are given, the refused requests ("oom") and settings
         ("config") of what is folded too.
 
-        Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words), device
+        Columns: seq (the number of the event), time_ns (since 1970-01-01 UTC), kind (torch's own words; a
+        "free_completed" without a "free_requested" before it is both), device
         ("cpu", "cuda:0"; "" for positions), address, nbytes (requested; of a free those of its alloc, 0 if unknown; of
         a step its number), stream, pool, thread (see `threads`), stack_id (for `frames`; 0: none), step (<NA> in a
         trace without steps). Kind, device, stream and pool are categories: a row takes 49 bytes.

@@ -20,6 +20,7 @@ from format_reader import BLOCK_HEADER, DEFINITIONS, DICTIONARY, END, EVENTS, Da
 from running import ROOT
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.following import Following
 from pytorch_alloctrace.reading.kinds import KINDS
 
 DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
@@ -254,6 +255,31 @@ def test_a_free_completes_in_the_slot_of_its_request(tmp_path: Path) -> None:
     oracle, trace = assert_readers_agree(path)
     assert [event.kind for _, event in oracle.events()] == [FREE_REQUESTED, FREE_COMPLETED, FREE_REQUESTED]
     assert trace.integrity.uncommitted == 1
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_free_that_completes_after_its_request_was_followed(tmp_path: Path, is_written: bool) -> None:
+    """Whoever follows a recording may read the spool between the two; then it is another event that he has read."""
+    path, size = tmp_path / "t.alloctrace", 1 << 20
+    rows = [{"kind": 4, "address": size, "size": 20 * size}]
+    rows += [{"kind": ALLOC, "address": (1 + part) * size, "size": size} for part in range(2)]
+    rows += [{"kind": FREE_REQUESTED, "address": (1 + part) * size} for part in range(2)]
+    events = core_probe.make_events([{**row, "location": 2, "time": 1000 + number} for number, row in enumerate(rows)])
+    spool = core_probe.killed(path, events, ring_events=8)
+    following = Following(path)
+    following.read_spool_at(spool)
+    for _ in range(2):
+        assert following.advance().devices[0].counts.active == 2 * size
+    data = bytearray(spool.read_bytes())
+    data[4096 + 3 * 64 + 3] ^= 0x80
+    data[4096 + 4 * 64 + 3] ^= 0x40
+    spool.write_bytes(data)
+    if is_written:
+        alloctrace.finish(path, spool=spool)
+    for _ in range(2):
+        view = following.advance()
+        assert (view.devices[0].counts.active, view.devices[0].counts.requested) == (size, 0)
+    assert view.seen.events == 5 and alloctrace.load(path).blocks()["state"].tolist().count("active_pending_free") == 1
 
 
 def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:

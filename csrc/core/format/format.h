@@ -15,10 +15,12 @@
 namespace alloctrace {
 
 constexpr char kFileMagic[8] = {'A', 'L', 'L', 'O', 'C', 'T', 'R', 'C'};
-// In versions 1 and 2 a free of the caching allocator was always two events: a reader of those would take one that
+// Of older recorders, which wrote two events for each free of the caching allocator: their readers would take one that
 // completes without having been requested for a contradiction.
+constexpr std::uint32_t kFirstFormatVersion = 1;
 constexpr std::uint32_t kFormatVersion = 3;
-// Of a trace that begins with a fold: whoever skips that would take its events for missing. (2 with the frees of 1.)
+// Of a trace that begins with a fold: whoever skips that would take its events for missing. 2 was the same of
+// version 1.
 constexpr std::uint32_t kFoldedFormatVersion = 4;
 
 struct FileHeader {

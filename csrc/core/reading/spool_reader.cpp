@@ -15,7 +15,8 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   const auto read_header = [&] { return file.read(header_owner.get(), sizeof(SpoolHeader), 0); };
   if (!file.is_open() || !read_header()) return std::nullopt;
   const std::uint64_t capacity = header.ring_capacity;
-  if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 || header.format_version > kFormatVersion ||
+  if (std::memcmp(header.magic, kSpoolMagic, sizeof kSpoolMagic) != 0 ||
+      (header.format_version != kFormatVersion && header.format_version != kFirstFormatVersion) ||
       header.event_bytes != sizeof(Event) || std::memcmp(header.session_id, session_id, sizeof session_id) != 0 ||
       header.head > kMaxSequence || header.tail > kMaxSequence || capacity == 0 || (capacity & (capacity - 1)) != 0 ||
       header.ring_offset > file.size() || capacity > (file.size() - header.ring_offset) / sizeof(Event) ||

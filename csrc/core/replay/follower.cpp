@@ -7,6 +7,7 @@
 
 #include "../format/event_codec.h"
 #include "../format/fold.h"
+#include "../format/spool_layout.h"
 #include "../reading/block_reading.h"
 #include "../reading/trace_reader.h"
 #include "run_evidence.h"
@@ -77,7 +78,8 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
         break;
       case BlockType::kEvents: {
         if (header.event_count > header.payload_bytes / 2) throw DecodeError("more events than bytes for them");
-        if (header.first_sequence + header.event_count <= next_sequence_) break;
+        const bool decides = !undecided_.empty() && *undecided_.begin() < header.first_sequence + header.event_count;
+        if (header.first_sequence + header.event_count <= next_sequence_ && !decides) break;
         std::vector<Event> events;
         decode_events(payload.data(), payload.size(), header.event_count, header.begin.counter, events);
         take_events(events, header.first_sequence, header.begin, header.end, is_last);
@@ -140,7 +142,15 @@ void Follower::take_spool(const SpoolContents& spool) {
     // A break is a hook in progress: what follows it comes the next time, from the file perhaps.
     if (events.first_sequence > next_sequence_) break;
     std::vector<Event> copy = events.events;
+    const std::uint64_t known = next_sequence_;
     take_events(copy, events.first_sequence, last_anchor_, spool.anchor, true);
+    for (std::size_t index = 0; index < copy.size(); ++index) {
+      const std::uint64_t sequence = events.first_sequence + index;
+      if (sequence >= known && copy[index].kind == EventKind::kFreeRequested &&
+          copy[index].commit == commit_mark(sequence)) {
+        undecided_.insert(sequence);
+      }
+    }
   }
   note_clock(spool.anchor);
 }
@@ -154,6 +164,7 @@ void Follower::take_events(std::vector<Event>& events, std::uint64_t first, cons
     next_sequence_ = first;
   }
   const std::uint64_t known = next_sequence_ - first;
+  complete_frees(events, first, std::min<std::uint64_t>(known, events.size()));
   if (known >= events.size()) return;
   if (first_anchor_.counter == 0) note_clock(begin);
   const double slope = begin.counter < end.counter && end.monotonic_ns > begin.monotonic_ns + 1'000'000
@@ -189,6 +200,18 @@ void Follower::take_events(std::vector<Event>& events, std::uint64_t first, cons
     points_.keep(seconds, live_bytes(replay_.devices()));
   } else if (is_last) {
     points_.set_latest(seconds, live_bytes(replay_.devices()));
+  }
+}
+
+void Follower::complete_frees(std::vector<Event>& events, std::uint64_t first, std::uint64_t known) {
+  for (auto at = undecided_.lower_bound(first); at != undecided_.end() && *at < first + known;) {
+    Event& event = events[*at - first];
+    if (event.commit == commit_mark(*at)) {  // in the spool, as it was
+      ++at;
+      continue;
+    }
+    if (event.kind == EventKind::kFreeCompleted) take_event(event, *at, seen_.end_ns, false);
+    at = undecided_.erase(at);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Follower {
   void take_spool(const SpoolContents& spool);
   void take_events(std::vector<Event>& events, std::uint64_t first, const ClockAnchor& begin, const ClockAnchor& end,
                    bool is_last);
+  // Of those that were read before: whether a free that was requested then has completed at once since.
+  void complete_frees(std::vector<Event>& events, std::uint64_t first, std::uint64_t known);
   void take_event(Event& event, std::uint64_t sequence, std::int64_t time_ns, bool is_last_step);
   void take_step(const Event& event, bool is_last);
   void note_clock(const ClockAnchor& anchor);
@@ -68,6 +71,8 @@ class Follower {
   Curve curve_;
   ClockAnchor first_anchor_{}, last_anchor_{};
   std::uint64_t next_sequence_ = 0, unpublished_ = 0;
+  // Requests of frees that were read from the spool before the writer had taken them: see Spool::complete_free.
+  std::set<std::uint64_t> undecided_;
   bool says_steps_ = false, definitions_are_new_ = false;
   std::map<std::uint32_t, std::shared_ptr<const std::vector<FollowedFrame>>> frames_;
 };

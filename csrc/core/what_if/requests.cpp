@@ -210,9 +210,9 @@ void RequestReader::give_up(const Event& event, std::uint64_t sequence) {
 
 void RequestReader::complete(const Event& event, std::uint64_t sequence) {
   const LiveBlock* const known = live_.find(event.address);
-  if (!known) return;
   // A free that waits for nothing is one event, or two, one right after the other.
-  if (!known->is_given_up) give_up(event, sequence);
+  if (!known || !known->is_given_up) give_up(event, sequence);
+  if (!known) return;
   if (!held_.empty() && held_.back().kind == RequestKind::kGiveUp && held_.back().block == known->number &&
       !known->is_awaited) {
     held_.back().kind = RequestKind::kFree;

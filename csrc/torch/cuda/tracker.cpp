@@ -102,16 +102,20 @@ void deliver(python::HookScope& scope, const Event& event, int device, bool stat
 }
 
 // Most frees are completed by the call that requested them, on the same thread with nothing passed on since. A free
-// that waited for a stream is completed by a later allocation, which the allocator in front passed on.
+// that waited for a stream is completed by a later call, which the allocator in front passed on.
 bool is_of_last_request(python::HookScope& scope, const TraceEntry& entry) {
   return scope.thread().request.address == static_cast<std::uint64_t>(entry.addr_) && !scope.thread_is_new() &&
          scope.thread().request_call == calls_of_this_thread.forwarded;
 }
 
 // The event of the request then says both. Not with storages older than the recording: the allocator in front does not
-// see their allocations, so one of those may be what completes a free that waited.
+// see their allocations, so one of those may be what completes a free that waited. Not within an allocation either: out
+// of memory, torch has others free what they can do without, and then completes all that waits.
 bool complete_at_once(python::HookScope& scope, const TraceEntry& entry) {
-  if (!is_of_last_request(scope, entry) || has_older_storages.load(std::memory_order_relaxed)) return false;
+  if (!is_of_last_request(scope, entry) || has_older_storages.load(std::memory_order_relaxed) ||
+      calls_of_this_thread.begin != 0) {
+    return false;
+  }
   python::ThreadContext& thread = scope.thread();
   if (thread.request_number == thread.kNotStored || !scope.session().recorder.complete_free(thread.request_number)) {
     return false;

@@ -167,7 +167,8 @@ def _pending(trace: RecordedTrace, device: str, table: pd.DataFrame) -> Iterator
     at = _end_of(trace, table, most)
     blocks = blocks_by_stack(trace, at, device)
     blocks = blocks[blocks["state"] == "active_pending_free"]
-    # An interval may end between the two events of an ordinary free, and borders are exact to some hundred nanoseconds.
+    # In older traces an interval may end between the two events of an ordinary free; and borders are exact to some
+    # hundred nanoseconds.
     if not _is_notable(int(blocks["nbytes"].sum()), reserved):
         return
     figures = {"byte_seconds": float(waiting.mean()) * _seconds(trace, trace.end_ns)}
