@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Most rows that `str` shows of what came, and of what went."""
 _Seen = dict[tuple[int, int, int], "Row"]
+"""By key, address and bytes of the storage, as its memory may be exchanged. The weak reference of each row keeps its
+key from a later storage: one that takes the memory of a freed one, of the same size, is often made where that was."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def changes() -> Changes:
     """What tensors came and went since the last call, by name, shape and, where a recording runs, line.
 
     `print(alloctrace.changes())` between two lines of a program, or `with alloctrace.changes() as c:`, then `print(c)`.
-    The first call says what there is. A tensor made anew in the memory of one of the same size is the same here.
+    The first call says what there is. A tensor made in the memory that another has left has come, and the other has gone.
     """
     global _last
     with _lock:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import access
 from .chains import chain_of
-from .storages import Storage, disable_torch_function, storage_of, tensor_type
+from .storages import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .walk import Walk, Walker
+
+if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
 
 OBJECTS = 30_000_000
 NAMED = 20_000
@@ -25,6 +28,8 @@ class Item:
     holder: str
     """In words: `Chain.__str__`."""
     storage: Storage
+    reference: StorageWeakRef
+    """Weak: `storage.key` means this storage, and no later one, as long as it is kept."""
     shape: tuple[int, ...]
     """Of the largest of the tensors."""
     dtype: str
@@ -79,7 +84,7 @@ def _item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str
         chain = chain_of([walk.objects[one] for one in walk.way(number)])
         name, holder = chain.path, str(chain)
     role = next((roles[id(thing)] for thing in things if id(thing) in roles), "")
-    return Item(name, holder, storage, shape, dtype, len(things), requires, role)
+    return Item(name, holder, storage, weak_reference_of(things[0]), shape, dtype, len(things), requires, role)
 
 
 def _roles(walk: Walk) -> Iterator[tuple[int, str]]:

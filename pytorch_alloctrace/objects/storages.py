@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @dataclass(frozen=True)
@@ -12,7 +15,7 @@ class Storage:
     """The memory of one or several tensors."""
 
     key: int
-    """The same for all that share it."""
+    """The same for all that share it; once it is gone, another may get it."""
     address: int
     """As torch's allocator gave it out."""
     bytes: int
@@ -46,6 +49,19 @@ def storage_of(tensor: Any) -> Storage | None:
         return Storage(storage._cdata, storage.data_ptr(), storage.nbytes(), str(device))
     except (RuntimeError, AttributeError, TypeError):  # torch says so of what has no memory of its own
         return None
+
+
+def weak_reference_of(tensor: Any) -> StorageWeakRef:
+    """To the storage of a tensor that has one, or to a storage: as long as it is kept, no other gets the same `key`.
+
+    It keeps torch's record of the storage (some 100 bytes), not the memory.
+    """
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    if torch._C.StorageBase in type(tensor).__mro__:
+        return StorageWeakRef(tensor)
+    return StorageWeakRef(torch._C.TensorBase.untyped_storage(tensor))
 
 
 def tensor_type() -> type:

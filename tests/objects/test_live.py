@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -73,6 +75,23 @@ def test_changes() -> None:
     assert len(made) == 300
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_takes_the_memory_of_another_has_come(tmp_path: Path, recorded: bool) -> None:
+    with alloctrace.enable(tmp_path / "run.alloctrace", devices=("cpu",)) if recorded else nullcontext():
+        buffer = bytearray(400)
+        for _ in range(20):
+            first = torch.frombuffer(buffer, dtype=torch.float32)
+            alloctrace.changes()
+            del first
+            second = torch.frombuffer(buffer, dtype=torch.float32)
+            found = alloctrace.changes()
+            assert [row.item.name for row in found.added] == ["second"]
+            assert [row.item.name for row in found.removed] == ["first"]
+            assert found.added[0].item.storage.address == found.removed[0].item.storage.address
+            del second, found
+            alloctrace.changes()
+
+
 def test_changes_inside() -> None:
     kept = [torch.ones(100)]
     with alloctrace.changes() as found:
@@ -84,9 +103,14 @@ def test_changes_keep_nothing_alive() -> None:
     import weakref
 
     kept = [torch.ones(100)]
-    alloctrace.changes()
-    gone = weakref.ref(kept.pop())
-    assert gone() is None
+    array = numpy.ones(100)
+    kept.append(torch.from_numpy(array))
+    memory = weakref.ref(array)
+    del array
+    found = alloctrace.changes()
+    gone = weakref.ref(kept[0])
+    kept.clear()
+    assert gone() is None and memory() is None and found
 
 
 def test_footprint() -> None:
