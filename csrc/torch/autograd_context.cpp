@@ -3,6 +3,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_function.h>
 
 #include <atomic>
@@ -59,20 +60,24 @@ std::uint16_t node_type_id(const torch::autograd::Node& node, python::Session& s
 }
 
 // Of its own: outside of backward the hooks need none of its code.
-[[gnu::noinline]] void fill_node(Event& event, const torch::autograd::Node& node, python::Session& session,
-                                 python::ThreadContext& thread) {
-  event.node_sequence = node.sequence_nr();
-  event.node_thread = static_cast<std::uint32_t>(node.thread_id());
-  event.node_type = node_type_id(node, session, thread);
+[[gnu::noinline]] AutogradPoint point_in_backward(python::Session& session, python::ThreadContext& thread) {
+  AutogradPoint point{.sequence = at::sequence_number::peek()};
+  if (const auto node = torch::autograd::get_current_node()) {
+    point.node_sequence = node->sequence_nr();
+    point.node_thread = static_cast<std::uint32_t>(node->thread_id());
+    point.node_type = node_type_id(*node, session, thread);
+  }
+  return point;
 }
 
 }  // namespace
 
 std::uint64_t autograd_thread_id() noexcept { return at::RecordFunction::currentThreadId(); }
 
-void fill_autograd_context(Event& event, python::Session& session, python::ThreadContext& thread) {
-  event.sequence = at::sequence_number::peek();
-  if (const auto node = torch::autograd::get_current_node()) fill_node(event, *node, session, thread);
+AutogradPoint autograd_point(python::Session& session, python::ThreadContext& thread) {
+  // The engine evaluates a node as a part of a graph task, whose number is a third of the work to get.
+  if (torch::autograd::get_current_graph_task_id() != -1) return point_in_backward(session, thread);
+  return {.sequence = at::sequence_number::peek()};
 }
 
 }  // namespace alloctrace::torch_side

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "../core/format/event.h"
 #include "../python/recording/session.h"
 
 namespace alloctrace::torch_side {
@@ -11,7 +10,12 @@ namespace alloctrace::torch_side {
 // The number by which autograd knows this thread (nodes remember which thread made them).
 std::uint64_t autograd_thread_id() noexcept;
 
-// Fills sequence, node_sequence, node_thread and node_type of the event.
-void fill_autograd_context(Event& event, python::Session& session, python::ThreadContext& thread);
+// The fields of an event.
+struct AutogradPoint {
+  std::uint64_t sequence = 0, node_sequence = 0;
+  std::uint32_t node_thread = 0;
+  std::uint16_t node_type = 0;
+};
+AutogradPoint autograd_point(python::Session& session, python::ThreadContext& thread);
 
 }  // namespace alloctrace::torch_side

@@ -2,23 +2,15 @@
 
 #include "../core/base/clock.h"
 #include "../core/format/event_fields.h"
-#include "autograd_context.h"
 
 namespace alloctrace::torch_side {
 
 namespace {
 
-void add_thread_context(python::HookScope& scope, Event& event) {
-  python::Session& session = scope.session();
-  python::ThreadContext& thread = scope.thread();
-  if (scope.thread_is_new()) scope.adopt_thread(autograd_thread_id());
-  event.thread = thread.thread;
-  if (session.python_stacks) event.stack = python::current_stack(thread.stacks, session.codes, session.modules);
-  if ((event.stack & python::kStackIsCut) != 0) [[unlikely]] {
-    event.stack = event.stack == python::kStackNotStored ? 0 : event.stack & ~python::kStackIsCut;
-    session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
-  }
-  fill_autograd_context(event, session, thread);
+// An event without its stack, or with its outer frames alone.
+[[gnu::cold, gnu::noinline]] std::uint32_t known_part(python::Session& session, std::uint32_t stack) {
+  session.recorder.spool().header().unknown_stacks.fetch_add(1, std::memory_order_relaxed);
+  return stack == python::kStackNotStored ? 0 : stack & ~python::kStackIsCut;
 }
 
 void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, std::uint64_t size,
@@ -30,9 +22,9 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
     event.address = address;
     event.size = size;
     if (where) {
-      add_context(scope, event, *where);
+      add_context(scope.session(), scope.thread(), event, *where);
     } else {
-      add_thread_context(scope, event);
+      set_context(event, context_of(scope.session(), scope.thread()));
     }
     scope.session().recorder.push(event);
   } catch (...) {
@@ -42,13 +34,33 @@ void record_in(python::HookScope& scope, EventKind kind, std::uint64_t address, 
 
 }  // namespace
 
-void add_context(python::HookScope& scope, Event& event, const Location& where) {
-  add_thread_context(scope, event);
-  event.location = scope.thread().location_id(scope.session(), where);
+EventContext context_of(python::Session& session, python::ThreadContext& thread) {
+  if (thread.is_new(session)) [[unlikely]]
+    thread.adopt(session, autograd_thread_id());
+  std::uint32_t stack = 0;
+  if (session.python_stacks) stack = python::current_stack(thread.stacks, session.codes, session.modules);
+  if ((stack & python::kStackIsCut) != 0) [[unlikely]]
+    stack = known_part(session, stack);
+  return {thread.thread, stack, autograd_point(session, thread)};
+}
+
+void set_context(Event& event, const EventContext& context) noexcept {
+  event.thread = context.thread;
+  event.stack = context.stack;
+  event.sequence = context.autograd.sequence;
+  event.node_sequence = context.autograd.node_sequence;
+  event.node_thread = context.autograd.node_thread;
+  event.node_type = context.autograd.node_type;
+}
+
+void add_context(python::Session& session, python::ThreadContext& thread, Event& event, const Location& where) {
+  set_context(event, context_of(session, thread));
+  event.location = thread.location_id(session, where);
 }
 
 // Flat: see on_trace_entry() in cuda/tracker.cpp.
-[[gnu::flatten]] void record(EventKind kind, const void* address, std::size_t size, const Location& where) noexcept {
+[[gnu::hot, gnu::flatten]] void record(EventKind kind, const void* address, std::size_t size,
+                                       const Location& where) noexcept {
   python::HookScope scope;
   if (scope) record_in(scope, kind, reinterpret_cast<std::uint64_t>(address), size, &where);
 }
@@ -81,7 +93,7 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept {
     Event event{};
     event.time = read_counter();
     event.kind = EventKind::kRole;
-    add_thread_context(scope, event);
+    set_context(event, context_of(session, scope.thread()));
     event.node_thread = event.node_type = 0;
     for (const RoleNote& note : notes) {
       event.address = note.address;

@@ -10,12 +10,21 @@
 #include "../core/format/definitions.h"
 #include "../core/format/event.h"
 #include "../python/recording/session.h"
+#include "autograd_context.h"
 
 namespace alloctrace::torch_side {
 
-// Adds what is known about this thread to an event (its id, its Python stack, where its autograd stands), and the
-// location's id. The caller fills in what happened and when. Throws only for want of memory.
-void add_context(python::HookScope& scope, Event& event, const Location& where);
+// What is known about this thread: its id, its Python stack, where its autograd stands.
+struct EventContext {
+  std::uint32_t thread = 0, stack = 0;
+  AutogradPoint autograd;
+};
+// Throws only for want of memory.
+EventContext context_of(python::Session& session, python::ThreadContext& thread);
+void set_context(Event& event, const EventContext& context) noexcept;
+
+// Adds that to an event, and the location's id. The caller fills in what happened and when.
+void add_context(python::Session& session, python::ThreadContext& thread, Event& event, const Location& where);
 
 // May be called under any lock of an allocator, on any thread, with or without the GIL. Never throws, never takes the
 // GIL, calls no torch operator. Does nothing when no session is on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 PLAIN = "the program alone"
 ALLOCTRACE, NO_STACKS = "alloctrace", "alloctrace, stacks='none'"
 HISTORY, HISTORY_ALL = "torch history, stacks='python'", "torch history, stacks='all'"
+TRACKER = "a tracker that does nothing"
 PROFILER, MEMRAY = "torch.profiler", "memray"
 RECORDERS = {
     "cuda": (PLAIN, ALLOCTRACE, NO_STACKS, HISTORY, HISTORY_ALL),

@@ -40,16 +40,20 @@ class CostError(AlloctraceError):
 
 
 class Worker:
-    """One recorder in its process."""
+    """One recorder in its process; `checkout`: the one of that folder, built there, instead of this one."""
 
-    def __init__(self, name: str, device: str, folder: Path) -> None:
+    def __init__(self, name: str, device: str, folder: Path, checkout: Path | None = None) -> None:
         self.name = name
+        environment = {**os.environ, "KINETO_LOG_LEVEL": "99"}  # the profiler's, which misses a GPU where there is none
+        if checkout is not None:
+            environment["PYTHONPATH"] = str(checkout)
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", name, device, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # the profiler's, which misses a GPU on each machine without
+            cwd=checkout,
+            env=environment,
         )
         self.machine: dict[str, Any] = self._answer()
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import ALLOCTRACE, HISTORY, HISTORY_ALL, MEMRAY, NO_STACKS, PROFILER
+from . import ALLOCTRACE, HISTORY, HISTORY_ALL, MEMRAY, NO_STACKS, PROFILER, TRACKER
 
 _HISTORY_ENTRIES = 100_000
 """Size of torch's ring: enough for a few steps, and it stays in the processor's caches no worse than a larger one."""
@@ -37,6 +37,12 @@ class _Recorder:
 
             self.trace = folder / f"{'all' if name == ALLOCTRACE else 'none'}.alloctrace"
             alloctrace.enable(self.trace, devices=(device,), stacks="python" if name == ALLOCTRACE else "none")
+        elif name == TRACKER:
+            import pytorch_alloctrace as alloctrace
+
+            # Torch keeps calling it when the recording is over.
+            with alloctrace.enable(folder / "tracker.alloctrace", devices=(device,)):
+                torch.empty(1000, device=device)
         elif name in (HISTORY, HISTORY_ALL):
             stacks = "python" if name == HISTORY else "all"
             torch.cuda.memory._record_memory_history(context="all", stacks=stacks, max_entries=_HISTORY_ENTRIES)

@@ -93,7 +93,7 @@ def changes() -> Changes:
     """What tensors came and went since the last call, by name, shape and, where a recording runs, line.
 
     `print(alloctrace.changes())` between two lines of a program, or `with alloctrace.changes() as c:`, then `print(c)`.
-    The first call says what there is. A tensor made in the memory that another has left has come, and the other has gone.
+    The first call says what there is. A tensor in the memory that another has left has come, and the other has gone.
     """
     global _last
     with _lock:

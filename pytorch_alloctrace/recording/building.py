@@ -45,7 +45,7 @@ WHOLE_PROGRAM = ["-flto=auto"]
 # But for what has inline variables of torch's headers: there is to be one of them in the process, and as a part of the
 # whole the compiler makes it the module's own. (torch keeps the settings of its CUDA allocator in one.)
 APART = {"allocator_settings.cpp": ["-fno-lto"]}
-HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt"]
+HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt", "-fno-tree-slp-vectorize"]
 
 MOST_JOBS = 8
 """A compiler takes up to 1 GB. More of them than this on a large node gain little, and could take the memory from the

@@ -83,20 +83,21 @@ class Spool {
   [[gnu::cold, gnu::noinline]] bool wait_for_room(std::uint64_t& deadline) noexcept;
   void commit(std::uint64_t position, const Event& event) noexcept;
 
+  // First what each event needs, in one cache line.
+  SpoolHeader* header_ = nullptr;
+  Event* ring_ = nullptr;
+  std::uint64_t mask_ = 0;
+  std::atomic<bool> losses_unreported_{false};  // some lost_unreported is not 0: one load for each event, not three
+  // After one event has waited in vain, the next ones are dropped at once until a quarter of the ring is free: a
+  // stalled disk costs the program one wait, not one for each event.
+  std::atomic<bool> dropping_{false};
+  std::atomic<bool> write_failed_{false};
   SpoolOptions options_;
   std::string current_path_;  // another than options_.path until publish()
   std::function<void()> wake_;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
-  SpoolHeader* header_ = nullptr;
-  Event* ring_ = nullptr;
-  std::uint64_t mask_ = 0;
   std::unique_ptr<DefinitionLog> definitions_;
-  std::atomic<bool> write_failed_{false};
-  std::atomic<bool> losses_unreported_{false};  // some lost_unreported is not 0: one load for each event, not three
-  // After one event has waited in vain, the next ones are dropped at once until a quarter of the ring is free: a
-  // stalled disk costs the program one wait, not one for each event.
-  std::atomic<bool> dropping_{false};
 };
 
 }  // namespace alloctrace

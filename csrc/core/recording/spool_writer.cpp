@@ -37,10 +37,10 @@ int touch_pages(void* memory, std::size_t bytes) {
 }  // namespace
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
-    : options_(options),
+    : mask_(options.ring_events - 1),
+      options_(options),
       current_path_(options.path + ".unfinished"),
-      wake_(std::move(wake)),
-      mask_(options.ring_events - 1) {
+      wake_(std::move(wake)) {
   if (options.ring_events > kMostRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
@@ -105,7 +105,7 @@ inline void prefetch_for_store(const void* address) noexcept {
 
 bool Spool::claim(std::uint64_t& position) noexcept {
   SpoolHeader& header = *header_;
-  const std::uint64_t capacity = options_.ring_events;
+  const std::uint64_t capacity = mask_ + 1;
   std::uint64_t deadline = 0;  // one for the event, however often other threads take the room that it waits for
   prefetch_for_store(&header.head);
   position = header.head.load(std::memory_order_relaxed);
@@ -143,9 +143,20 @@ void Spool::commit(std::uint64_t position, const Event& event) noexcept {
   // The ring is larger than the caches near a core: without asking now for the line of a later event, its hook would
   // wait for memory.
   prefetch_for_store(&ring_[(position + 4) & mask_]);
-  // All but the commit mark first; the mark last, so that whoever sees it sees the whole event.
-  std::memcpy(reinterpret_cast<std::uint8_t*>(&slot) + sizeof slot.commit,
-              reinterpret_cast<const std::uint8_t*>(&event) + sizeof event.commit, sizeof event - sizeof event.commit);
+  // All but the commit mark first; the mark last, so that whoever sees it sees the whole event. Field by field: what a
+  // hook knows of an event then goes from registers into the ring.
+  slot.stack = event.stack;
+  slot.time = event.time;
+  slot.address = event.address;
+  slot.size = event.size;
+  slot.thread = event.thread;
+  slot.location = event.location;
+  slot.sequence = event.sequence;
+  slot.node_sequence = event.node_sequence;
+  slot.node_thread = event.node_thread;
+  slot.node_type = event.node_type;
+  slot.kind = event.kind;
+  slot.reserved = event.reserved;
   std::atomic_ref<std::uint32_t>(slot.commit).store(commit_mark(position), std::memory_order_release);
   // Woken every quarter of the ring, the writer may sleep long while little happens and never oversleeps.
   if ((position & (mask_ >> 2)) == 0) wake_();

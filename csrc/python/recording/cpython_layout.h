@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if PY_VERSION_HEX < 0x030A0000
 #error "Python 3.10 or later is needed"
@@ -129,6 +130,20 @@ inline std::uint64_t position(const Frame* frame) noexcept {
 #else
   return reinterpret_cast<std::uint64_t>(frame->f_code) +
          static_cast<std::uint64_t>(static_cast<std::int64_t>(frame->f_lasti)) * 0x9E3779B97F4A7C15u;
+#endif
+}
+
+// What caller() and position() say, in one register.
+using CallerAndPosition = std::uint64_t __attribute__((vector_size(16)));
+inline CallerAndPosition caller_and_position(const Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+  // They lie side by side.
+  static_assert(offsetof(Frame, instruction) == offsetof(Frame, previous) + sizeof(void*));
+  CallerAndPosition both;
+  std::memcpy(&both, &frame->previous, sizeof both);
+  return both;
+#else
+  return CallerAndPosition{reinterpret_cast<std::uintptr_t>(caller(frame)), position(frame)};
 #endif
 }
 

@@ -17,15 +17,24 @@ typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
-// What the last walk of a thread found, outermost frame first: see stack_hash.h.
+// What the last walk of a thread found, outermost frame first, from 1 on: see stack_hash.h.
 struct LastWalk {
   static constexpr std::uint32_t kMost = 256;
+  struct Step {
+    const void* caller = nullptr;
+    std::uint64_t position = 0;
+    std::uint64_t hash = 0;  // of the stack that ends with this frame
+  };
+  struct ModuleCall {
+    std::uint32_t step = 0;
+    std::uint64_t key = 0;
+  };
   bool is_deeper = false;  // than that: nothing of it is kept
-  std::uint64_t generation = 0;
   std::uint32_t frames = 0;
-  const void* frame[kMost];
-  std::uint64_t instruction[kMost];
-  std::uint64_t hash[kMost];  // of the stack that ends with this frame
+  std::uint32_t module_calls = 0;
+  std::uint64_t generation = UINT64_MAX;
+  Step steps[kMost + 2];      // each frame is the caller in the step after its own
+  ModuleCall modules[kMost];  // the frames that call a module, as the steps
   const void* added[kMost];   // for the walk's own use: a small thread's stack has no room for it
 };
 
@@ -39,9 +48,8 @@ struct alignas(64) StackCache {
   };
   static constexpr std::size_t kWays = 4;
   static constexpr std::size_t kSets = 1024;
-  Entry entries[kSets][kWays];
   LastWalk last{};
-  std::uint64_t innermost = 0;  // innermost_position() at the last walk
+  alignas(64) Entry entries[kSets][kWays];
 };
 
 // Not a stack id: the stack could not be stored, because the table had no room for it or memory ran out.

@@ -156,12 +156,26 @@ Session::Session(const RecorderOptions& options, bool with_python_stacks)
       number(last_session_number.fetch_add(1) + 1) {}
 
 std::uint32_t ThreadContext::location_id(Session& session, const Location& where) {
+  if (last_location.id != 0 && last_location.location == where) return last_location.id;
   std::uint64_t hash = where.stream ^ where.pool_first << 1 ^ where.pool_second << 2;
   hash = (hash ^ static_cast<std::uint64_t>(where.device_type) << 3 ^ static_cast<std::uint64_t>(where.device_index)) *
          0x9E3779B97F4A7C15u;
   LocationEntry& entry = locations[hash >> 60];
   if (entry.id == 0 || !(entry.location == where)) entry = {where, session.recorder.location(where)};
+  last_location = entry;
   return entry.id;
+}
+
+void ThreadContext::adopt(Session& by, std::uint64_t autograd_thread_id) {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  session = by.number;
+  request = {};
+  last_location = {};
+  locations = {};
+  node_types = {};
+  thread = by.recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
+  if (thread != 0) ask_thread_name(by.number, thread);
 }
 
 HookScope::HookScope() noexcept {
@@ -178,18 +192,6 @@ HookScope::HookScope() noexcept {
   hook_barrier();
   session_ = active_session.load(std::memory_order_acquire);
   if (!session_) thread_->in_hook.store(false, std::memory_order_release);
-}
-
-void HookScope::adopt_thread(std::uint64_t autograd_thread_id) {
-  char name[16] = {};
-  pthread_getname_np(pthread_self(), name, sizeof name);
-  thread_->session = session_->number;
-  thread_->locations = {};
-  thread_->request = {};
-  thread_->node_types = {};
-  thread_->thread =
-      session_->recorder.add_thread({static_cast<std::uint64_t>(syscall(SYS_gettid)), autograd_thread_id, name, {}});
-  if (thread_->thread != 0) ask_thread_name(session_->number, thread_->thread);
 }
 
 std::uint64_t start_session(const RecorderOptions& options, bool python_stacks) {

@@ -31,19 +31,21 @@ struct ThreadContext {
   std::atomic<bool> in_hook{false};
   std::uint64_t session = 0;  // number of the session that the ids below belong to
   std::uint32_t thread = 0;
-  // The locations of recent events, by hash: most events repeat one of them.
+  // The last free that was requested in this thread and is in the trace: of which block (0: none), its number, and the
+  // number of calls that the CUDA allocator had had before.
+  struct Request {
+    std::uint64_t address = 0, number = 0, call = 0;
+  } request{};
+  // The location of the last event, and those of recent ones, by hash: most events repeat one of them.
   struct LocationEntry {
     Location location{};
     std::uint32_t id = 0;
   };
+  LocationEntry last_location{};
   std::array<LocationEntry, 16> locations{};
-  // The last free that was requested in this thread, its number (kNotStored: it has none yet, or never), where the
-  // Python code stood, and the number of calls that the CUDA allocator had had before.
-  static constexpr std::uint64_t kNotStored = UINT64_MAX;
-  Event request{};
-  std::uint64_t request_number = kNotStored;
+  // Where storages are older than the recording: the event of that request, and where the Python code stood.
+  Event request_event{};
   std::uint64_t request_position = 0;
-  std::uint64_t request_call = 0;
   struct NodeTypeEntry {
     const void* key = nullptr;
     std::uint64_t text_hash = 0;
@@ -53,6 +55,9 @@ struct ThreadContext {
   StackCache stacks{};
 
   std::uint32_t location_id(Session& session, const Location& where);
+  // Its record must be made (its ids are of an older session, or it is new).
+  bool is_new(const Session& of) const { return session != of.number; }
+  [[gnu::cold, gnu::noinline]] void adopt(Session& by, std::uint64_t autograd_thread_id);
 };
 
 // Entry to the session from a hook: false when nothing is recorded, when this thread is in a hook already, or in a
@@ -69,9 +74,6 @@ class HookScope {
   explicit operator bool() const { return session_ != nullptr; }
   Session& session() { return *session_; }
   ThreadContext& thread() { return *thread_; }
-  // The thread's record must be made (its ids are of an older session, or it is new).
-  bool thread_is_new() const { return thread_->session != session_->number; }
-  [[gnu::cold, gnu::noinline]] void adopt_thread(std::uint64_t autograd_thread_id);
 
  private:
   Session* session_ = nullptr;

@@ -3,10 +3,12 @@
 // Between two events of a thread most of its outer frames have not moved. Where they lay and what they executed is kept
 // from the last walk, with the hash up to each. What costs time in a walk is waiting: the address of the next frame
 // comes from memory, and each step of a hash needs the one before. To find that a frame is where it was, nothing has to
-// be waited for: the processor goes on with the address that is kept while it still compares.
+// be waited for: its address is known, and the answers for all frames are only asked for together.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "cpython_layout.h"
 #include "frame_walk.h"
@@ -39,81 +41,53 @@ inline std::uint64_t module_key(const Frame* frame) noexcept {
          reinterpret_cast<std::uint64_t>(Py_TYPE(module)) * 0xC2B2AE3D27D4EB4Fu;
 }
 
-// What a frame executes, and for whom where it calls a module.
-inline std::uint64_t instruction_of(const Frame* frame, const CodeExtent& module_calls) noexcept {
-  const std::uint64_t at = position(frame);
-  if (is_within(module_calls, frame, at)) [[unlikely]]
-    return at ^ module_key(frame);
-  return at;
-}
-
 inline constexpr std::uint64_t kHashFactor = 0x9E3779B97F4A7C15u;
 
-// From the innermost frame outwards, so that nothing has to be kept: for stacks of more than LastWalk::kMost frames.
-[[gnu::cold]] StackHash hash_of_deep_stack(const Frame* frame, std::uint64_t generation, const CodeExtent& module_calls,
-                                           LastWalk& last) noexcept;
-// As hash_stack, with nothing known of the last walk.
-[[gnu::cold]] StackHash hash_anew(const Frame* innermost, std::uint64_t generation, const CodeExtent& module_calls,
-                                  LastWalk& last) noexcept;
-
-// How many frames of the last walk there are up to this one; 0 when it is none of them. From 3.11 on frames mostly lie
-// the higher the further in they are, so that the search ends soon.
-inline std::uint32_t kept_up_to(const LastWalk& last, const Frame* frame) noexcept {
-  std::uint32_t kept = last.frames;
-  while (kept != 0 && last.frame[kept - 1] > frame) --kept;
-  return kept != 0 && last.frame[kept - 1] == frame ? kept : 0;
+inline const Frame* frame_of(const LastWalk& last, std::uint32_t step) noexcept {
+  return static_cast<const Frame*>(last.steps[step + 1].caller);
 }
 
-inline StackHash hash_stack(const Frame* const innermost, std::uint64_t generation, const CodeExtent& module_calls,
+inline CallerAndPosition caller_and_position(const LastWalk::Step& step) noexcept {
+  CallerAndPosition both;
+  std::memcpy(&both, &step, sizeof both);
+  return both;
+}
+static_assert(offsetof(LastWalk::Step, position) == sizeof(void*));
+
+// Whether the first frames of the last walk, the innermost of which is `frame`, are where they were, execute what they
+// did, and call the same modules. Of that innermost one only the caller is compared.
+inline bool are_unchanged_below(const LastWalk& last, std::uint32_t frames, const Frame* frame) noexcept {
+  // Without a branch for each: the processor compares several at a time. The caller, too: a generator, or what took the
+  // place of a frame, may be called from elsewhere now.
+  const LastWalk::Step* step = &last.steps[frames];
+  if (caller(frame) != step->caller) return false;
+  CallerAndPosition differs{0, 0};
+  while ((frame = static_cast<const Frame*>(step->caller)) != nullptr) {
+    differs |= caller_and_position(frame) ^ caller_and_position(*--step);
+  }
+  if ((differs[0] | differs[1]) != 0) return false;
+  for (std::uint32_t i = 0; i < last.module_calls && last.modules[i].step < frames; ++i) {
+    if (module_key(frame_of(last, last.modules[i].step)) != last.modules[i].key) return false;
+  }
+  return true;
+}
+
+// The stack where the last walk may have been another one.
+[[gnu::noinline]] StackHash hash_moved_stack(const Frame* innermost, std::uint64_t generation,
+                                             const CodeExtent& module_calls, LastWalk& last) noexcept;
+
+inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, const CodeExtent& module_calls,
                             LastWalk& last) noexcept {
-  if (last.is_deeper) [[unlikely]]
-    return hash_of_deep_stack(innermost, generation, module_calls, last);
-  if (last.generation != generation) {
-    last.generation = generation;
-    last.frames = 0;
+  // Mostly the innermost frame is still the same, and executes something else.
+  const std::uint32_t frames = last.frames;
+  const std::uint64_t instruction = position(innermost);
+  if (!last.is_deeper && last.generation == generation && frames != 0 && frame_of(last, frames) == innermost &&
+      !is_within(module_calls, innermost, instruction) && are_unchanged_below(last, frames, innermost)) [[likely]] {
+    if (last.module_calls != 0 && last.modules[last.module_calls - 1].step == frames) --last.module_calls;
+    last.steps[frames].position = instruction;
+    return {last.steps[frames].hash = mix(last.steps[frames - 1].hash ^ instruction, kHashFactor), frames};
   }
-
-  // The frames that were not there, innermost first.
-  std::uint32_t added = 0;
-  std::uint32_t kept = 0;
-  for (const Frame* frame = innermost; frame != nullptr; frame = caller(frame)) {
-    kept = kept_up_to(last, frame);
-    if (kept != 0) break;
-    if (added == LastWalk::kMost) return hash_of_deep_stack(innermost, generation, module_calls, last);
-    last.added[added++] = frame;
-  }
-
-  // Those that were: as far as the last one that executes something else, the hash is known.
-  std::uint32_t unchanged = kept;
-  for (std::uint32_t i = kept; i-- > 0;) {
-    const Frame* const frame = static_cast<const Frame*>(last.frame[i]);
-    if (position(frame) != last.instruction[i]) {  // or it calls a module
-      const std::uint64_t instruction = instruction_of(frame, module_calls);
-      if (instruction != last.instruction[i]) {
-        last.instruction[i] = instruction;
-        unchanged = i;
-      }
-    }
-    // A generator, or what took the place of a frame, may be called from elsewhere now.
-    if (caller(frame) != (i == 0 ? nullptr : last.frame[i - 1])) [[unlikely]]
-      return hash_anew(innermost, generation, module_calls, last);
-  }
-
-  if (kept + added > LastWalk::kMost) [[unlikely]] {
-    last.frames = unchanged;  // the hashes of the others are no longer theirs
-    return hash_of_deep_stack(innermost, generation, module_calls, last);
-  }
-  last.frames = kept + added;
-  for (std::uint32_t i = kept; i < last.frames; ++i) {
-    const Frame* const frame = static_cast<const Frame*>(last.added[last.frames - 1 - i]);
-    last.frame[i] = frame;
-    last.instruction[i] = instruction_of(frame, module_calls);
-  }
-  std::uint64_t hash = unchanged == 0 ? mix(generation ^ 0xD6E8FEB86659FD93u, kHashFactor) : last.hash[unchanged - 1];
-  for (std::uint32_t i = unchanged; i < last.frames; ++i) {
-    last.hash[i] = hash = mix(hash ^ last.instruction[i], kHashFactor);
-  }
-  return {hash, last.frames};
+  return hash_moved_stack(innermost, generation, module_calls, last);
 }
 
 #endif  // ALLOCTRACE_KNOWN_LAYOUT

@@ -42,8 +42,11 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   void follow_caching() { caches_.store(upstream_->isEnabled(), std::memory_order_relaxed); }
 
   // Measured or recorded on the way.
-  c10::DataPtr allocate(std::size_t size) override {
-    return allocate_by(size, [&] { return next().allocate(size); }, __builtin_return_address(0));
+  [[gnu::hot]] c10::DataPtr allocate(std::size_t size) override {
+    const TimedCall timed(__builtin_return_address(0));
+    if (!records()) [[likely]]
+      return next().allocate(size);
+    return allocate_untracked(*upstream_, size, [&] { return next().allocate(size); });
   }
   void* raw_alloc(std::size_t size) override {
     const TimedCall timed;
@@ -150,8 +153,8 @@ class ForwardingAllocator final : public CUDAAllocatorOfRelease<ForwardingAlloca
   }
   // `call` is a call of the upstream that allocates `size` bytes.
   template <typename Call>
-  c10::DataPtr allocate_by(std::size_t size, Call call, const void* caller = nullptr) {
-    const TimedCall timed(caller);
+  c10::DataPtr allocate_by(std::size_t size, Call call) {
+    const TimedCall timed;
     return records() ? allocate_untracked(*upstream_, size, call) : call();
   }
   static void pool_is_made(c10::DeviceIndex device, c10::MempoolId_t pool, bool has_allocator) {

@@ -18,12 +18,9 @@ struct Settings {
   bool expandable_segments = false, stream_reuse_in_capture = false;
   RoundingDivisions roundup_power2_divisions{};
 
-  // The settings by which a block of that size is cut: torch asks for max_split_size and expandable_segments in its
-  // pools of large blocks only. The others
-  // decide which block is taken or which segment is made, which events show anyway; they are compared when a segment is
-  // made.
+  // The settings by which a block of that size is cut. The others decide which block is taken or which segment is made,
+  // which events show anyway; they are compared when a segment is made.
   bool cuts_as_present(std::size_t size) const {
-    constexpr std::size_t kSmallRequest = std::size_t{1} << 20;
     return same_rounding_divisions<SharedConfig>(roundup_power2_divisions, size) &&
            (size <= kSmallRequest || splits_as_present());
   }
@@ -47,7 +44,7 @@ struct Settings {
   }
 };
 
-// One for each device: each is read and written under that device's lock only.
+// As small_requests.
 Settings& last_seen(int device) {
   static std::array<Settings, std::numeric_limits<c10::DeviceIndex>::max() + 1> settings;
   return settings[static_cast<std::size_t>(device)];
@@ -55,11 +52,16 @@ Settings& last_seen(int device) {
 
 }  // namespace
 
-bool cuda_settings_changed(int device, std::uint64_t session, std::size_t size, bool makes_segment) {
+constinit decltype(small_requests) small_requests{};
+static_assert(small_requests.size() == std::numeric_limits<c10::DeviceIndex>::max() + 1);
+
+bool compare_cuda_settings(int device, std::uint64_t session, std::size_t size, bool makes_segment) {
   Settings& last = last_seen(device);
   if (last.session == session && (makes_segment ? last.is_present(size) : last.cuts_as_present(size))) return false;
   last.session = session;
   last.read();
+  small_requests[static_cast<std::size_t>(device)] = {session, divisions_now<SharedConfig>(),
+                                                      last.roundup_power2_divisions[0]};
   return true;
 }
 

@@ -27,6 +27,16 @@ bool same_rounding_divisions(const RoundingDivisions& seen, std::size_t size) {
   }
 }
 
+// Where torch keeps them, as long as the process lives; nullptr: it does not let us know.
+template <typename Config>
+const std::vector<std::size_t>* divisions_now() {
+  if constexpr (std::is_reference_v<decltype(Config::roundup_power2_divisions())>) {
+    return &Config::roundup_power2_divisions();
+  } else {
+    return nullptr;
+  }
+}
+
 template <typename Config>
 RoundingDivisions read_rounding_divisions() {
   RoundingDivisions divisions{};

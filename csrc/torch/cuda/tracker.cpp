@@ -58,127 +58,177 @@ constexpr double kSlowCallNs = 10'000;
 // The same on the counter.
 std::atomic<std::uint64_t> slow_call{0};
 
-[[gnu::cold, gnu::noinline]] void push_latency(python::HookScope& scope, const Event& of, std::uint64_t sequence,
-                                               std::uint64_t duration) {
+[[gnu::cold, gnu::noinline]] void push_latency(python::Session& session, std::uint64_t time, std::uint32_t thread,
+                                               std::uint64_t sequence, std::uint64_t duration) {
   Event latency{};
   latency.kind = EventKind::kLatency;
-  latency.time = of.time;
+  latency.time = time;
   LatencyFields(latency).of_event = sequence;
   LatencyFields(latency).nanoseconds =
       static_cast<std::uint64_t>(static_cast<double>(duration) * counter_nanoseconds());
-  latency.thread = of.thread;
-  scope.session().recorder.push(latency);
+  latency.thread = thread;
+  session.recorder.push(latency);
 }
 
-// Into the trace; while the allocator's state is being read, the event is held until that is done.
-void deliver(python::HookScope& scope, const Event& event, int device, bool state_is_here = false) {
+// Into the trace; while the allocator's state is being read, the event is held until that is done. Returns the event's
+// number; kNotStored: it has none yet, or never.
+constexpr std::uint64_t kNotStored = UINT64_MAX;
+std::uint64_t deliver(python::Session& session, const Event& event, int device, bool state_is_here = false) {
   EventHold& waiting = *hold.load(std::memory_order_acquire);
-  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return;
-  std::uint64_t sequence = 0;
-  const bool stored = scope.session().recorder.push(event, &sequence);
-  if (event.kind == EventKind::kFreeRequested && stored) scope.thread().request_number = sequence;
-  if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return;
+  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return kNotStored;
+  std::uint64_t sequence = kNotStored;
+  const bool stored = session.recorder.push(event, &sequence);
+  if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return sequence;
   python::note_device_use(device);
   CallsOfThread& call = calls_of_this_thread;
   LibraryBlocks& of_libraries = *library_blocks.load(std::memory_order_acquire);
-  of_libraries.name(scope.session(), event.thread);
+  of_libraries.name(session, event.thread);
   if (stored && call.is_of_torch_cuda) of_libraries.note(event.thread, event.address, sequence);
   if (stored && call.begin != 0) {
     const std::uint64_t duration = event.time - call.begin;
     if (duration > slow_call.load(std::memory_order_relaxed) || call.made_segments) {
-      push_latency(scope, event, sequence, duration);
+      push_latency(session, event.time, event.thread, sequence, duration);
     }
   }
   call.made_segments = false;
+  return sequence;
 }
 
-[[gnu::cold, gnu::noinline]] void record_settings(python::HookScope& scope, std::uint64_t time, int device) {
+[[gnu::cold, gnu::noinline]] void record_settings(python::Session& session, python::ThreadContext& thread,
+                                                  std::uint64_t time, int device) {
   Event event{};
   event.kind = EventKind::kConfig;
   event.time = time;
-  ConfigFields(event).settings = scope.session().recorder.stacks().string(cuda_settings_text(device));
-  add_context(scope, event, {kCudaType, device, 0, 0, 0});
-  deliver(scope, event, device);
+  ConfigFields(event).settings = session.recorder.stacks().string(cuda_settings_text(device));
+  add_context(session, thread, event, {kCudaType, device, 0, 0, 0});
+  deliver(session, event, device);
+}
+
+Location location_of(const TraceEntry& entry) {
+  return {kCudaType, entry.device_, reinterpret_cast<std::uint64_t>(entry.stream_), entry.mempool_.first,
+          entry.mempool_.second};
+}
+
+[[gnu::noinline]] std::uint32_t find_location_id(python::Session& session, python::ThreadContext& thread,
+                                                 const TraceEntry& entry) {
+  return thread.location_id(session, location_of(entry));
+}
+// Most events are where the last one of their thread was.
+std::uint32_t location_id_of(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
+  const auto& [last, id] = thread.last_location;
+  return id != 0 && last.device_type == kCudaType && last.device_index == entry.device_ &&
+                 last.stream == reinterpret_cast<std::uint64_t>(entry.stream_) &&
+                 last.pool_first == entry.mempool_.first && last.pool_second == entry.mempool_.second
+             ? id
+             : find_location_id(session, thread, entry);
 }
 
 // Most frees are completed by the call that requested them, on the same thread with nothing passed on since. A free
 // that waited for a stream is completed by a later call, which the allocator in front passed on.
-bool is_of_last_request(python::HookScope& scope, const TraceEntry& entry) {
-  return scope.thread().request.address == static_cast<std::uint64_t>(entry.addr_) && !scope.thread_is_new() &&
-         scope.thread().request_call == calls_of_this_thread.forwarded;
+bool is_of_last_request(const python::Session& session, const python::ThreadContext& thread, const TraceEntry& entry) {
+  return thread.request.address == static_cast<std::uint64_t>(entry.addr_) && !thread.is_new(session) &&
+         thread.request.call == calls_of_this_thread.forwarded;
 }
 
 // The event of the request then says both. Not with storages older than the recording: the allocator in front does not
 // see their allocations, so one of those may be what completes a free that waited. Not within an allocation either: out
 // of memory, torch has others free what they can do without, and then completes all that waits.
-bool complete_at_once(python::HookScope& scope, const TraceEntry& entry) {
-  if (!is_of_last_request(scope, entry) || has_older_storages.load(std::memory_order_relaxed) ||
-      calls_of_this_thread.begin != 0) {
-    return false;
-  }
-  python::ThreadContext& thread = scope.thread();
-  if (thread.request_number == thread.kNotStored || !scope.session().recorder.complete_free(thread.request_number)) {
-    return false;
-  }
-  thread.request.address = 0;
-  return true;
+bool complete_at_once(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
+  return is_of_last_request(session, thread, entry) && !has_older_storages.load(std::memory_order_relaxed) &&
+         calls_of_this_thread.begin == 0 && session.recorder.complete_free(thread.request.number);
 }
 
-// Where it has to be an event of its own, the stack need not be walked again. With older storages: if the free and the
-// allocation that might have completed it are not at the same place of the Python code.
-bool take_context_of_request(python::HookScope& scope, const TraceEntry& entry, Event& event) {
-  if (!is_of_last_request(scope, entry)) return false;
-  python::ThreadContext& thread = scope.thread();
-  if (has_older_storages.load(std::memory_order_relaxed) &&
-      (thread.request_position == 0 || thread.request_position != python::innermost_position())) {
+// With older storages each free is two events, whose stack need not be walked twice if the free and the allocation that
+// might have completed it are not at the same place of the Python code.
+bool take_context_of_request(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry,
+                             Event& event) {
+  if (!has_older_storages.load(std::memory_order_relaxed) || !is_of_last_request(session, thread, entry) ||
+      thread.request_position == 0 || thread.request_position != python::innermost_position()) {
     return false;
   }
   const std::uint64_t time = event.time;
-  event = thread.request;
+  event = thread.request_event;
   event.time = time;
   event.kind = EventKind::kFreeCompleted;
   thread.request.address = 0;
   return true;
 }
 
+// What is neither an allocation nor a free that completes at once.
+[[gnu::cold, gnu::noinline]] void record_other(python::Session& session, python::ThreadContext& thread,
+                                               const TraceEntry& entry) {
+  Event event{};
+  event.kind = kind_of(entry.action_);
+  event.time = entry_time(entry);
+  event.address = static_cast<std::uint64_t>(entry.addr_);
+  event.size = entry.size_;
+  const int device = entry.device_;
+  if (makes_segment(event.kind) || event.kind == EventKind::kOom) {
+    if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
+    // A refused request wanted a segment, too.
+    if (cuda_settings_changed(device, session.number, entry.size_, true))
+      record_settings(session, thread, event.time, device);
+  }
+  if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(session, thread, entry, event)) {
+    add_context(session, thread, event, location_of(entry));
+  }
+  if (event.kind == EventKind::kRaw) RawFields(event).action = static_cast<std::uint64_t>(entry.action_);
+  deliver(session, event, device, event.kind == EventKind::kSnapshot && reads_state);
+}
+
+// An allocation, or the request of a free.
+void record_block(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry, EventKind kind) {
+  const int device = entry.device_;
+  const std::uint64_t time = entry_time(entry);
+  if (kind == EventKind::kAlloc && cuda_settings_changed(device, session.number, entry.size_, false)) [[unlikely]]
+    record_settings(session, thread, time, device);
+  const EventContext context = context_of(session, thread);
+  const Event event{.commit = 0,
+                    .stack = context.stack,
+                    .time = time,
+                    .address = static_cast<std::uint64_t>(entry.addr_),
+                    .size = entry.size_,
+                    .thread = context.thread,
+                    .location = location_id_of(session, thread, entry),
+                    .sequence = context.autograd.sequence,
+                    .node_sequence = context.autograd.node_sequence,
+                    .node_thread = context.autograd.node_thread,
+                    .node_type = context.autograd.node_type,
+                    .kind = kind,
+                    .reserved = 0};
+  const std::uint64_t number = deliver(session, event, device);
+  if (kind != EventKind::kFreeRequested) return;
+  const bool is_stored = number != kNotStored;
+  thread.request = {is_stored ? event.address : 0, number, calls_of_this_thread.forwarded};
+  if (has_older_storages.load(std::memory_order_relaxed)) [[unlikely]] {
+    thread.request_event = event;
+    thread.request_position = python::innermost_position();
+  }
+}
+
 // Runs under the device's lock, on any thread, with or without the GIL: see record_event.h.
 //
 // Flat, as the other hooks are: between two events the program runs so much other code that the processor has forgotten
 // ours, and each call and each cache line of code on the way costs more than what it does. For the same reason, what
-// is rare is [[gnu::cold]]: it is kept apart from what is not.
-[[gnu::flatten]] void on_trace_entry(const TraceEntry& entry) noexcept {
+// is rare is [[gnu::cold]] and what is not [[gnu::hot]]: they are kept apart. And nothing that is not rare gets the
+// address of the event: it is then never in memory before it is in the ring.
+[[gnu::hot, gnu::flatten]] void on_trace_entry(const TraceEntry& entry) noexcept {
   if (!cuda_tracing.load(std::memory_order_acquire)) return;
   python::HookScope scope;
   if (!scope) return;
+  python::Session& session = scope.session();
+  python::ThreadContext& thread = scope.thread();
   try {
-    Event event{};
-    event.kind = kind_of(entry.action_);
-    if (event.kind == EventKind::kFreeCompleted && complete_at_once(scope, entry)) return;
-    event.time = entry_time(entry);
-    event.address = static_cast<std::uint64_t>(entry.addr_);
-    event.size = entry.size_;
-    const int device = entry.device_;
-    if (event.kind == EventKind::kAlloc || makes_segment(event.kind) || event.kind == EventKind::kOom) {
-      if (makes_segment(event.kind)) calls_of_this_thread.made_segments = true;
-      // A refused request wanted a segment, too.
-      if (cuda_settings_changed(device, scope.session().number, entry.size_, event.kind != EventKind::kAlloc))
-        record_settings(scope, event.time, device);
+    if (entry.action_ == TraceEntry::FREE_COMPLETED && complete_at_once(session, thread, entry)) {
+      thread.request.address = 0;
+    } else if (entry.action_ == TraceEntry::ALLOC || entry.action_ == TraceEntry::FREE_REQUESTED) {
+      record_block(session, thread, entry,
+                   entry.action_ == TraceEntry::ALLOC ? EventKind::kAlloc : EventKind::kFreeRequested);
+    } else {
+      record_other(session, thread, entry);
     }
-    if (event.kind != EventKind::kFreeCompleted || !take_context_of_request(scope, entry, event)) {
-      add_context(scope, event,
-                  {kCudaType, device, reinterpret_cast<std::uint64_t>(entry.stream_), entry.mempool_.first,
-                   entry.mempool_.second});
-    }
-    if (event.kind == EventKind::kFreeRequested) {
-      scope.thread().request = event;
-      scope.thread().request_number = python::ThreadContext::kNotStored;
-      scope.thread().request_call = calls_of_this_thread.forwarded;
-      scope.thread().request_position = scope.thread().stacks.innermost;
-    }
-    if (event.kind == EventKind::kRaw) RawFields(event).action = static_cast<std::uint64_t>(entry.action_);
-    deliver(scope, event, device, event.kind == EventKind::kSnapshot && reads_state);
   } catch (...) {
-    scope.session().recorder.spool().count_lost(LossCause::kFault);
+    session.recorder.spool().count_lost(LossCause::kFault);
   }
 }
 
@@ -296,8 +346,8 @@ void record_cuda_call(Event event, const Location& where) noexcept {
   if (!scope) return;
   try {
     event.time = read_counter();
-    add_context(scope, event, where);
-    deliver(scope, event, where.device_index);
+    add_context(scope.session(), scope.thread(), event, where);
+    deliver(scope.session(), event, where.device_index);
   } catch (...) {
     scope.session().recorder.spool().count_lost(LossCause::kFault);
   }
