@@ -45,8 +45,8 @@ WHOLE_PROGRAM = ["-flto=auto"]
 # But for what has inline variables of torch's headers: there is to be one of them in the process, and as a part of the
 # whole the compiler makes it the module's own. (torch keeps the settings of its CUDA allocator in one.)
 APART = {"allocator_settings.cpp": ["-fno-lto"]}
-# No vectors made of single fields: they would be written to the stack one by one and read from there in pairs, for which
-# the processor waits until what was written has left it. On one machine an event without its stack took twice as long.
+# No vectors made of single fields: those would be written to the stack one by one and read from there in pairs, and the
+# processor waits until what was written has left it. On one machine an event without its stack took twice as long.
 HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt", "-fno-tree-slp-vectorize"]
 
 MOST_JOBS = 8
