@@ -19,6 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pytorch_alloctrace as alloctrace
 
+ROWS = 4096 if DEVICE == "cuda" else 512
+"""Fewer on a CPU: one that has no bfloat16 would take minutes."""
+
 
 class Layer(nn.Module):
     def __init__(self) -> None:
@@ -45,7 +48,7 @@ class Model(nn.Module):
 def use(name: str, context: Any = nullcontext, checkpointed: bool = False, in_place: bool = False) -> None:
     for layer in model.layers:
         layer.leaky.inplace = in_place
-    batch = torch.zeros(4096, 512, device=DEVICE)
+    batch = torch.zeros(ROWS, 512, device=DEVICE)
     with context():
         loss = model(batch, checkpointed).sum()
     mark(name)

@@ -129,7 +129,7 @@ def run_program(tmp_path: Path) -> RunProgram:
     idle one."""
 
     def run(
-        source: str, *arguments: str, check: bool = True, timeout: float = 300, **environment: str
+        source: str, *arguments: str, check: bool = True, timeout: float = 600, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
@@ -149,7 +149,7 @@ def run_cuda_program(tmp_path: Path) -> RunProgram:
         memory: str = "80GiB",
         devices: int = 1,
         check: bool = True,
-        timeout: float = 300,
+        timeout: float = 600,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"

@@ -56,7 +56,7 @@ for name in options:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("modules")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], True, 300, {})
+    run_python(made, [sys.executable, "program.py"], True, 600, {})
     return made
 
 

@@ -53,7 +53,7 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("range")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
+    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
     return made
 
 
@@ -163,7 +163,7 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 def test_leaks_of_a_range(tmp_path: Path) -> None:
     """A leak that is over is not one of the whole run, but it is one of the steps in which it happened."""
     (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
-    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=120, environment={})
+    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=600, environment={})
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
     assert trace.leaks().empty
     [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")

@@ -31,7 +31,7 @@ ACCOUNT = ROOT / "tests/support/role_account.py"
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(f"roles_{request.param}")
     command = [sys.executable, str(ACCOUNT), request.param, *PROGRAMS]
-    run_python(folder, with_cuda(command) if request.param == "cuda" else command, True, 300, {"OMP_NUM_THREADS": "1"})
+    run_python(folder, with_cuda(command) if request.param == "cuda" else command, True, 600, {"OMP_NUM_THREADS": "1"})
     return request.param, folder
 
 
@@ -172,7 +172,7 @@ with alloctrace.enable("t.alloctrace", devices="cpu"):
 
 def test_what_autograd_made_before_the_recording_is_no_forward(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(NODES_BEFORE)
-    run_python(tmp_path, [sys.executable, "program.py"], True, 300, {})
+    run_python(tmp_path, [sys.executable, "program.py"], True, 600, {})
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     for number in (1, 2):
         found = held(trace, f"mark:forward#{number}", "cpu")
@@ -234,7 +234,7 @@ with alloctrace.enable("t.alloctrace", devices=("cuda",)):
 def test_what_a_refused_request_cut_off_are_activations(tmp_path: Path, sizes: tuple[str, ...]) -> None:
     (tmp_path / "program.py").write_text(OUT_OF_MEMORY)
     command = with_cuda([sys.executable, "program.py", *sizes], memory="4GiB")
-    assert run_python(tmp_path, command, True, 120, {}).stdout == "refused\n"
+    assert run_python(tmp_path, command, True, 600, {}).stdout == "refused\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     [oom] = trace.events(kinds=("oom",))["seq"]
     made = [row for row in trace.live(int(oom), device="cuda").to_dict("records") if row["nbytes"] == 2**28]

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_python(folder: Path, source: str, **environment: str) -> None:
     (folder / "program.py").write_text(textwrap.dedent(source))
     command = [sys.executable, "program.py"]
-    subprocess.run(command, cwd=folder, env=program_environment(**environment), check=True, timeout=120)
+    subprocess.run(command, cwd=folder, env=program_environment(**environment), check=True, timeout=600)
 
 
 def analyze(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ def analyze(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
         env=program_environment(**environment),
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
 
@@ -103,7 +103,7 @@ def in_terminal(folder: Path, *arguments: str, **environment: str) -> str:
         with contextlib.suppress(OSError):  # EIO: the other side is closed
             while chunk := os.read(leader, 65536):
                 chunks.append(chunk)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=600) == 0
     os.close(leader)
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
@@ -299,7 +299,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=600,
         )
     assert (done.returncode, done.stderr) == (141, "")
 

@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "models/train.py").write_text(PROGRAM_WITH_ALL)
     for name, size in (("run", 2), ("before", 2), ("after", 6)):
         command = with_cuda([sys.executable, "models/train.py", f"{name}.alloctrace", str(size)])
-        run_python(made, command, check=True, timeout=120, environment={})
+        run_python(made, command, check=True, timeout=600, environment={})
     write_ranks(made / "traces", 2, rank1=Rank(1, 2, leaks_from=10))
     return made
 
@@ -129,7 +129,7 @@ def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
         "print(*(name for name in sys.modules if name.startswith('pytorch_alloctrace.')))"
     )
     command = [sys.executable, "-c", code, "run.alloctrace", verb, "--json"]
-    done = run_python(folder, command, check=True, timeout=300, environment={})
+    done = run_python(folder, command, check=True, timeout=600, environment={})
     imported = {name.removeprefix("pytorch_alloctrace.") for name in done.stdout.splitlines()[-1].split()}
     assert {f"analyze.{name.replace('-', '_')}" for name in NAMES} & imported == {f"analyze.{verb}"}
     assert not [name for name in imported if name.startswith(("recording", "analysis.ranks", "report.page"))]

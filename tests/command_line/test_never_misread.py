@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds whole.alloctrace, half of it in cut.alloctrace, one with damage in the middle, an empty and a short one."""
     made = tmp_path_factory.mktemp("misread")
     (made / "program.py").write_text(HEALTHY)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
     whole = (made / "whole.alloctrace").read_bytes()
     (made / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
     damaged = bytearray(whole)

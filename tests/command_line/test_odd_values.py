@@ -42,7 +42,7 @@ COUNTS = ["1e30", "10000000000000", "-1", "²", "1.5", "nan", LONG, "9" * 5_000,
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("odd_values")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
     return made
 
 

@@ -55,7 +55,7 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("regions")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
     return made
 
 
@@ -214,7 +214,7 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
 
 def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(EPOCHS)
-    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=300, environment={})
+    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=600, environment={})
     words = ("leaks", "run.alloctrace", "--in", "epoch", "--fail")
     text = run_analyze(tmp_path, *words, status=1)
     assert "\nIN epoch#2\n" in f"\n{text}" and "IN epoch#1" not in text and "program.py:10" in text
@@ -319,7 +319,7 @@ with alloctrace.enable("cuda.alloctrace"):
 def test_cuda_is_a_device(tmp_path: Path, devices: int) -> None:
     (tmp_path / "program.py").write_text(CUDA)
     command = with_cuda([sys.executable, "program.py"], devices=devices)
-    run_python(tmp_path, command, check=True, timeout=300, environment={})
+    run_python(tmp_path, command, check=True, timeout=600, environment={})
     whole = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--device", "cuda", "--json"))
     assert sorted(one["device"] for one in whole["devices"]) == [f"cuda:{number}" for number in range(devices)]
     words = ("peak", "cuda.alloctrace", "--device", "cuda", "--json")

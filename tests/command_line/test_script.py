@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has a trace, and the script as pip installs it, next to a Python of the same folder."""
     made = tmp_path_factory.mktemp("script")
     (made / "program.py").write_text(PROGRAM)
-    subprocess.run([sys.executable, "program.py"], cwd=made, env=program_environment(), check=True, timeout=300)
+    subprocess.run([sys.executable, "program.py"], cwd=made, env=program_environment(), check=True, timeout=600)
     (entry,) = re.findall(r'^alloctrace = "(.+):(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
     (made / "bin").mkdir()
     # A shim, not a link: a link would find the packages of its own folder.
@@ -55,7 +55,7 @@ def run(folder: Path, command: list[str], **environment: str) -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -130,7 +130,7 @@ def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: s
             env=environment,
             stdout=output,
             stderr=subprocess.PIPE if closed == "stdout" else output,
-            timeout=300,
+            timeout=600,
         )
     assert done.returncode == 141 and not done.stderr
 
@@ -213,7 +213,7 @@ def interrupted_at(folder: Path, moment: str, command: list[str]) -> tuple[int, 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         # What a shell runs in the background begins with the signal ignored, and so may these tests.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -248,7 +248,7 @@ def test_an_interrupt_at_any_time_is_one_line(folder: Path) -> None:
             time.sleep(0.01)
         time.sleep(0.05 * number)
         started.send_signal(signal.SIGINT)
-        _, error = started.communicate(timeout=300)
+        _, error = started.communicate(timeout=600)
         statuses.add(started.returncode)
         assert (started.returncode, error) in ((130, "alloctrace: interrupted\n"), (0, "")), error
     assert 130 in statuses

@@ -71,7 +71,7 @@ def tell(program: subprocess.Popen[str], steps: int) -> None:
 
 
 def end(program: subprocess.Popen[str]) -> None:
-    program.communicate(timeout=120)
+    program.communicate(timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_a_look(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
     pid = (folder / "pid").read_text()
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300
     while "# the leak" not in (said := say(capsys, "live", "run.alloctrace"))[1] and time.monotonic() < ends:
         time.sleep(0.1)  # the text of a line is read from its file a moment after the event
     status, by_path, errors = said
@@ -183,7 +183,7 @@ class Terminal:
         self.text = ""
 
     def until(self, wanted: str) -> None:
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 300
         while wanted not in self.text:
             assert time.monotonic() < ends, self.text[-3000:]
             try:

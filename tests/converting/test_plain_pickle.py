@@ -168,7 +168,7 @@ def test_memory_is_bounded_by_the_size_of_the_file(name: str) -> None:
         input=BOMBS[name],
         env=program_environment(),
         capture_output=True,
-        timeout=120,
+        timeout=600,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module", params=["leak", "healthy", "out_of_memory"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
-    run_python(folder, with_cuda([sys.executable, str(PROGRAM), request.param], memory="2GiB"), True, 300, {})
+    run_python(folder, with_cuda([sys.executable, str(PROGRAM), request.param], memory="2GiB"), True, 600, {})
     done = alloctrace.convert(folder / "snapshot.pickle")
     assert done.frames and not done.faults and not done.mid_run and not done.skipped
     assert done.devices == ("cuda:0",)

@@ -241,7 +241,7 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, how, ending, str(folder)],
         env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     run: dict[str, Any] = json.loads(done.stdout)

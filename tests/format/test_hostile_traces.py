@@ -71,7 +71,7 @@ for fault in every_face.show(pathlib.Path("x")).faults: print(fault)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        capture_output=True, text=True, timeout=300, env={**program_environment(), **ONE_THREAD}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, env={**program_environment(), **ONE_THREAD}, cwd=tmp_path,
     )  # fmt: skip
     found = [line.split(":")[:2] for line in done.stdout.splitlines()]
     assert [name for name, *_ in found] == ["boom", "eat", "escape", "wordy"], done.stdout + done.stderr

@@ -55,7 +55,7 @@ PYTHONS = [sys.executable, *(str(path) for path in sorted(HOME.glob("3.1[0-3].*/
 @pytest.mark.parametrize("python", PYTHONS)
 def test_variables(python: str) -> None:
     path = ROOT / "pytorch_alloctrace/objects/frames.py"
-    done = subprocess.run([python, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([python, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     can_read, names, of_generator, of_error, mine = json.loads(done.stdout)
     assert can_read

@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("examples_on_cpu")
     for name in ("between_lines", "formula", "saved_by_module", "views"):
         command = [sys.executable, str(ROOT / f"examples/{name}.py")]
-        done = run_python(made, command, True, 300, {"CUDA_VISIBLE_DEVICES": ""})
+        done = run_python(made, command, True, 600, {"CUDA_VISIBLE_DEVICES": ""})
         (made / f"{name}.txt").write_text(done.stdout)
     return made
 

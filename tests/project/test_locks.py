@@ -70,7 +70,7 @@ def test_setup_waits_for_another_build(checkout: Path, started: list[subprocess.
         assert any("waiting for another build in this folder" in line for line in lines)
         assert started[0].poll() is None
     # It goes on, as far as such a compiler lets it.
-    assert started[0].wait(timeout=300) != 0
+    assert started[0].wait(timeout=600) != 0
 
 
 def test_the_environment_waits_for_another(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
@@ -85,7 +85,7 @@ def test_the_environment_waits_for_another(tmp_path: Path, started: list[subproc
         started.append(start([tool], tmp_path))
         assert "waiting for another tools/environment in this folder" in first_line_of_stderr(started[0])
         assert started[0].poll() is None
-    output, _ = started[0].communicate(timeout=300)
+    output, _ = started[0].communicate(timeout=600)
     assert output == f"{tmp_path}/.venv/bin/python\n"
 
 
@@ -106,7 +106,7 @@ def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subpro
     with open(tmp_path / "pipe", "w"):  # opens when one of them builds
         waiting = [process for process in started if not (tmp_path / "builds").exists()]
         assert not waiting
-    results = [process.communicate(timeout=300) for process in started]
+    results = [process.communicate(timeout=600) for process in started]
     assert [said for said, _ in results] == ["ran\n"] * 3, results
     assert (tmp_path / "builds").read_text() == "built\n"
 
@@ -125,6 +125,6 @@ def test_a_probe_is_compiled_once(tmp_path: Path, started: list[subprocess.Popen
     command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "probes"]
     environment = {"CXX": str(compiler), "PYTHONPATH": str(ROOT / "tests" / "support")}
     started += [start(command, tmp_path, **environment) for _ in range(3)]
-    results = [process.communicate(timeout=300) for process in started]
+    results = [process.communicate(timeout=600) for process in started]
     assert [said for said, _ in results] == ["object\n"] * 3, results
     assert (tmp_path / "compilations").read_text() == "compiled\n"

@@ -102,7 +102,7 @@ def run(project: Path) -> Callable[..., str]:
     def run(*arguments: str, status: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *arguments],
-            cwd=project, env=program_environment(), capture_output=True, text=True, timeout=300,
+            cwd=project, env=program_environment(), capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout

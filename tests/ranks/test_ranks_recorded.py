@@ -53,7 +53,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_leak_on_one_of_two_ranks_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LEAKS_ON_ONE)
     command = with_cuda([sys.executable, *TORCHRUN, "train.py"], devices=2)
-    run_python(tmp_path, command, check=True, timeout=300, environment={})
+    run_python(tmp_path, command, check=True, timeout=600, environment={})
     assert len(list((tmp_path / "traces").glob("*.alloctrace"))) == 2
     text = " ".join(run_command(tmp_path, ["traces", "--fail"], {}).stdout.split())
     assert "LEAK train.py:17: +3.99 MiB per step on rank 1" in text
@@ -66,7 +66,7 @@ def test_a_leak_on_one_of_two_ranks_is_named(tmp_path: Path) -> None:
 
 def test_ranks_that_are_given_one_name_write_two_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ONE_NAME)
-    run_python(tmp_path, [sys.executable, *TORCHRUN, "train.py"], check=True, timeout=300, environment={})
+    run_python(tmp_path, [sys.executable, *TORCHRUN, "train.py"], check=True, timeout=600, environment={})
     found = sorted(path.name for path in tmp_path.glob("*.alloctrace"))
     assert found == ["run-rank0.alloctrace", "run-rank1.alloctrace"]
     headers = [alloctrace.load(tmp_path / name).header for name in found]

@@ -33,7 +33,7 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
             *("--out", "traces/", str(PROGRAMS / name)),
         ],
         check=False,  # torch's own threads abort at the exit now and then, on a busy machine, recorded or not
-        timeout=300,
+        timeout=600,
         environment={"OMP_NUM_THREADS": "1"},
     )
     said = json.loads(run_command(tmp_path, ["traces", "--json"], {}).stdout)

@@ -65,7 +65,7 @@ UNSIGNED = {"address", "segment", "range"}
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("tables")
     (folder / "program.py").write_text(PROGRAM)
-    run_python(folder, with_cuda([sys.executable, "program.py"]), check=True, timeout=120, environment={})
+    run_python(folder, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
     return alloctrace.load(folder / "run.alloctrace")
 
 
@@ -270,7 +270,7 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
         torch.ones(10)
         alloctrace.step(number)
 """
-    run_python(tmp_path, [sys.executable, "-c", program], check=True, timeout=120, environment={})
+    run_python(tmp_path, [sys.executable, "-c", program], check=True, timeout=600, environment={})
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     events = trace.events(kinds=("alloc",))
     assert events["step"].tolist() == trace.steps()["step"].tolist() and str(events["step"].dtype) == "Int64"

@@ -41,7 +41,7 @@ with alloctrace.enable("run.alloctrace"):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("timeline_ranges")
     (made / "program.py").write_text(PROGRAM)
-    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=300, environment={})
+    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
     assert make_steady(made / "run.alloctrace") == SPANS - 1
     return made
 

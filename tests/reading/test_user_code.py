@@ -86,10 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "import torch, pytorch_alloctrace as alloctrace\nalloctrace.enable('other.alloctrace')\nkept = torch.empty(9)\n"
     )
     environment = {"PYTHONPATH": f"{package.parent}:{program_environment()['PYTHONPATH']}"}
-    run_python(folder, [sys.executable, "program.py"], True, 300, environment)
+    run_python(folder, [sys.executable, "program.py"], True, 600, environment)
     (folder / "run.alloctrace").rename(folder / "bare.alloctrace")
-    run_python(folder, [sys.executable, "program.py", "with_ipython"], True, 300, environment)
-    run_python(folder, [sys.executable, "other.py"], True, 300, environment)
+    run_python(folder, [sys.executable, "program.py", "with_ipython"], True, 600, environment)
+    run_python(folder, [sys.executable, "other.py"], True, 600, environment)
     return folder
 
 
@@ -159,7 +159,7 @@ def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Pat
         """)
     )
     environment = {"PYTHONPATH": f"{folder / 'site-packages'}:{program_environment()['PYTHONPATH']}"}
-    run_python(folder, [sys.executable, "train.py"], True, 300, environment)
+    run_python(folder, [sys.executable, "train.py"], True, 600, environment)
     for words, titles in (((), ["CHURN"]), (("--in", "training"), ["ALLOCATED", "CHURN"])):
         text = run_command(folder, ["sites", "train.alloctrace", "--width", "120", *words], {}).stdout
         sections = {section.split()[0]: section for section in text.split("\n\n")}
@@ -245,7 +245,7 @@ def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
     callers = {}
     for name in ("launch", "own"):
         environment = {"PYTHONPATH": f"{folder}:{program_environment()['PYTHONPATH']}"}
-        run_python(folder, [sys.executable, f"bin/{name}", name], True, 300, environment)
+        run_python(folder, [sys.executable, f"bin/{name}", name], True, 600, environment)
         trace = alloctrace.load(folder / f"{name}.alloctrace")
         callers[name] = [Path(file).name for file in trace.tree("peak").table["filename"]]
         assert len(trace.frames(int(trace.live("peak")["stack_id"].iloc[0]))) == 2

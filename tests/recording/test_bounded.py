@@ -89,7 +89,7 @@ def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any,
 def said(folder: Path, *arguments: str) -> str:
     """What the command line says, in one line."""
     command = [sys.executable, "-m", "pytorch_alloctrace.analyze", *arguments]
-    return " ".join(run_python(folder, command, check=False, timeout=120, environment={}).stdout.split())
+    return " ".join(run_python(folder, command, check=False, timeout=600, environment={}).stdout.split())
 
 
 def test_live_blocks_that_take_more_than_the_bound_are_recorded_all_the_same(tmp_path: Path) -> None:
@@ -194,5 +194,5 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",), max_bytes={BOUND} << 
     assert alloctrace.status()["events_lost"] == 0
     print("followed")
 """
-    done = run_python(tmp_path, [sys.executable, "-c", program], check=False, timeout=300, environment={})
+    done = run_python(tmp_path, [sys.executable, "-c", program], check=False, timeout=600, environment={})
     assert done.returncode == 0 and "followed" in done.stdout, done.stdout + done.stderr

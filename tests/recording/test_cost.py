@@ -17,7 +17,7 @@ from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds
 
 def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytorch_alloctrace", "cost", *arguments]
-    return subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True, timeout=600)
 
 
 def test_it_measures_what_is_there_and_leaves_nothing(tmp_path: Path) -> None:

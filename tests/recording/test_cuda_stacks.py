@@ -40,7 +40,7 @@ def test_stacks_are_those_that_torch_finds(
     run_cuda_program, tmp_path: Path, programs: tuple[str, ...], allocator: str
 ) -> None:
     environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
-    run_cuda_program(RECORD, *programs, timeout=300, **environment)
+    run_cuda_program(RECORD, *programs, timeout=600, **environment)
     differences, compared = [], 0
     for name in programs:
         recorded = read_recorded(tmp_path, name, device_count=1)

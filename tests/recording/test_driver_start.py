@@ -48,7 +48,7 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
     def run(program: str, **environment: str) -> None:
         (tmp_path / "program.py").write_text(program)
         command = with_cuda(["env", f"LD_LIBRARY_PATH={folder}", sys.executable, "program.py"])
-        run_python(tmp_path, command, check=True, timeout=300, environment=environment)
+        run_python(tmp_path, command, check=True, timeout=600, environment=environment)
 
     return run
 

@@ -45,7 +45,7 @@ def describe_interpreter(executable: str, version: str) -> Interpreter | None:
         "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
     )
     try:
-        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=120)
+        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=600)
     except OSError:
         return None
     answer = asked.stdout.split("\n")
@@ -110,7 +110,7 @@ def interpreter_and_probe(built: dict[str, tuple[Interpreter, Path]], version: s
 
 def run_python(interpreter: Interpreter, *arguments: str) -> Any:
     """What the program printed last, as JSON."""
-    done = subprocess.run([interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=300, cwd=SUPPORT)
+    done = subprocess.run([interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=600, cwd=SUPPORT)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
 

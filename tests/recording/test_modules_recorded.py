@@ -24,7 +24,7 @@ OUTSIDE = "(outside of modules)"
 def record(folder: Path, program: str, device: str) -> tuple[Trace, Trace]:
     """Its traces: as it is, and with torch's hooks."""
     command = [sys.executable, str(PROGRAM), program, device]
-    run_python(folder, with_cuda(command) if device == "cuda" else command, True, 300, {"OMP_NUM_THREADS": "1"})
+    run_python(folder, with_cuda(command) if device == "cuda" else command, True, 600, {"OMP_NUM_THREADS": "1"})
     return alloctrace.load(folder / "plain.alloctrace"), alloctrace.load(folder / "hooks.alloctrace")
 
 

@@ -131,7 +131,7 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert counts(done.stdout) == {"passed": 1}, done.stdout + done.stderr
     said = [line for line in done.stdout.splitlines() if "alloctrace" in line]

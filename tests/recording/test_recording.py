@@ -213,7 +213,7 @@ def test_code_that_names_a_pipe_as_its_file(run_program, tmp_path: Path) -> None
         with alloctrace.enable("t.alloctrace"):
             kept = names["make"]()
         """,
-        timeout=300,
+        timeout=600,
     )
     assert alloctrace.load(tmp_path / "t.alloctrace").sites()["source"].iloc[0] is None
 
@@ -270,7 +270,7 @@ def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, t
         native.allocate_in_threads(4, 100_000, ctypes.byref(ctypes.c_double()))
         alloctrace.disable()
         """,
-        timeout=300,
+        timeout=600,
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert counts(trace) == {"alloc": 400_000, "free_completed": 400_000} and trace.integrity.lost == 0

@@ -27,7 +27,7 @@ def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> li
     program = core_probe.build(probe, core_probe.RECORDING, options)
     # Without randomised addresses: the sanitizer of older compilers cannot run where they are as random as they can be.
     command = ["setarch", os.uname().machine, "-R", str(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [int(number) for number in done.stdout.split()]
 
@@ -81,6 +81,6 @@ def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_pr
         env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

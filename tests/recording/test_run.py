@@ -49,7 +49,7 @@ def python(arguments: Sequence[str], folder: Path, **environment: str) -> subpro
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

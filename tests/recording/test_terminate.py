@@ -40,14 +40,14 @@ def start(folder: Path, source: str, *launcher: str, cuda: bool = False, **envir
     )
     assert started.stdout is not None
     line = started.stdout.readline()
-    assert line == "ready\n", (line, started.communicate(timeout=300))
+    assert line == "ready\n", (line, started.communicate(timeout=600))
     return started
 
 
 def terminated(started: subprocess.Popen[str]) -> tuple[int, str, str]:
     """The exit status, and what the program printed after a SIGTERM."""
     os.kill(started.pid, signal.SIGTERM)
-    out, error = started.communicate(timeout=300)
+    out, error = started.communicate(timeout=600)
     return started.returncode, out, error
 
 
@@ -210,7 +210,7 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(tmp_path: Path
         env=program_environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0 and done.stdout.startswith("took True"), done.stdout + done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -237,7 +237,7 @@ def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not
         time.sleep(0.2)
         assert started.poll() is None
         os.kill(started.pid, signal.SIGTERM)
-    started.communicate(timeout=300)
+    started.communicate(timeout=600)
     took = time.monotonic() - begin
     assert started.returncode == -signal.SIGTERM
     assert 1.9 < took < 30 if signals == 1 else took < 1.5
@@ -273,7 +273,7 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
         env=program_environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert "[-15, -15]" in done.stdout, done.stdout + done.stderr
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]

@@ -22,7 +22,7 @@ import pytorch_alloctrace as alloctrace
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("export")
     program = ROOT / "tests/support/report_program.py"
-    run_python(folder, with_cuda([sys.executable, str(program), "run.alloctrace"], "4GiB", 2), True, 300, {})
+    run_python(folder, with_cuda([sys.executable, str(program), "run.alloctrace"], "4GiB", 2), True, 600, {})
     return alloctrace.load(folder / "run.alloctrace")
 
 

@@ -49,7 +49,7 @@ def run_cells(run_program, tmp_path: Path):  # type: ignore[no-untyped-def]
     """Runs cells one after the other; returns what each shows."""
 
     def run(*cells: str) -> list[dict[str, object]]:
-        run_program(SHELL.format(cells=list(cells)), timeout=300)
+        run_program(SHELL.format(cells=list(cells)), timeout=600)
         return json.loads((tmp_path / "shown.json").read_text())
 
     return run

@@ -45,7 +45,7 @@ WEB = ROOT / "pytorch_alloctrace/report/web"
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("report")
     command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
-    run_python(folder, command, True, 300, {})
+    run_python(folder, command, True, 600, {})
     return alloctrace.load(folder / "run.alloctrace")
 
 
@@ -313,7 +313,7 @@ def test_the_assets_are_those_of_the_sources() -> None:
 
 def test_the_assets_are_installed_and_their_sources_are_not(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     installed = tmp_path / "pytorch_alloctrace/report"
     assert {path.name for path in (installed / "page/assets").iterdir()} == {

@@ -39,7 +39,7 @@ alloctrace.disable()
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("serve")
     (folder / "program.py").write_text(PROGRAM)
-    run_python(folder, [sys.executable, "program.py"], True, 120, {})
+    run_python(folder, [sys.executable, "program.py"], True, 600, {})
     return alloctrace.load(folder / "cpu.alloctrace")
 
 
@@ -57,7 +57,7 @@ def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
 def ask(
     server: ReportServer, path: str, *, method: str = "GET", host: str | None = None, **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
     for name, value in headers.items():
@@ -207,7 +207,7 @@ def test_addresses_cannot_be_guessed(trace: alloctrace.Trace) -> None:
 def test_the_command_serves_until_it_is_interrupted(trace: alloctrace.Trace, tmp_path: Path) -> None:
     with served(tmp_path, "serve", trace.path) as address:
         assert address.hostname == "127.0.0.1" and address.port is not None
-        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=180)
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=600)
         connection.request("GET", address.path)
         assert connection.getresponse().status == 200
 
@@ -219,7 +219,7 @@ def test_wrong_arguments(trace: alloctrace.Trace, arguments: list[str]) -> None:
         env=program_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert json.dumps(done.stdout) == '""'

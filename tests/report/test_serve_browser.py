@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("serve")
     command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
-    run_python(folder, command, True, 300, {})
+    run_python(folder, command, True, 600, {})
     return alloctrace.load(folder / "run.alloctrace")
 
 

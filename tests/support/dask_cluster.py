@@ -12,7 +12,7 @@ from pathlib import Path
 
 from running import program_environment
 
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 600
 _SCHEDULER = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
 _WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
 

@@ -89,7 +89,8 @@ def check_views(folder: Path) -> None:
 
 def check_saved_by_module(folder: Path, device: str) -> None:
     trace = load(folder, "saved_by_module")
-    wide, narrow, batch, weight = 32 * MIB, 8 * MIB, 8 * MIB, 4 * MIB
+    rows = 512 if device == "cpu" else 4096
+    wide, narrow, batch, weight = (4 * count for count in (rows * 2048, rows * 512, rows * 512, 512 * 2048))
     expected = {
         "plain": {"0.wide": wide, "0.leaky": wide, "0.narrow": narrow, "1.wide": wide, "1.leaky": wide},
         "no-grad": {},

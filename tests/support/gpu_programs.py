@@ -127,7 +127,7 @@ def sequence_of(events: pd.DataFrame) -> list[Event]:
     return [(kind, size, int(stream)) for kind, size, stream in rows]
 
 
-def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 300) -> list[Event]:
+def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 600) -> list[Event]:
     """The sequence of a program, recorded in a separate process; `launcher` starts it, as tools/simcuda/run does."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]

@@ -165,5 +165,5 @@ class Runner:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.communicate(timeout=120)
+            self._process.communicate(timeout=600)
             self._process = None

@@ -30,7 +30,7 @@ def served(folder: Path, *arguments: str) -> Iterator[SplitResult]:
         assert started.stderr is not None
         yield urlsplit(started.stderr.readline().split()[-1])
         started.send_signal(signal.SIGINT)
-        out, error = started.communicate(timeout=120)
+        out, error = started.communicate(timeout=600)
         assert (started.returncode, out, error) == (0, "", "Stopped.\n")
     finally:
         started.kill()

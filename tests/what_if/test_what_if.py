@@ -32,7 +32,7 @@ def record(name: str, trace: Path, setting: str = "", memory: str = "80GiB", pro
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
