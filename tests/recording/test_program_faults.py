@@ -345,6 +345,7 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
     run_program(
         """
         import threading, torch, pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.recording import looks
         stop = threading.Event()
         def work(number):
             held = []
@@ -353,7 +354,9 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
                 if len(held) > 50: held.clear()
         threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
         for thread in threads: thread.start()
-        for number in range(60):
+        for number in range(200):
+            # A look is Python, which gets one turn in seventeen here: with one in each the test would take minutes.
+            looks.AT_END = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
         stop.set()

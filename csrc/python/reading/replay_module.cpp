@@ -22,6 +22,7 @@
 #include "node_names.h"
 #include "numpy_columns.h"
 #include "plain_pickle.h"
+#include "replay_results.h"
 #include "replay_states.h"
 #include "trace_writing.h"
 #include "what_if.h"
@@ -214,6 +215,7 @@ PYBIND11_MODULE(_replay, module) {
       });
   define_records(module);
   define_replay(module);
+  define_states(module);
   define_event_stream(module);
   define_following(module);
   define_plain_pickle(module);

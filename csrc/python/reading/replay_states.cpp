@@ -1,19 +1,17 @@
 #include "replay_states.h"
 
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "../../core/replay/replay_run.h"
 #include "../../core/replay/states.h"
-#include "event_stream.h"
 #include "numpy_columns.h"
 
 namespace alloctrace {
@@ -189,7 +187,6 @@ py::dict stack_columns(const DeviceMemory& device) {
   return result;
 }
 
-using Lines = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
 using Wanted = std::optional<std::pair<std::int32_t, std::int32_t>>;
 
 // A table of one device.
@@ -207,227 +204,6 @@ std::vector<DeviceColumns> by_device(const Replay& replay, const Wanted& wanted,
     result.push_back({device.device_type(), device.device_index(), columns(device)});
   }
   return result;
-}
-
-// What a replay measured of one device over time, without the intervals: see interval_columns().
-struct DeviceTimeline {
-  std::int32_t device_type, device_index;
-  bool reports_segments, is_used;
-  MemoryTimeline::Peak allocated_peak, reserved_peak;
-  std::uint64_t most_blocks;
-};
-
-DeviceTimeline device_timeline(const DeviceMemory& memory, const MemoryTimeline& timeline) {
-  return {memory.device_type(),      memory.device_index(),
-          memory.reports_segments(), !memory.is_untouched() || memory.history().unmatched_frees > 0,
-          timeline.allocated_peak(), timeline.reserved_peak(),
-          timeline.most_blocks()};
-}
-
-using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
-
-// A row for each range of intervals, from its begin on and before its end.
-py::dict interval_columns(const MemoryTimeline& timeline, const Integers& begins, const Integers& ends) {
-  constexpr const char* kNames[kMeasureCount] = {"requested",  "allocated", "active",       "reserved",
-                                                 "releasable", "stranded",  "largest_free", "blocks"};
-  using Interval = MemoryTimeline::Interval;
-  if (begins.size() != ends.size()) throw py::value_error("as many ends as begins");
-  std::vector<Interval> rows;
-  rows.reserve(static_cast<std::size_t>(begins.size()));
-  for (py::ssize_t row = 0; row < begins.size(); ++row) {
-    rows.push_back(
-        timeline.between(static_cast<std::size_t>(begins.data()[row]), static_cast<std::size_t>(ends.data()[row])));
-  }
-  py::dict columns;
-  for (std::size_t i = 0; i < kMeasureCount; ++i) {
-    const std::string name = kNames[i];
-    columns[name.c_str()] = integers(rows, [i](const Interval& row) { return row.last[i]; });
-    columns[(name + "_min").c_str()] = integers(rows, [i](const Interval& row) { return row.lowest[i]; });
-    columns[(name + "_max").c_str()] = integers(rows, [i](const Interval& row) { return row.highest[i]; });
-  }
-  columns["seq"] = integers(rows, [](const Interval& row) { return row.highest_sequence; });
-  return columns;
-}
-
-// -1: unknown.
-py::dict sample_columns(const std::vector<MemorySample>& samples) {
-  py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(samples, get); };
-  const auto add_bytes = [&](const char* name, std::uint64_t MemorySample::* bytes) {
-    result[name] = integers(samples, [bytes](const MemorySample& row) {
-      return row.*bytes == kUnknownBytes ? std::int64_t{-1} : clamped(row.*bytes);
-    });
-  };
-  add("seq", [](const MemorySample& row) { return row.sequence; });
-  add("time_ns", [](const MemorySample& row) { return row.time_ns; });
-  add("device_type", [](const MemorySample& row) { return row.device_type; });
-  add("device_index", [](const MemorySample& row) { return row.device_index; });
-  add_bytes("used", &MemorySample::used);
-  add_bytes("total", &MemorySample::total);
-  add_bytes("by_this_process", &MemorySample::by_this_process);
-  add_bytes("by_others", &MemorySample::by_others);
-  add_bytes("reserved", &MemorySample::reserved);
-  return result;
-}
-
-// A row for each time that the program said what a block is.
-py::dict named_columns(const std::vector<NamedBlock>& blocks) {
-  py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(blocks, get); };
-  add("seq", [](const NamedBlock& row) { return row.sequence; });
-  add("device", [](const NamedBlock& row) { return row.device; });
-  result["address"] = column<std::uint64_t>(blocks, [](const NamedBlock& row) { return row.address; });
-  add("nbytes", [](const NamedBlock& row) { return row.requested; });
-  add("birth_seq", [](const NamedBlock& row) { return row.birth; });
-  add("stack_id", [](const NamedBlock& row) { return row.stack; });
-  add("name", [](const NamedBlock& row) { return row.name; });
-  result["role"] = column<std::int8_t>(blocks, [](const NamedBlock& row) { return row.role; });
-  result["older"] = column<bool>(blocks, [](const NamedBlock& row) { return row.is_older; });
-  return result;
-}
-
-// By device: role number by role number, the requested bytes at the end of each interval.
-std::vector<std::vector<py::array_t<std::int64_t>>> role_timeline_columns(const ReplayRun& run, std::size_t points,
-                                                                          const py::object& callback) {
-  const Progress progress = with_gil(callback);
-  std::vector<std::vector<RoleBytes>> timelines;
-  {
-    const py::gil_scoped_release unlocked;
-    timelines = run.role_timelines(points, progress);
-  }
-  std::vector<std::vector<py::array_t<std::int64_t>>> result;
-  for (const std::vector<RoleBytes>& timeline : timelines) {
-    auto& columns = result.emplace_back();
-    for (std::size_t role = 0; role < kRoleCount; ++role) {
-      columns.push_back(integers(timeline, [role](const RoleBytes& row) { return row[role]; }));
-    }
-  }
-  return result;
-}
-
-// By device: a row for each role number.
-std::vector<py::dict> role_allocation_columns(const ReplayRun& run, std::uint64_t first, std::uint64_t until) {
-  std::vector<std::array<RoleAllocations, kRoleCount>> found;
-  {
-    const py::gil_scoped_release unlocked;
-    found = run.role_allocations(first, until);
-  }
-  std::vector<py::dict> result;
-  for (const std::array<RoleAllocations, kRoleCount>& of_device : found) {
-    const std::vector<RoleAllocations> rows(of_device.begin(), of_device.end());
-    py::dict& columns = result.emplace_back();
-    columns["allocations"] = integers(rows, [](const RoleAllocations& row) { return row.allocations; });
-    columns["bytes"] = integers(rows, [](const RoleAllocations& row) { return row.bytes; });
-    columns["exact_bytes"] = integers(rows, [](const RoleAllocations& row) { return row.exact_bytes; });
-    columns["largest"] = integers(rows, [](const RoleAllocations& row) { return row.largest; });
-  }
-  return result;
-}
-
-// There may be millions: the cells take no more room than they need.
-py::dict death_columns(const LongLives::DeathList& deaths) {
-  using Deaths = LongLives::Deaths;
-  py::dict result;
-  const auto add = [&]<typename Get>(const char* name, Get get) { result[name] = integers(deaths, get); };
-  result["stack_id"] = column<std::int32_t>(deaths, [](const Deaths& row) { return row.stack; });
-  result["born"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.born; });
-  result["died"] = column<std::int16_t>(deaths, [](const Deaths& row) { return row.died; });
-  add("blocks", [](const Deaths& row) { return row.blocks; });
-  add("allocated", [](const Deaths& row) { return row.bytes; });
-  return result;
-}
-
-py::dict growth_columns(const std::vector<LongLives::Growth>& growths) {
-  std::vector<std::pair<std::size_t, std::size_t>> rows;
-  for (std::size_t line = 0; line < growths.size(); ++line) {
-    for (std::size_t cell = 0; cell < LongLives::kCells; ++cell) {
-      if (growths[line].cells[cell]) rows.emplace_back(line, cell);
-    }
-  }
-  py::dict result;
-  result["line"] = integers(rows, [](const auto& row) { return row.first; });
-  result["cell"] = integers(rows, [](const auto& row) { return row.second; });
-  return result;
-}
-
-void define_evidence(py::module_& module) {
-  py::class_<LongLives>(module, "LongLives")
-      .def_property_readonly(
-          "begins",
-          [](const LongLives& lives) { return integers(lives.begins(), [](std::uint64_t begin) { return begin; }); })
-      .def_property_readonly("begins_ns",
-                             [](const LongLives& lives) {
-                               return integers(lives.begins_ns(), [](std::int64_t time_ns) { return time_ns; });
-                             })
-      .def_property_readonly("last_ns", &LongLives::last_ns)
-      .def_property_readonly("cell_length", &LongLives::cell_length)
-      .def_property_readonly("allocations", &LongLives::allocations)
-      .def_property_readonly("last_allocation", &LongLives::last_allocation)
-      .def_property_readonly("deaths", [](const LongLives& lives) { return death_columns(lives.deaths()); })
-      .def_property_readonly("growths", [](const LongLives& lives) { return growth_columns(lives.growths()); });
-  py::class_<Loops::Loop>(module, "Loop")
-      .def_readonly("caller", &Loops::Loop::caller)
-      .def_readonly("function", &Loops::Loop::function)
-      .def_readonly("depth", &Loops::Loop::depth)
-      .def_readonly("rounds", &Loops::Loop::rounds)
-      .def_readonly("stride", &Loops::Loop::stride)
-      .def_property_readonly("begins", [](const Loops::Loop& loop) {
-        return integers(loop.begins, [](std::uint64_t begin) { return begin; });
-      });
-}
-
-// A table of all devices at all steps would be larger than anything else that there is.
-py::array_t<std::int64_t> bytes_at_positions(const ReplayRun& run, const std::vector<std::size_t>& devices) {
-  constexpr std::uint64_t kMost = INT64_MAX;
-  return integers(run.positions(), [&](const PositionEvent& event) {
-    std::uint64_t sum = 0;  // of a damaged trace any numbers
-    for (const std::size_t device : devices) {
-      if (device < event.live_bytes.size()) sum = std::min(sum + std::min(event.live_bytes[device], kMost), kMost);
-    }
-    return sum;
-  });
-}
-
-void define_results(py::module_& module) {
-  py::class_<PositionEvent>(module, "PositionEvent")
-      .def_property_readonly("kind", [](const PositionEvent& event) { return static_cast<int>(event.kind); })
-      .def_readonly("seq", &PositionEvent::sequence)
-      .def_readonly("time_ns", &PositionEvent::time_ns)
-      .def_readonly("value", &PositionEvent::value)
-      .def_readonly("is_said", &PositionEvent::is_said)
-      .def_readonly("ordinal", &PositionEvent::ordinal);
-  py::class_<Refusal>(module, "Refusal")
-      .def_readonly("seq", &Refusal::sequence)
-      .def_readonly("forward_stack", &Refusal::forward_stack);
-  py::class_<MemoryTimeline::Peak>(module, "Peak")
-      .def_readonly("bytes", &MemoryTimeline::Peak::bytes)
-      .def_readonly("seq", &MemoryTimeline::Peak::sequence)
-      .def_readonly("time_ns", &MemoryTimeline::Peak::time_ns);
-  py::class_<DeviceColumns>(module, "DeviceColumns")
-      .def_readonly("device_type", &DeviceColumns::device_type)
-      .def_readonly("device_index", &DeviceColumns::device_index)
-      .def_readonly("columns", &DeviceColumns::columns);
-  py::class_<DeviceTimeline>(module, "DeviceTimeline")
-      .def_readonly("device_type", &DeviceTimeline::device_type)
-      .def_readonly("device_index", &DeviceTimeline::device_index)
-      .def_readonly("reports_segments", &DeviceTimeline::reports_segments)
-      .def_readonly("is_used", &DeviceTimeline::is_used)
-      .def_readonly("allocated_peak", &DeviceTimeline::allocated_peak)
-      .def_readonly("reserved_peak", &DeviceTimeline::reserved_peak)
-      .def_readonly("most_blocks", &DeviceTimeline::most_blocks);
-  py::class_<ReplayFindings::Item>(module, "Disagreement")
-      .def_readonly("seq", &ReplayFindings::Item::sequence)
-      .def_readonly("device", &ReplayFindings::Item::device)
-      .def_readonly("text", &ReplayFindings::Item::text);
-  py::class_<ReplayFindings>(module, "ReplayFindings")
-      .def_readonly("states", &ReplayFindings::states)
-      .def_readonly("agreeing", &ReplayFindings::agreeing)
-      .def_readonly("resumed", &ReplayFindings::resumed)
-      .def_readonly("void_states", &ReplayFindings::void_states)
-      .def_readonly("contradictions", &ReplayFindings::contradictions)
-      .def_readonly("after_loss", &ReplayFindings::after_loss)
-      .def_readonly("differences", &ReplayFindings::differences)
-      .def_readonly("kept_contradictions", &ReplayFindings::kept_contradictions);
 }
 
 // States that several Python threads may ask for. Whoever waits for another's walk, or is on one, does not hold the
@@ -460,8 +236,14 @@ class SharedStates {
   States states_;
 };
 
+}  // namespace
+
 void define_states(py::module_& module) {
   using Memory = DeviceMemory;
+  py::class_<DeviceColumns>(module, "DeviceColumns")
+      .def_readonly("device_type", &DeviceColumns::device_type)
+      .def_readonly("device_index", &DeviceColumns::device_index)
+      .def_readonly("columns", &DeviceColumns::columns);
   py::class_<SharedStates>(module, "States")
       .def(py::init<std::shared_ptr<ReplayRun>>(), py::arg("replay"))
       .def(
@@ -517,96 +299,6 @@ void define_states(py::module_& module) {
           },
           py::arg("until"), py::arg("wanted") = py::none())
       .def("let_go", &SharedStates::let_go);
-}
-
-template <std::uint64_t DeviceHistory::* kCount>
-std::uint64_t sum_of_devices(const ReplayRun& run) {
-  std::uint64_t sum = 0;
-  for (const DeviceMemory& device : run.end().devices()) sum += device.history().*kCount;
-  return sum;
-}
-
-}  // namespace
-
-void define_replay(py::module_& module) {
-  define_results(module);
-  define_evidence(module);
-  define_states(module);
-  py::class_<ReplayRun, std::shared_ptr<ReplayRun>>(module, "Replay")
-      .def(py::init([](std::shared_ptr<TraceReader> trace, std::size_t points, const std::optional<Lines>& lines,
-                       const py::object& callback, std::pair<std::uint64_t, std::uint64_t> nodes_at_begin) {
-             const Progress progress = with_gil(callback);
-             std::vector<std::uint32_t> line_of;
-             if (lines) line_of.assign(lines->data(), lines->data() + lines->size());
-             const py::gil_scoped_release unlocked;
-             return std::make_shared<ReplayRun>(std::move(trace), points, line_of, progress, nodes_at_begin);
-           }),
-           py::arg("trace"), py::arg("points"), py::arg("lines") = py::none(), py::arg("progress") = py::none(),
-           py::arg("nodes_at_begin") = std::pair<std::uint64_t, std::uint64_t>())
-      .def("time_before",
-           [](const ReplayRun& run, std::uint64_t until) {
-             const py::gil_scoped_release unlocked;
-             return run.time_before(until);
-           })
-      .def(
-          "events",
-          [](const ReplayRun& run, std::uint64_t first, std::uint64_t end, const std::vector<std::uint8_t>& kinds) {
-            return EventStream(run.cursor_before(first), first, end, kinds, run.kept_events());
-          },
-          py::arg("first"), py::arg("end") = UINT64_MAX, py::arg("kinds") = std::vector<std::uint8_t>())
-      .def("sequence_after",
-           [](const ReplayRun& run, std::int64_t time_ns) {
-             const py::gil_scoped_release unlocked;
-             return run.sequence_after(time_ns);
-           })
-      .def("timelines",
-           [](const ReplayRun& run) {
-             std::vector<DeviceTimeline> result;
-             for (std::size_t index = 0; index < run.timelines().size(); ++index) {
-               result.push_back(device_timeline(run.end().devices()[index], run.timelines()[index]));
-             }
-             return result;
-           })
-      .def(
-          "timeline",
-          [](const ReplayRun& run, std::size_t device, const Integers& begins, const Integers& ends) {
-            return interval_columns(run.timelines().at(device), begins, ends);
-          },
-          py::arg("device"), py::arg("begins"), py::arg("ends"))
-      .def("long_lives",
-           [](const py::object& self) {
-             py::list result;  // not copied: they may take 100 MB
-             for (const LongLives& lives : self.cast<const ReplayRun&>().long_lives()) {
-               result.append(py::cast(lives, py::return_value_policy::reference_internal, self));
-             }
-             return result;
-           })
-      .def("loops", [](const ReplayRun& run) { return run.loops(); })
-      .def("nodes_made",
-           [](const ReplayRun& run) {
-             return integers(run.end().forward_stacks().nodes_made(), [](std::uint64_t nodes) { return nodes; });
-           })
-      .def_property_readonly("folded_moments", &ReplayRun::folded_moments)
-      .def_property_readonly("folded_interval_ns", &ReplayRun::folded_interval_ns)
-      .def_property_readonly("left_out", &ReplayRun::left_out)
-      .def_property_readonly("positions", &ReplayRun::positions)
-      .def("bytes_at_positions", &bytes_at_positions, py::arg("devices"))
-      .def_property_readonly("refusals", &ReplayRun::refusals)
-      .def_property_readonly("kind_counts",
-                             [](const ReplayRun& run) {
-                               std::vector<std::uint64_t> counts;
-                               for (std::size_t kind = 0; kind < ReplayRun::kKindNumbers; ++kind) {
-                                 counts.push_back(run.kind_count(kind));
-                               }
-                               return counts;
-                             })
-      .def_property_readonly("unmatched_frees", &sum_of_devices<&DeviceHistory::unmatched_frees>)
-      .def_property_readonly("missed_frees", &sum_of_devices<&DeviceHistory::missed_frees>)
-      .def("named_blocks", [](const ReplayRun& run) { return named_columns(run.roles().named()); })
-      .def("role_timelines", &role_timeline_columns, py::arg("points"), py::arg("progress") = py::none())
-      .def("role_allocations", &role_allocation_columns, py::arg("first"), py::arg("until"))
-      .def("samples", [](const ReplayRun& run) { return sample_columns(run.samples()); })
-      .def_property_readonly("findings", &ReplayRun::findings);
 }
 
 }  // namespace alloctrace
