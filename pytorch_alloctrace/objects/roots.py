@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-import site
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Iterator
@@ -14,10 +11,10 @@ from dataclasses import dataclass
 
 from . import access
 from .frames import OPTIMIZED, variables
+from .libraries import PACKAGE, library_prefixes
 
 WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.thread", "asyncio.tasks", "asyncio.events")
 """Modules of the standard library in which what programs leave there waits: looked at with those of the program."""
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,4 @@ def _thread_name(ident: int) -> str:
 
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
-    folders += [*getattr(site, "getsitepackages", list)(), site.USER_SITE or ""]
-    return tuple({os.path.join(folder, "") for folder in folders if folder} | {"<frozen"})
+    return (*library_prefixes(), "<frozen")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
 import threading
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ..objects.libraries import library_prefixes
 
 main_module: str | None = None
 """The module that `run -m` is about to run: nothing else knows its name yet."""
@@ -47,9 +48,6 @@ LAUNCHERS = (
 )
 """The environment variables with the rank and the number of ranks, by launcher; the first that has both counts."""
 
-GENERATED_CODE = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""The environment variables that name folders of generated code."""
-
 
 def cuda_is_initialised() -> bool:
     """Whether torch has initialised CUDA in this process. Asking does not."""
@@ -80,23 +78,6 @@ def _launcher() -> tuple[str, str]:
     """The variables of the launcher that started this process; those of torchrun if none did."""
     numbers = [pair for pair in LAUNCHERS if all(os.environ.get(name, "").isdecimal() for name in pair)]
     return numbers[0] if numbers else ("RANK", "")
-
-
-def library_prefixes() -> list[str]:
-    """Folders whose code is not the user's: the standard library, installed packages, torch and this package."""
-    # Not from sysconfig: it would load all of the interpreter's build settings into the program.
-    folders = {os.path.dirname(os.__file__), *site.getsitepackages()}
-    if site.ENABLE_USER_SITE:
-        folders.add(site.getusersitepackages())
-    folders.update(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.__file__:
-        folders.add(os.path.dirname(torch.__file__))
-    folders.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # Where torch.compile and triton write what they generate, if the program chose the folder.
-    folders.update(os.path.abspath(os.environ[name]) for name in GENERATED_CODE if os.environ.get(name))
-    folders.update([os.path.realpath(folder) for folder in folders])
-    return sorted(folder.rstrip(os.sep) + os.sep for folder in folders)
 
 
 def cell_name(filename: str) -> str | None:
