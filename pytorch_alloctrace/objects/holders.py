@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from . import access
 from .chains import Chain, chain_of
 from .frames import can_read
-from .roots import PACKAGE, WAITING, FrameRoot, ModuleRoot
+from .libraries import PACKAGE
+from .roots import WAITING, FrameRoot, ModuleRoot
 from .storages import storage_of
 from .unreached import unreached
 from .walk import Walk, Walker, pairs

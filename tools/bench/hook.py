@@ -27,8 +27,8 @@ from pytorch_alloctrace.cost import ALLOCTRACE, HISTORY, PLAIN
 THREADS, DEVICES = (1, 2, 4, 8), (1, 2)
 PAIRS = 100_000
 """Of all threads together."""
-DEVICE_TIMES = (0.0, 0.006, 0.008, 0.010, 0.015)
-"""Of a training step, in seconds."""
+DEVICE_TIMES = (0.0, 0.9, 1.1, 1.3, 2.0)
+"""Of a training step, in multiples of the time that the program alone takes to launch one."""
 STEPS = 20
 WAYS, LEVELS = 16, 5
 """Of the tree of calls: a million paths."""
@@ -53,8 +53,8 @@ def threads(library: Path) -> dict[str, float]:
     return found
 
 
-def held_steps() -> dict[str, float]:
-    """Seconds a training step, by what the device takes for it."""
+def held_steps(launch: float) -> dict[str, float]:
+    """Seconds a training step, by device time in multiples of `launch` (seconds)."""
     simulated = ctypes.CDLL(None)
     layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
     model = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False).to("cuda")
@@ -78,7 +78,7 @@ def held_steps() -> dict[str, float]:
         return statistics.median(step(device_time) for _ in range(STEPS))
 
     median(0.0)
-    return {f"{device_time:g}": median(device_time) for device_time in DEVICE_TIMES}
+    return {f"{multiple:g}": median(multiple * launch) for multiple in DEVICE_TIMES}
 
 
 def new_stacks() -> float:
@@ -93,7 +93,7 @@ def new_stacks() -> float:
     return (time.perf_counter() - begin) / WAYS**LEVELS * 1e9
 
 
-def work(name: str, what: str, library: Path) -> None:
+def work(name: str, what: str, library: Path, launch: float) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         if name == ALLOCTRACE:
@@ -106,14 +106,14 @@ def work(name: str, what: str, library: Path) -> None:
         elif name == HISTORY:
             torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
         torch.empty(1, device="cuda")  # so that what happens once is not measured
-        found: Any = threads(library) if what == "threads" else held_steps() if what == "steps" else new_stacks()
+        found: Any = threads(library) if what == "threads" else held_steps(launch) if what == "steps" else new_stacks()
         if name == ALLOCTRACE:
             alloctrace.disable()
         print(json.dumps(found))
 
 
-def run(name: str, what: str, library: Path) -> Any:
-    command = [sys.executable, __file__, "--work", name, what, str(library)]
+def run(name: str, what: str, library: Path, launch: float = 0.0) -> Any:
+    command = [sys.executable, __file__, "--work", name, what, str(library), str(launch)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
@@ -125,24 +125,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: standard output)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        name, what, library = options.work
-        return work(name, what, Path(library))
+        name, what, library, launch = options.work
+        return work(name, what, Path(library), float(launch))
     names = (PLAIN, ALLOCTRACE, HISTORY)
     rows: dict[str, dict[str, list[Any]]] = {name: {"threads": [], "steps": [], "stacks": []} for name in names}
     with tempfile.TemporaryDirectory() as folder:
         library = build_native(Path(folder))
+        launch = min(run(PLAIN, "steps", library).values())  # there is no device yet
         for _ in range(options.rounds):
             for name in names:
                 rows[name]["threads"].append(run(name, "threads", library))
-                rows[name]["steps"].append(run(name, "steps", library))
+                rows[name]["steps"].append(run(name, "steps", library, launch))
                 rows[name]["stacks"].append(run(name, "stacks", library))
     result = {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
         "pairs_ns": {name: least(row["threads"]) for name, row in rows.items()},
+        "launch_s": launch,
         "steps_s": {name: least(row["steps"]) for name, row in rows.items()},
         "new_stacks_ns": {name: min(row["stacks"]) for name, row in rows.items()},
     }

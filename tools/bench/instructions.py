@@ -4,7 +4,7 @@ of the hook, this tells whether a change is one.
 
 The unit is the pair of tools/bench/cuda: in the program alone, with a tracker that does nothing, and with a recording;
 each in a process of its own, all at the same addresses. valgrind models caches of 64 KiB for code and 32 KiB for data,
-and runs one thread at a time. To it each allocation is a slow one, so that 150 instructions more tell the latency.
+and runs one thread at a time. Under it every allocation is a slow one, and about 160 of the instructions record that.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
@@ -71,6 +72,7 @@ def work(what: str, switch: Path) -> None:
                 at_depth(depth - 1, count)
 
         at_depth(20, 100)
+        time.sleep(1)  # else a thread of the recording waits for the GIL, and is woken, all the time that is counted
         counting = ctypes.CDLL(str(switch))
         counting.begin()
         at_depth(20, PAIRS)
