@@ -107,6 +107,8 @@ class Summary:
     integrity: Integrity
     unmatched_frees: int
     """Frees of blocks that were live before the recording began, or whose alloc was lost."""
+    last_look_was_cut: bool
+    """When the recording ended, the look at what holds tensors could not see all of the program's objects."""
     devices: tuple[DeviceSummary, ...]
     """Highest peak first."""
 
@@ -165,6 +167,7 @@ def summarize(
         steps=trace.positions.step_count,
         integrity=trace.integrity,
         unmatched_frees=trace.unmatched_frees,
+        last_look_was_cut=trace.ending.get("last_look") == "cut",
         devices=found,
     )
 

@@ -113,18 +113,19 @@ class Looks:
             finally:
                 self._busy.release()
 
-    def end(self, look: bool) -> None:
-        """The last look, and the end of the thread."""
+    def end(self, look: bool) -> bool:
+        """The last look, and the end of the thread. False: it could not see all."""
         if not self._on:
-            return
+            return True
         self._on = False
         if self._ended.locked():
             self._ended.release()
         if look and self._busy.acquire(timeout=LONGEST):
             try:
-                self._look(AT_END, more=True)
+                return self._look(AT_END, more=True)
             finally:
                 self._busy.release()
+        return not look
 
     def stop(self) -> None:
         """Ends it without a look."""

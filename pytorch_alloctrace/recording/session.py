@@ -175,7 +175,8 @@ class Session:
             self._oom_report.stop()
         try:
             self._optimizer_steps.stop()
-            self._looks.end(look=True)
+            if not self._looks.end(look=True):
+                end["last_look"] = "cut"
             self._roles.look()
             self._roles.stop()
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():

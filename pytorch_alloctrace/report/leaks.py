@@ -98,6 +98,11 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     sentences = worded(leak, when)
     if leak.holder is not None:
         sentences.append(_holding(leak.holder))
+    elif summary.last_look_was_cut and not leak.line.is_workspace:
+        sentences.append(
+            "What holds them was not found: the last look could not see all objects of the program. In the program, "
+            "alloctrace.holders(tensor) looks for longer."
+        )
     if leak.rate >= 1:
         sentences.append(_forecast(leak))
     if not kept_at_end:

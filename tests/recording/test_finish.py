@@ -136,7 +136,7 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
         running.stdin.write(b"\n")
         running.stdin.close()
         assert running.wait(60) == 0
-    assert alloctrace.load(tmp_path / "t.alloctrace").ending == {"reason": "exit"}
+    assert alloctrace.load(tmp_path / "t.alloctrace").ending["reason"] == "exit"
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 

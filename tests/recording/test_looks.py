@@ -115,6 +115,21 @@ def test_all_of_it_is_held_at_the_end(run_program: RunProgram, tmp_path: Path) -
     assert "(list of 400)" in leak.holder.names[0] and leak.holder.step is None
 
 
+@pytest.mark.parametrize("has_time", [True, False])
+def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, has_time: bool) -> None:
+    limited = (
+        "import pytorch_alloctrace as alloctrace\n"
+        "from pytorch_alloctrace.recording import looks\n"
+        f"looks.AT_END, looks.FREE, looks.SHARE = {60.0 if has_time else 0.0}, 0.0, 0.0"
+    )
+    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", limited, 1), "disabled", "cpu")
+    trace = load(tmp_path)
+    assert (trace.ending.get("last_look") == "cut") != has_time
+    assert (first_leak(trace).holder is not None) == has_time
+    said = " ".join(str(trace.diagnose()).split())
+    assert ("What holds them was not found: the last look could not see all objects" in said) != has_time
+
+
 def test_what_main_left_in_a_cycle(run_program: RunProgram, tmp_path: Path) -> None:
     """When main() has returned it is garbage; all the time before, a variable of main() had it."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
