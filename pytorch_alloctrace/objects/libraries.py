@@ -10,6 +10,7 @@ from pathlib import Path
 GENERATED_CODE = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """The environment variables that name folders of generated code."""
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""This package's folder."""
 
 
 def library_prefixes() -> list[str]:

@@ -175,7 +175,7 @@ class Looks:
             self._busy.release()
 
     def _look(self, seconds: float, more: bool) -> bool:
-        """Whether all was seen; also where no more can be."""
+        """Whether all was seen; also where there is nothing to look at."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
                 return True
@@ -188,7 +188,7 @@ class Looks:
                     self._write(event, group)
             return found.complete
         except Exception:  # whatever it is: the program is not to see it
-            return True
+            return False
 
     def _write(self, event: int, group: Any) -> None:
         chain = group.chain

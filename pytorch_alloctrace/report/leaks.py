@@ -100,7 +100,7 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
         sentences.append(_holding(leak.holder))
     elif summary.last_look_was_cut and not leak.line.is_workspace:
         sentences.append(
-            "What holds them was not found: the last look could not see all objects of the program. In the program, "
+            "What holds them was not found: the last look could not see all objects of the program, in which "
             "alloctrace.holders(tensor) looks for longer."
         )
     if leak.rate >= 1:

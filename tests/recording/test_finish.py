@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
-from running import program_environment
+from running import how_it_ended, program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -136,7 +136,7 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
         running.stdin.write(b"\n")
         running.stdin.close()
         assert running.wait(60) == 0
-    assert alloctrace.load(tmp_path / "t.alloctrace").ending["reason"] == "exit"
+    assert how_it_ended(alloctrace.load(tmp_path / "t.alloctrace").ending) == {"reason": "exit"}
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 

@@ -115,19 +115,29 @@ def test_all_of_it_is_held_at_the_end(run_program: RunProgram, tmp_path: Path) -
     assert "(list of 400)" in leak.holder.names[0] and leak.holder.step is None
 
 
-@pytest.mark.parametrize("has_time", [True, False])
-def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, has_time: bool) -> None:
-    limited = (
+@pytest.mark.parametrize(
+    ("setting", "sees_all"),
+    [
+        ("looks.AT_END = 60.0", True),
+        ("looks.AT_END = 0.0", False),
+        ("looks.Looks._write = lambda *_: 1 / 0", False),
+    ],
+    ids=["time", "no time", "error"],
+)
+def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, setting: str, sees_all: bool) -> None:
+    program = TRAINER.replace(
+        "import pytorch_alloctrace as alloctrace",
         "import pytorch_alloctrace as alloctrace\n"
         "from pytorch_alloctrace.recording import looks\n"
-        f"looks.AT_END, looks.FREE, looks.SHARE = {60.0 if has_time else 0.0}, 0.0, 0.0"
+        f"looks.FREE = looks.SHARE = 0.0\n{setting}",
+        1,
     )
-    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", limited, 1), "disabled", "cpu")
+    run_program(program, "disabled", "cpu")
     trace = load(tmp_path)
-    assert (trace.ending.get("last_look") == "cut") != has_time
-    assert (first_leak(trace).holder is not None) == has_time
+    assert trace.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
+    assert (first_leak(trace).holder is not None) == sees_all
     said = " ".join(str(trace.diagnose()).split())
-    assert ("What holds them was not found: the last look could not see all objects" in said) != has_time
+    assert ("What holds them was not found: the last look could not see all objects" in said) != sees_all
 
 
 def test_what_main_left_in_a_cycle(run_program: RunProgram, tmp_path: Path) -> None:
