@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #if PY_VERSION_HEX < 0x030A0000
 #error "Python 3.10 or later is needed"
@@ -46,6 +45,33 @@ inline PyThreadState* thread_with_gil() noexcept {
   return _PyThreadState_UncheckedGet();
 #endif
 }
+
+// Tracers, profilers and sys.monitoring see nothing of the calling thread while one exists. With the GIL.
+class SuspendedTracing {
+ public:
+  SuspendedTracing() noexcept : thread_(PyThreadState_Get()) {
+#if PY_VERSION_HEX >= 0x030B0000
+    PyThreadState_EnterTracing(thread_);
+#else
+    ++thread_->tracing;
+    thread_->cframe->use_tracing = 0;
+#endif
+  }
+  ~SuspendedTracing() {
+#if PY_VERSION_HEX >= 0x030B0000
+    PyThreadState_LeaveTracing(thread_);
+#else
+    --thread_->tracing;
+    thread_->cframe->use_tracing =
+        thread_->tracing == 0 && (thread_->c_tracefunc != nullptr || thread_->c_profilefunc != nullptr) ? 255 : 0;
+#endif
+  }
+  SuspendedTracing(const SuspendedTracing&) = delete;
+  SuspendedTracing& operator=(const SuspendedTracing&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
 
 #if ALLOCTRACE_KNOWN_LAYOUT
 
@@ -103,18 +129,16 @@ struct Frame {
 using Frame = PyFrameObject;
 #endif
 
-// The frame that `thread`, the calling thread's state, is in; nullptr when it runs no Python code.
-inline const Frame* innermost_frame(const PyThreadState* thread) noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return reinterpret_cast<const Frame*>(thread->current_frame);
-#elif PY_VERSION_HEX >= 0x030B0000
-  return reinterpret_cast<const Frame*>(thread->cframe->current_frame);
+// Test builds compare every frame that is read with the live chain of the thread (frame_walk_probe.cpp).
+#ifdef ALLOCTRACE_CHECK_FRAMES
+void begin_frame_check(const Frame* innermost);
+void check_frame_is_live(const Frame* frame);
 #else
-  return thread->frame;
+inline void begin_frame_check(const Frame*) noexcept {}
+inline void check_frame_is_live(const Frame*) noexcept {}
 #endif
-}
 
-inline const Frame* caller(const Frame* frame) noexcept {
+inline const Frame* caller_unchecked(const Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   return frame->previous;
 #else
@@ -122,9 +146,28 @@ inline const Frame* caller(const Frame* frame) noexcept {
 #endif
 }
 
+// The frame that `thread`, the calling thread's state, is in; nullptr when it runs no Python code.
+inline const Frame* innermost_frame(const PyThreadState* thread) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  const Frame* const frame = reinterpret_cast<const Frame*>(thread->current_frame);
+#elif PY_VERSION_HEX >= 0x030B0000
+  const Frame* const frame = reinterpret_cast<const Frame*>(thread->cframe->current_frame);
+#else
+  const Frame* const frame = thread->frame;
+#endif
+  begin_frame_check(frame);
+  return frame;
+}
+
+inline const Frame* caller(const Frame* frame) noexcept {
+  check_frame_is_live(frame);
+  return caller_unchecked(frame);
+}
+
 // A number that no two pairs of a live code object and an instruction share. From 3.11 on the bytecode lies inside the
 // code object, so the instruction's address says both.
 inline std::uint64_t position(const Frame* frame) noexcept {
+  check_frame_is_live(frame);
 #if PY_VERSION_HEX >= 0x030B0000
   return reinterpret_cast<std::uint64_t>(frame->instruction);
 #else
@@ -133,23 +176,10 @@ inline std::uint64_t position(const Frame* frame) noexcept {
 #endif
 }
 
-// What caller() and position() say, in one register.
-using CallerAndPosition = std::uint64_t __attribute__((vector_size(16)));
-inline CallerAndPosition caller_and_position(const Frame* frame) noexcept {
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-  // They lie side by side.
-  static_assert(offsetof(Frame, instruction) == offsetof(Frame, previous) + sizeof(void*));
-  CallerAndPosition both;
-  std::memcpy(&both, &frame->previous, sizeof both);
-  return both;
-#else
-  return CallerAndPosition{reinterpret_cast<std::uintptr_t>(caller(frame)), position(frame)};
-#endif
-}
-
 // Code object of a frame that tracebacks show. nullptr for the others: entries from C code into the interpreter, frames
 // without a code object, and frames that have not reached their first traceable instruction.
 inline PyCodeObject* visible_code(const Frame* frame) noexcept {
+  check_frame_is_live(frame);
 #if PY_VERSION_HEX >= 0x030B0000
   constexpr char kOwnedByGenerator = 1;
 #if PY_VERSION_HEX >= 0x030C0000
@@ -205,6 +235,7 @@ inline bool is_within(const CodeExtent& code, const Frame* frame, std::uint64_t 
 
 // The first argument of a frame whose code object has one that no inner function shares (it would be in a cell).
 inline PyObject* first_argument(const Frame* frame) noexcept {
+  check_frame_is_live(frame);
 #if PY_VERSION_HEX >= 0x030E0000
   return reinterpret_cast<PyObject*>(frame->first_local & ~std::uintptr_t{3});
 #elif PY_VERSION_HEX >= 0x030B0000

@@ -102,7 +102,7 @@ std::uint64_t position_of(const Frame* innermost) noexcept {
   return mix(reinterpret_cast<std::uintptr_t>(innermost) ^ 0x9E3779B97F4A7C15u, position(innermost)) | 2;
 }
 
-// Of its own, with all the processor's registers for itself: within the hook the walk ran out of them.
+// Not inlined: inside the hook the compiler ran out of registers.
 [[gnu::hot, gnu::noinline, gnu::flatten]] std::uint32_t direct_stack(StackCache& cache, CodeRegistry& registry,
                                                                      ModuleRegistry& modules) noexcept {
   PyThreadState* const thread = PyGILState_GetThisThreadState();
@@ -110,7 +110,9 @@ std::uint64_t position_of(const Frame* innermost) noexcept {
   if (thread == nullptr || interpreter_is_finalizing()) return 0;
   const Frame* const innermost = innermost_frame(thread);
   if (innermost == nullptr) return 0;
-  const StackHash seen = hash_stack(innermost, generation(), module_code(), cache.last);
+  const std::uint64_t current_generation = generation();
+  const StackHash seen = hash_stack(innermost, current_generation, module_code(), cache.last);
+  check_stack_hash(seen, innermost, current_generation, module_code(), cache.last);
   StackCache::Entry(&set)[StackCache::kWays] = cache.entries[seen.hash % StackCache::kSets];
   for (const StackCache::Entry& entry : set) {
     if (entry.hash == seen.hash && entry.frames == seen.frames) return entry.stack;

@@ -17,7 +17,8 @@ typedef struct _ts PyThreadState;
 
 namespace alloctrace::python {
 
-// What the last walk of a thread found, outermost frame first, from 1 on: see stack_hash.h.
+// Frames of a thread's last walk, outermost first, from index 1 on. Only stack_hash.h reads a remembered frame, by the
+// rule that stands there.
 struct LastWalk {
   static constexpr std::uint32_t kMost = 256;
   struct Step {
@@ -36,6 +37,12 @@ struct LastWalk {
   Step steps[kMost + 2];      // each frame is the caller in the step after its own
   ModuleCall modules[kMost];  // the frames that call a module, as the steps
   const void* added[kMost];   // for the walk's own use: a small thread's stack has no room for it
+
+  // Must be called before another thread uses the walk.
+  void clear() noexcept {
+    is_deeper = false;
+    frames = module_calls = 0;
+  }
 };
 
 // Stacks that one thread has seen: sets of four entries, each set in one cache line, newest first. All zero is empty.

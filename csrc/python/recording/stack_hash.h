@@ -1,14 +1,15 @@
-// A Python stack as one number: the same for the same instructions of the same code, from the outermost frame inwards.
+// Hash of a Python stack: equal for the same instructions of the same code, from the outermost frame inwards.
 //
-// Between two events of a thread most of its outer frames have not moved. Where they lay and what they executed is kept
-// from the last walk, with the hash up to each. What costs time in a walk is waiting: the address of the next frame
-// comes from memory, and each step of a hash needs the one before. To find that a frame is where it was, nothing has to
-// be waited for: its address is known, and the answers for all frames are only asked for together.
+// Most outer frames of a thread have not moved between two events. LastWalk keeps the address, position and hash of
+// each frame of the last walk, so that an unmoved frame costs two comparisons instead of a step of the hash.
+//
+// Rule: a remembered frame is read only after a live frame's caller turned out to be that frame. A generator keeps its
+// address while the frames below it return, and CPython unmaps the memory of returned frames: reading one crashes the
+// program. The branch on each caller is predicted, so the processor reads the next frames without waiting for it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "cpython_layout.h"
 #include "frame_walk.h"
@@ -47,25 +48,19 @@ inline const Frame* frame_of(const LastWalk& last, std::uint32_t step) noexcept 
   return static_cast<const Frame*>(last.steps[step + 1].caller);
 }
 
-inline CallerAndPosition caller_and_position(const LastWalk::Step& step) noexcept {
-  CallerAndPosition both;
-  std::memcpy(&both, &step, sizeof both);
-  return both;
-}
-static_assert(offsetof(LastWalk::Step, position) == sizeof(void*));
-
-// Whether the first frames of the last walk, the innermost of which is `frame`, are where they were, execute what they
-// did, and call the same modules. Of that innermost one only the caller is compared.
-inline bool are_unchanged_below(const LastWalk& last, std::uint32_t frames, const Frame* frame) noexcept {
-  // Without a branch for each: the processor compares several at a time. The caller, too: a generator, or what took the
-  // place of a frame, may be called from elsewhere now.
+// Return whether the first `frames` frames of the last walk have not moved, execute the same instructions and call the
+// same modules. `innermost`, the last of them, is live; only its caller is compared, not its position.
+inline bool are_unchanged_below(const LastWalk& last, std::uint32_t frames, const Frame* innermost) noexcept {
   const LastWalk::Step* step = &last.steps[frames];
+  const Frame* frame = innermost;
   if (caller(frame) != step->caller) return false;
-  CallerAndPosition differs{0, 0};
+  std::uint64_t moved = 0;
   while ((frame = static_cast<const Frame*>(step->caller)) != nullptr) {
-    differs |= caller_and_position(frame) ^ caller_and_position(*--step);
+    --step;
+    if (caller(frame) != step->caller) return false;  // the frames below may be gone: see the rule above
+    moved |= position(frame) ^ step->position;
   }
-  if ((differs[0] | differs[1]) != 0) return false;
+  if (moved != 0) return false;
   for (std::uint32_t i = 0; i < last.module_calls && last.modules[i].step < frames; ++i) {
     if (module_key(frame_of(last, last.modules[i].step)) != last.modules[i].key) return false;
   }
@@ -89,6 +84,15 @@ inline StackHash hash_stack(const Frame* innermost, std::uint64_t generation, co
   }
   return hash_moved_stack(innermost, generation, module_calls, last);
 }
+
+#ifdef ALLOCTRACE_CHECK_FRAMES
+// Test builds compare the result of hash_stack, and all that it remembers, with the live chain (frame_walk_probe.cpp).
+void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
+                      const CodeExtent& module_calls, const LastWalk& last);
+#else
+inline void check_stack_hash(const StackHash&, const Frame*, std::uint64_t, const CodeExtent&,
+                             const LastWalk&) noexcept {}
+#endif
 
 #endif  // ALLOCTRACE_KNOWN_LAYOUT
 
