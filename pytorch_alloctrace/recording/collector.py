@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 class _Counted:
@@ -15,16 +17,15 @@ class _Counted:
 
 
 class Collector:
-    """Python's garbage collector, as the program has it before and after `paused`."""
+    """Python's garbage collector, as the program has it before and after `run_paused`."""
 
     RESERVE = 10_000
 
     def __init__(self) -> None:
         self._reserve = [_Counted() for _ in range(self.RESERVE)]
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """No collection while this lasts, and the next one about when it would have been.
+    def run_paused(self, function: Callable[[], Result]) -> Result:
+        """Return function(), with no collection meanwhile, and the next one about when it would have been.
 
         Python collects when so many more objects were made than freed. Objects that go into its lists of free ones were
         counted when they were made, and are not when they are freed: a look brought the next collection forward by
@@ -32,14 +33,18 @@ class Collector:
         collection may be as many objects later.)
         """
         collects = gc.isenabled()
-        gc.disable()
         before = gc.get_count()[0]
+        # Not a context manager: Ctrl-C at the start of its __exit__ would leave the program without a collector. Python
+        # handles signals after a call and at the start of a function, never before the call of gc.enable.
         try:
-            yield
+            gc.disable()
+            return function()
         finally:
-            self._set_count(before)
-            if collects:
-                gc.enable()
+            try:
+                self._set_count(before)
+            finally:
+                if collects:
+                    gc.enable()
 
     def _set_count(self, wanted: int) -> None:
         for _ in range(2):  # the first time, the list itself may be made anew

@@ -3,8 +3,8 @@
 A look costs time and says what is held at that moment. What leaks is often freed when main() returns, and a killed
 program has no end at all; so there are looks in mid-run, ever rarer: each when there have been half as many events
 again as at the last one, at the end of a step, or, in a program without steps, on the main thread between two of its
-instructions, where a thread that sleeps in between asks for it. All of them together take `FREE` seconds and `SHARE` of
-the time of a processor, at most; one for which the time did not suffice is made up for when there is twice as much.
+instructions, where a thread that sleeps in between asks for it. All of them together take at most `FREE` seconds and
+`SHARE` of the time that has passed; one for which the time did not suffice is made up for when there is twice as much.
 The last is taken when the recording ends.
 """
 
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import ctypes
 import signal
 import sys
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from .collector import Collector
+from .own_errors import is_own_error
 
 FIRST = 2_000
 """Events after which the first look is due."""
@@ -45,31 +44,8 @@ ASKED = 5.0
 """Seconds of a look that was asked for, at most."""
 
 
-_waiting: list[Callable[[], None]] = []
-
-
-def _run_waiting(_: int | None) -> int:
-    try:
-        while _waiting:
-            _waiting.pop()()
-    except Exception:  # must not come up in the middle of the program
-        _waiting.clear()
-    return 0
-
-
-_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_waiting)
-
-
-def _call_on_main_thread(function: Callable[[], None]) -> None:
-    """Calls a function in the main thread, as signal handlers are, as soon as it is between two instructions."""
-    if not _waiting:
-        _waiting.append(function)
-        if ctypes.pythonapi.Py_AddPendingCall(_pending_call, None):  # too many are waiting
-            _waiting.clear()
-
-
 class Looks:
-    """The looks of one recording. No error of theirs reaches the program."""
+    """The looks of one recording. No error of theirs reaches the program, but those of its signal handlers do."""
 
     def __init__(self, recorder: ModuleType) -> None:
         self._recorder = recorder
@@ -89,6 +65,7 @@ class Looks:
         from ..objects import look  # noqa: F401
 
         self._collector = Collector()
+        self._recorder.set_object_scan(self._on_main_thread)
         self._on = True
         self._ended.acquire()
         # No signal of the program is to be handled on a thread of ours.
@@ -149,7 +126,7 @@ class Looks:
             if self._recorder.next_event() >= PATIENCE * self._due:
                 # Only on the main thread, between two of its instructions: there the program does nothing meanwhile.
                 # From here, what the walk has in its hands would live longer than the program lets it.
-                _call_on_main_thread(self._on_main_thread)
+                self._recorder.request_object_scan()
 
     def _on_main_thread(self) -> None:
         if self._on and self._recorder.next_event() >= self._due:
@@ -165,9 +142,10 @@ class Looks:
             allowed = min(FREE + SHARE * (now - self._begin) - self._spent, LONGEST)
             if allowed < self._needed:  # in a while
                 return
-            begin = time.thread_time()
-            is_complete = self._look(allowed, more=False)
-            self._spent += time.thread_time() - begin
+            try:
+                is_complete = self._look(allowed, more=False)
+            finally:
+                self._spent += time.monotonic() - now
             self._needed = LEAST if is_complete else min(2 * allowed, LONGEST)
             if is_complete or allowed >= LONGEST:
                 self._due = LATER * events
@@ -182,13 +160,18 @@ class Looks:
             from ..objects.look import look
 
             event = self._recorder.next_event()
-            with self._collector.paused():
+
+            def look_and_write() -> bool:
                 found = look(seconds, more=more)
                 for group in found.groups:
                     self._write(event, group)
-            return found.complete
-        except Exception:  # whatever it is: the program is not to see it
-            return False
+                return found.complete
+
+            return self._collector.run_paused(look_and_write)
+        except Exception as error:
+            if is_own_error(error):
+                return False
+            raise
 
     def _write(self, event: int, group: Any) -> None:
         chain = group.chain

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from ..objects import access
+from .own_errors import is_own_error
+
 
 def start_naming(recorder: ModuleType, wanted: bool) -> bool:
     """To be called before a recording starts; returns whether it tells modules apart."""
@@ -61,7 +64,15 @@ class ModuleNames:
 
     def resolve(self, stacks: Sequence[Sequence[Any]], seen: Mapping[int, int]) -> None:
         """stacks: modules that are being called, outermost first. seen: identifiers that hooks gave to some of them, by
-        address. The recorder calls this in the middle of the program: it runs no code of the program's modules."""
+        address. The recorder calls this in the middle of the program: it runs no code of the program's modules. After
+        an error of ours modules keep their classes; an error of the program's signal handler is raised."""
+        try:
+            self._resolve(stacks, seen)
+        except Exception as error:
+            if not is_own_error(error):
+                raise
+
+    def _resolve(self, stacks: Sequence[Sequence[Any]], seen: Mapping[int, int]) -> None:
         for stack in stacks:
             for depth, module in enumerate(stack):
                 if id(module) in self._named:
@@ -144,6 +155,6 @@ class ModuleNames:
 
 def _children(module: Any) -> Iterator[tuple[str, Any]]:
     """Without ``named_children()``, which a program may have overridden."""
-    modules = getattr(module, "__dict__", {}).get("_modules")
-    items = list(modules.items()) if modules is not None else []
+    modules = (access.attributes(module) or {}).get("_modules")
+    items: list[Any] = access.items(modules) if access.is_a(modules, dict) else []
     return ((name, child) for name, child in items if child is not None)

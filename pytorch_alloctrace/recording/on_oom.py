@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .own_errors import is_from_signal_handler
+
 FLUSH_SECONDS = 10.0
 SECONDS = 60.0
 """What the program waits at most for the verdict."""
@@ -59,7 +61,7 @@ class OomReport:
             del error.__init__
 
     def say(self) -> None:
-        """Prints the verdict, the first time. Never raises, but lets Ctrl-C through."""
+        """Print the verdict, the first time. Raises nothing but what a signal handler of the program raises."""
         if self._error is None or os.getpid() != self._process:
             return
         with self._lock:
@@ -69,12 +71,15 @@ class OomReport:
         try:
             text = self._verdict()
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             text = f"no verdict could be made ({error})\n"
         try:
             sys.stderr.write(f"alloctrace: out of memory. {text}")
             sys.stderr.flush()
-        except Exception:  # closed, or none
-            return
+        except Exception as error:  # closed, or none
+            if is_from_signal_handler(error):
+                raise
 
     def _verdict(self) -> str:
         flushing = threading.Thread(target=self._flushed, name="alloctrace flush", daemon=True)

@@ -12,13 +12,13 @@ on a device.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .optimizers import listen_to_steps
+from .own_errors import is_from_signal_handler
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3, 4
 """Numbers of the trace format: `Role` in csrc/core/format/event.h."""
@@ -55,8 +55,11 @@ class RoleNotes:
         """Starts listening to every torch optimizer, including those that exist already."""
 
         def after_step(optimizer: object) -> None:
-            with contextlib.suppress(Exception):
+            try:
                 self._after_step(optimizer)
+            except Exception as error:
+                if is_from_signal_handler(error):
+                    raise
 
         self._handle = listen_to_steps(after_step)
 
@@ -68,10 +71,13 @@ class RoleNotes:
 
     def look(self, *optimizers: Any) -> None:
         """Looks up these optimizers and all that is observed."""
-        with contextlib.suppress(Exception):
+        try:
             observed = [thing for thing in (reference() for reference in tuple(_observed)) if thing is not None]
             if observed or optimizers:
                 self._push(list(_notes([*observed, *optimizers])))
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
 
     def stepped(self) -> None:
         """The program has ended a step."""
@@ -202,7 +208,9 @@ class _Lookup:
             # The storage's address, not the tensor's: a view may begin anywhere in it.
             address = tensor.untyped_storage().data_ptr()
             return [(address, kind, device.index or 0)] if address else []
-        except Exception:  # functional ones, say
+        except Exception as error:  # functional tensors, for instance
+            if is_from_signal_handler(error):
+                raise
             return []
 
     def _parts(self, tensor: Any) -> list[Any] | None:

@@ -25,7 +25,9 @@ SUPPORT = ROOT / "tests/support"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORE_SOURCES = ("recording/definition_log", "format/definitions", "format/line_table", "recording/stack_table")
-WALKER_SOURCES = ("code_registry", "frame_walk", "layout_check", "module_registry", "public_walk", "stack_hash")
+WALKER_SOURCES = (
+    *("code_registry", "frame_walk", "layout_check", "module_registry", "pending_calls", "public_walk", "stack_hash"),
+)
 
 # All of them in the mode that programs get; in the other modes, those that differ there.
 CASES = [
@@ -66,7 +68,7 @@ def compile_once(name: str, sources: list[Path], headers: list[Path], *flags: st
     """The file built from these sources, kept in build/ while none of them changes."""
     # Not -O0: what the compiler does with the walk is part of what is tested.
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread"]
-    command += ["-DNDEBUG", "-Wall", "-Wextra", "-Werror", *flags]
+    command += ["-DNDEBUG", "-DALLOCTRACE_CHECK_FRAMES", "-Wall", "-Wextra", "-Werror", *flags]
     digest = hashlib.sha256(repr(command).encode())
     for file in [*sources, *headers]:
         digest.update(file.name.encode() + file.read_bytes())

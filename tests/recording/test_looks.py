@@ -268,14 +268,12 @@ for _ in range(3):
     gc.collect()  # empties CPython's lists of free objects
     made = [[] for _ in range(300)]
     before = gc.get_count()
-    with collector.paused():
-        look(5.0)
+    collector.run_paused(lambda: look(5.0))
     after = gc.get_count()
     print(before, after)
     assert gc.isenabled() and abs(after[0] - before[0]) <= 20 and after[1:] == before[1:]
 gc.disable()
-with collector.paused():
-    pass
+collector.run_paused(lambda: None)
 assert not gc.isenabled()
 """
     )
@@ -294,15 +292,13 @@ gc.collect()
 gc.disable()
 def program():
     held = [torch.nn.Linear(10, 10)(torch.zeros(10)) for _ in range(20)]
-    with collector.paused():
-        assert look(5.0).groups
+    assert collector.run_paused(lambda: look(5.0)).groups
     return [weakref.ref(one) for one in held]
 assert not any(one() is not None for one in program())
 gc.set_debug(gc.DEBUG_SAVEALL)
 gc.collect()
 gc.garbage.clear()
-with collector.paused():
-    look(5.0)
+collector.run_paused(lambda: look(5.0))
 assert not gc.collect(), gc.garbage
 """
     )

@@ -5,16 +5,69 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_set>
 
 #include "../../csrc/core/format/definitions.h"
 #include "../../csrc/core/recording/definition_log.h"
 #include "../../csrc/core/recording/stack_table.h"
 #include "../../csrc/python/recording/code_registry.h"
+#include "../../csrc/python/recording/cpython_layout.h"
 #include "../../csrc/python/recording/frame_walk.h"
+#include "../../csrc/python/recording/module_names.h"
+#include "../../csrc/python/recording/pending_calls.h"
+#include "../../csrc/python/recording/stack_hash.h"
+
+#if ALLOCTRACE_KNOWN_LAYOUT
+// The checks of a build with ALLOCTRACE_CHECK_FRAMES. They abort: after a dead frame was read, anything may happen.
+namespace alloctrace::python {
+namespace {
+
+thread_local std::unordered_set<const Frame*> live_frames;
+thread_local LastWalk nothing_remembered;
+
+[[noreturn]] void fail_check(const char* what) {
+  std::fprintf(stderr, "frame walk: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+void begin_frame_check(const Frame* innermost) {
+  live_frames.clear();
+  for (const Frame* frame = innermost; frame != nullptr; frame = caller_unchecked(frame)) live_frames.insert(frame);
+}
+
+void check_frame_is_live(const Frame* frame) {
+  if (!live_frames.contains(frame)) fail_check("a frame was read that is not live");
+}
+
+void check_stack_hash(const StackHash& hash, const Frame* innermost, std::uint64_t generation,
+                      const CodeExtent& module_calls, const LastWalk& last) {
+  if (last.frames == 0 || last.steps[last.frames].hash != hash.hash) return;  // deeper than what is remembered
+  const Frame* frame = innermost;
+  for (std::uint32_t step = last.frames; step != 0; --step) {
+    if (frame != last.steps[step + 1].caller) fail_check("a remembered frame is not the live one");
+    if (position(frame) != last.steps[step].position) fail_check("a remembered position is not the live one");
+    frame = caller(frame);
+  }
+  if (frame != nullptr) fail_check("fewer frames are remembered than are live");
+  nothing_remembered.clear();
+  nothing_remembered.generation = UINT64_MAX;
+  const StackHash fresh = hash_stack(innermost, generation, module_calls, nothing_remembered);
+  if (fresh.hash != hash.hash || fresh.frames != hash.frames) fail_check("the hash is not that of the live stack");
+}
+
+}  // namespace alloctrace::python
+#endif
+
+// The probe has no session in which modules are named.
+bool alloctrace::python::find_module_names() { return true; }
 
 namespace {
 
@@ -276,6 +329,17 @@ PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
   return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
 }
 
+// set_object_scan(function), request_object_scan(): see pending_calls.h.
+PyObject* set_object_scan(PyObject*, PyObject* scan) {
+  alloctrace::python::set_object_scan(scan);
+  Py_RETURN_NONE;
+}
+
+PyObject* request_object_scan(PyObject*, PyObject*) {
+  alloctrace::python::request_pending_work(alloctrace::python::PendingWork::kObjectScan);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"check_layout", check_layout, METH_NOARGS, nullptr},
     {"start", start, METH_O, nullptr},
@@ -295,6 +359,8 @@ PyMethodDef methods[] = {
     {"frame_count", frame_count, METH_NOARGS, nullptr},
     {"nanoseconds_per_walk", nanoseconds_per_walk, METH_O, nullptr},
     {"nanoseconds_per_new_stack", nanoseconds_per_new_stack, METH_O, nullptr},
+    {"set_object_scan", set_object_scan, METH_O, nullptr},
+    {"request_object_scan", request_object_scan, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

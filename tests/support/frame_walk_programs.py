@@ -1,7 +1,7 @@
 """Programs whose every stack is compared with the traceback module's, for any interpreter from 3.10 on.
 
-Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED`, it prints one JSON object: the number of
-stacks compared and the first of those that differed. The probe is built from frame_walk_probe.cpp by
+Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED [ROUNDS]`, it prints one JSON object: the
+number of stacks compared and the first of those that differed. The probe is built from frame_walk_probe.cpp by
 test_frame_walk.py. Nothing but the standard library is needed.
 """
 
@@ -23,6 +23,8 @@ from typing import Any
 
 from frame_walk_checker import Checker, Probe
 from frame_walk_constructs import CONSTRUCTS
+from frame_walk_resumptions import resumptions
+from pending_call_programs import pending_calls
 
 Program = list[tuple[str, int]]
 
@@ -522,19 +524,21 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         modules,
         module_in_a_cell,
         module_that_is_let_go_of,
+        resumptions,
+        pending_calls,
     )
 }
 
 
 def main() -> None:
-    folder, scenario, mode, seed = sys.argv[1:]
+    folder, scenario, mode, seed, *rounds = sys.argv[1:]
     sys.path.insert(0, folder)
     probe: Probe = importlib.import_module("frame_walk_probe")
     checker = Checker(probe, mode)
     if scenario == "times":
         print(json.dumps(times(probe)))
         return
-    arguments = (mode,) if scenario in ("sessions", "fork") else ()
+    arguments: tuple[object, ...] = (mode,) if scenario in ("sessions", "fork") else tuple(map(int, rounds))
     SCENARIOS[scenario](checker, int(seed), *arguments)
     print(json.dumps({"compared": checker.compared, "differences": checker.differences[:3]}), flush=True)
 

@@ -11,6 +11,7 @@
 #include "cpython_layout.h"
 #include "frame_walk.h"
 #include "module_registry.h"
+#include "pending_calls.h"
 #include "python_reference.h"
 #include "session.h"
 #include "thread_names.h"
@@ -20,7 +21,6 @@ namespace {
 
 PyObject* resolver = nullptr;  // with the GIL
 std::atomic<unsigned long> main_thread{0};
-std::atomic<bool> call_is_pending{false};
 std::atomic<bool> others_wait{false};
 
 unsigned long this_thread() noexcept { return static_cast<unsigned long>(pthread_self()); }
@@ -98,16 +98,12 @@ bool find_names() {
     if (scope && scope.session().number == session) scope.session().modules.close(sightings);
   }
   PyErr_Restore(type, value, traceback);
-  if (!called && PyErr_ExceptionMatches(PyExc_Exception)) {
-    PyErr_Clear();  // the program is not to know; these modules keep their classes
+  // Raised by the call itself; the resolver catches its other errors. These modules keep their classes.
+  if (!called && (PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RecursionError))) {
+    PyErr_Clear();
     return true;
   }
   return called;
-}
-
-int find_names_in_pending_call(void*) {
-  call_is_pending.store(false, std::memory_order_release);
-  return find_module_names() ? 0 : -1;
 }
 
 }  // namespace
@@ -119,17 +115,13 @@ void start_module_names(PyObject* resolve, unsigned long main) {
   forget_module_names();
 }
 
-void forget_module_names() noexcept {
-  call_is_pending.store(false, std::memory_order_relaxed);
-  others_wait.store(false, std::memory_order_relaxed);
-}
+void forget_module_names() noexcept { others_wait.store(false, std::memory_order_relaxed); }
 
 void stop_module_names() { Py_CLEAR(resolver); }
 
 void ask_module_names() noexcept {
   if (this_thread() == main_thread.load(std::memory_order_relaxed)) {
-    if (call_is_pending.exchange(true, std::memory_order_acq_rel)) return;
-    if (Py_AddPendingCall(find_names_in_pending_call, nullptr) != 0) call_is_pending.store(false);
+    request_pending_work(PendingWork::kModuleNames);
   } else if (!others_wait.exchange(true, std::memory_order_acq_rel)) {
     wake_thread_names();
   }

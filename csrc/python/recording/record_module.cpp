@@ -22,6 +22,7 @@
 #include "../../torch/record_event.h"
 #include "memory_watch.h"
 #include "module_names.h"
+#include "pending_calls.h"
 #include "session.h"
 #include "thread_names.h"
 
@@ -68,6 +69,7 @@ void stop_observing() {
   torch_side::remove_cpu_allocator();
   python::stop_thread_names();
   python::stop_module_names();
+  python::set_object_scan(nullptr);
   const py::gil_scoped_release unlocked;  // hooks that we wait for may be on threads that wait for the GIL
   torch_side::remove_cuda_allocator();
   python::stop_memory_watch();
@@ -295,6 +297,9 @@ PYBIND11_MODULE(_record, module) {
   module.def("take_unread_source_lines", &take_unread_source_lines);
   module.def("add_source_line", &add_source_line);
   module.def("next_event", &next_event);
+  // Scans of the program's objects on the main thread, between two of its instructions.
+  module.def("set_object_scan", [](const py::function& scan) { python::set_object_scan(scan.ptr()); });
+  module.def("request_object_scan", [] { python::request_pending_work(python::PendingWork::kObjectScan); });
   module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"));
 }

@@ -12,6 +12,7 @@
 #include "../../core/recording/wait.h"
 #include "memory_watch.h"
 #include "module_names.h"
+#include "pending_calls.h"
 #include "thread_names.h"
 
 namespace alloctrace::python {
@@ -65,6 +66,7 @@ void leave_thread(void* context) {
       }
     }
     context->session = 0;
+    context->stacks.last.clear();  // the frames of the thread that ended are gone
     // A pthread key, not a thread_local destructor: tensors die in thread_local destructors too, and would find ours
     // gone.
     pthread_setspecific(threads.on_thread_exit, context);
@@ -142,6 +144,7 @@ void after_fork_in_child() {
   after_fork_in_parent();
   forget_thread_names_in_child();
   forget_module_names();
+  forget_pending_work();
   forget_memory_watch_in_child();
   for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
 }

@@ -1,0 +1,26 @@
+// Work of the recorder that must run on the main thread, between two instructions of the program: names of modules and
+// scans of objects.
+//
+// In Python 3.11 a program hangs if a pending call is posted while Python code that runs in a pending call is traced or
+// profiled: the evaluation loop repeats the first instruction of a function for as long as a call is queued, and the
+// queue is not emptied from inside a pending call. So all work shares one call, none is posted while it is queued or
+// running, and tracing is suspended while it runs. A debugger, profiler or coverage tool does not see the work either.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace alloctrace::python {
+
+enum class PendingWork : unsigned { kModuleNames = 1, kObjectScan = 2 };
+
+// Request work. Returns at once; may be called in a hook, on any thread, with or without the GIL.
+void request_pending_work(PendingWork work) noexcept;
+
+// Drop all requests: in a forked child, whose queue may have lost the call.
+void forget_pending_work() noexcept;
+
+// With the GIL: set the function that scans objects; nullptr for none.
+void set_object_scan(PyObject* scan);
+
+}  // namespace alloctrace::python

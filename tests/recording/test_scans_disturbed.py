@@ -1,0 +1,198 @@
+"""Object scans under debuggers, profilers and coverage tools, and interrupted by the program's own exceptions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import how_it_ended, run_python
+
+import pytorch_alloctrace as alloctrace
+
+RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Every scan is due at once, and any number of them is allowed, each of at most 4 ms.
+ALWAYS_DUE = """
+import faulthandler
+faulthandler.dump_traceback_later(300, exit=True)
+import gc, json, signal, sys, threading, time, torch
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.objects import look as scanning
+from pytorch_alloctrace.recording import looks
+looks.FIRST, looks.LATER, looks.FREE, looks.POLL, looks.POLL_SHARE = 1, 0.0, 1e9, 0.001, 0.0
+looks.LONGEST = 0.004
+
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+"""
+
+TOOLS = (
+    ALWAYS_DUE
+    + """
+import bdb, coverage, cProfile, io, memray, pdb
+from torch.profiler import ProfilerActivity, profile
+
+layer = torch.nn.Linear(4, 4)
+look, scans = scanning.look, 0
+
+def count_scans(seconds, more):
+    global scans
+    scans += 1
+    return look(seconds, more)
+
+scanning.look = count_scans
+
+def work():
+    held = layer(torch.zeros(4))
+
+def never_called():
+    pass
+
+def run_until_scanned():
+    target = scans + 5
+    while scans < target:
+        work()
+
+def under_cprofile():
+    cProfile.Profile().runcall(run_until_scanned)
+
+def under_settrace():
+    def trace(*_): return trace
+    sys.settrace(trace)
+    run_until_scanned()
+    sys.settrace(None)
+
+def under_coverage():
+    measured = coverage.Coverage(data_file=None)
+    measured.start()
+    run_until_scanned()
+    measured.stop()
+
+def under_pdb():
+    debugger = pdb.Pdb(stdin=io.StringIO("continue\\n"), stdout=io.StringIO())
+    debugger.set_break(__file__, never_called.__code__.co_firstlineno + 1)  # else it stops tracing
+    debugger.runcall(run_until_scanned)
+    sys.settrace(None)
+
+def under_memray():
+    with memray.Tracker("memray.bin", native_traces=False):
+        run_until_scanned()
+
+def under_torch_profiler():
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True):
+        run_until_scanned()
+
+for tool in (under_cprofile, under_settrace, under_coverage, under_pdb, under_memray, under_torch_profiler):
+    tool()
+    print(tool.__name__, flush=True)
+"""
+)
+
+INTERRUPTED = (
+    ALWAYS_DUE
+    + """
+import ctypes, functools, os
+
+class Stop(Exception): pass
+class Limit:
+    def __call__(self, number, frame): raise RuntimeError("time limit")
+def on_alarm(number, frame): raise RuntimeError("time limit")
+def raise_asynchronously():
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop))
+def alarm(handler):
+    signal.signal(signal.SIGALRM, handler)
+    signal.raise_signal(signal.SIGALRM)
+
+CASES = {
+    "Ctrl-C": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "function": lambda: alarm(on_alarm),
+    "object": lambda: alarm(Limit()),
+    "partial": lambda: alarm(functools.partial(on_alarm)),
+    "C function": lambda: alarm(signal.default_int_handler),
+    "asynchronous": raise_asynchronously,
+    "own error": lambda: len(0),
+    "no memory": lambda: [0] * (1 << 60),
+    "recursion": lambda: recurse(),
+}
+
+def recurse(): recurse()
+
+def scan_once(interrupt):
+    ended = False
+    def scan(seconds, more):
+        nonlocal ended
+        if ended:
+            return before(seconds, more)
+        ended = True
+        interrupt()
+        for _ in range(100): str(0)  # the interpreter raises what is pending
+        return before(seconds, more)
+    scanning.look = scan
+    while not ended:
+        torch.empty(10)
+    for _ in range(100): str(0)
+
+before = scanning.look
+outcomes = {}
+for name, interrupt in CASES.items():
+    try:
+        scan_once(interrupt)
+        outcomes[name] = "nothing"
+    except BaseException as error:
+        outcomes[name] = type(error).__name__
+    assert gc.isenabled(), name
+scanning.look = before
+alloctrace.disable()
+print(json.dumps(outcomes))
+"""
+)
+
+
+def load(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "run.alloctrace")
+
+
+def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program: RunProgram, tmp_path: Path) -> None:
+    done = run_program(TOOLS)
+    assert done.stdout.split() == [
+        *("under_cprofile", "under_settrace", "under_coverage", "under_pdb", "under_memray", "under_torch_profiler")
+    ]
+
+    trace = load(tmp_path)
+    assert trace.integrity.state == "complete"
+    named = {trace.stacks.modules.name(stack) for stack in trace.events()["stack_id"].unique() if stack}
+    assert "Linear" in named, "modules called under a tracer have no name"
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("interrupted")
+    (folder / "program.py").write_text(INTERRUPTED)
+    done = run_python(folder, [sys.executable, "program.py"], True, 600, {})
+    assert how_it_ended(load(folder).ending) == {"reason": "disable"}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("interruption", "raised"),
+    [
+        ("Ctrl-C", "KeyboardInterrupt"),
+        ("function", "RuntimeError"),
+        ("object", "RuntimeError"),
+        ("partial", "RuntimeError"),
+        ("C function", "KeyboardInterrupt"),
+        ("asynchronous", "Stop"),
+    ],
+)
+def test_exceptions_of_the_program_reach_it_through_a_scan(
+    outcomes: dict[str, str], interruption: str, raised: str
+) -> None:
+    assert outcomes[interruption] == raised
+
+
+@pytest.mark.parametrize("failure", ["own error", "no memory", "recursion"])
+def test_errors_of_a_scan_do_not_reach_the_program(outcomes: dict[str, str], failure: str) -> None:
+    assert outcomes[failure] == "nothing"
