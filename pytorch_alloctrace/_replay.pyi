@@ -112,7 +112,8 @@ class Device:
 
 class FinishedTrace:
     was_ended: bool
-    removed_spool: bytes
+    spool: bytes
+    recorded_path: bytes
     events: int
     uncommitted: int
 

@@ -13,7 +13,8 @@ class Finish(Verb):
     summary = "end the trace of a recording that was killed"
     description = (
         "Writes what the spool of a killed recording has into its trace, and removes the spool: one whole file is "
-        "left. The other verbs read both and need no finish."
+        "left. The spool stays if the trace is a copy and the spool is not next to it. The other verbs read both and "
+        "need no finish."
     )
     examples = (("finish run.alloctrace", "one file without a spool, to keep or to move"),)
     traces = "TRACE..."
@@ -34,16 +35,21 @@ class Finish(Verb):
 
 
 def _sentence(done: Finished) -> str:
+    is_removed = done.copied_from is None
+    kept = f"The spool {done.spool} stays for the recorded trace {done.copied_from}, of which this is a copy."
     if done.was_ended:
-        left = f"the spool {done.spool} that was left is removed" if done.spool else "there is nothing to do"
-        return f"{done.trace} has its end already: {left}."
+        removed = f"The spool {done.spool} that was left is removed." if done.spool else "There is nothing to do."
+        return f"{done.trace} has its end already. {removed if is_removed else kept}"
     calls = units.counted(done.calls_in_progress, "call")
-    unfinished = f" {calls} of the allocator had not returned when it was killed." if done.calls_in_progress else ""
-    events = units.counted(done.events, "event")
-    return (
-        f"{done.trace} is finished: {events} were taken over from its spool, which is removed, and its end says that "
-        f"the program was killed.{unfinished}"
-    )
+    sentences = [
+        f"{done.trace} is finished: {units.counted(done.events, 'event')} were taken over from its spool"
+        f"{', which is removed' if is_removed else ''}, and its end says that the program was killed."
+    ]
+    if done.calls_in_progress:
+        sentences.append(f"{calls} of the allocator had not returned when it was killed.")
+    if not is_removed:
+        sentences.append(kept)
+    return " ".join(sentences)
 
 
 def _data(done: Finished) -> dict[str, object]:
@@ -51,6 +57,7 @@ def _data(done: Finished) -> dict[str, object]:
         "trace": str(done.trace),
         "was_ended": done.was_ended,
         "spool": None if done.spool is None else str(done.spool),
+        "copied_from": None if done.copied_from is None else str(done.copied_from),
         "events": done.events,
         "calls_in_progress": done.calls_in_progress,
     }

@@ -19,7 +19,9 @@ class Finished:
     was_ended: bool
     """It had its end already: at most a spool was left to remove."""
     spool: Path | None
-    """The spool that was removed; None if there was none."""
+    """The spool that was read, and removed unless `copied_from` is set; None if there was none."""
+    copied_from: Path | None
+    """The trace that was recorded, if `trace` is a copy of it or was moved: the spool stays for it. Else None."""
     events: int
     """How many events were taken over from the spool."""
     calls_in_progress: int
@@ -27,18 +29,20 @@ class Finished:
 
 
 def finish(path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None) -> Finished:
-    """Ends the trace of a recording that was killed: writes what its spool has into it, states in `Trace.ending` that
-    the program was killed, and removes the spool.
+    """End the trace of a recording that was killed: write what its spool has into it, state in `Trace.ending` that the
+    program was killed, and remove the spool.
 
     The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
-    repeated. spool: where the spool is, if it was moved away from the trace.
+    repeated. A spool that is not next to the trace, and is found where the trace's header says, is removed only if the
+    trace is the file that was recorded, not for a copy. spool: where the spool is, if it was moved; it is removed.
 
-    Raises TraceError if the recording still runs, if the spool of a trace without an end is missing, or if the trace
-    cannot be read or written.
+    Raises TraceError if the recording still runs (also for a copy of its trace), if the spool of a trace without an end
+    is missing, or if the trace cannot be read or written.
     """
     done = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "")
-    removed = Path(os.fsdecode(done.removed_spool)) if done.removed_spool else None
-    return Finished(Path(path), done.was_ended, removed, done.events, done.uncommitted)
+    read = Path(os.fsdecode(done.spool)) if done.spool else None
+    recorded = Path(os.fsdecode(done.recorded_path)) if done.recorded_path else None
+    return Finished(Path(path), done.was_ended, read, recorded, done.events, done.uncommitted)
 
 
 def is_being_recorded(path: str | os.PathLike[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -133,6 +135,10 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
         with pytest.raises(alloctrace.TraceError, match="still being recorded"):
             alloctrace.finish(tmp_path / "t.alloctrace")
         assert content in (tmp_path / "t.alloctrace").read_bytes()
+        shutil.copy(tmp_path / "t.alloctrace", tmp_path / "copy.alloctrace")
+        with pytest.raises(alloctrace.TraceError, match="still runs, and writes to"):
+            alloctrace.finish(tmp_path / "copy.alloctrace")
+        assert (tmp_path / "t.alloctrace.spool").exists()
         running.stdin.write(b"\n")
         running.stdin.close()
         assert running.wait(60) == 0
@@ -148,6 +154,61 @@ def test_spools_elsewhere_and_missing(run_program, tmp_path: Path) -> None:
     assert "its spool is not there" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
     run_analyze(tmp_path, "finish", "t.alloctrace", "--spool", "moved")
     assert not moved.exists() and len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 600
+
+
+def test_finish_reads_and_removes_a_spool_in_another_folder(run_program, tmp_path: Path) -> None:
+    (tmp_path / "spools").mkdir()
+    kill(run_program, spool_dir="spools")
+    (spool,) = (tmp_path / "spools").iterdir()
+
+    finished = alloctrace.finish(tmp_path / "t.alloctrace")
+
+    assert (finished.spool, finished.copied_from) == (spool, None)
+    assert not spool.exists() and len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 600
+
+
+def test_finish_of_a_copy_reads_the_spool_and_leaves_it(run_program, tmp_path: Path) -> None:
+    kill(run_program)
+    trace, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    copy = tmp_path / "copy.alloctrace"
+    shutil.copy(trace, copy)
+
+    out = run_analyze(tmp_path, "finish", "copy.alloctrace")
+
+    assert f"The spool {spool} stays for the recorded trace {trace}" in " ".join(out.split()) and spool.exists()
+    assert len(alloctrace.load(copy).live()) == 600
+    again = alloctrace.finish(copy)
+    assert again.was_ended and spool.exists()
+    alloctrace.finish(trace)
+    assert not spool.exists() and trace.read_bytes() == copy.read_bytes()
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_spool_locked(run_program, tmp_path: Path) -> None:
+    forking = KILLED.replace(
+        "os.kill(os.getpid()",
+        "child = os.fork()\nif child == 0: os.close(1); os.close(2); __import__('time').sleep(120); os._exit(0)\n"
+        "print(child, flush=True)\nos.kill(os.getpid()",
+    )
+    done = run_program(forking.format(spool_dir=None, count=10, flush=False, signal=9), check=False)
+    child = int(done.stdout)
+    try:
+        assert alloctrace.finish(tmp_path / "t.alloctrace").spool == tmp_path / "t.alloctrace.spool"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_finish_of_a_moved_folder_removes_the_spool_next_to_the_trace(run_program, tmp_path: Path) -> None:
+    kill(run_program)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("t.alloctrace", "t.alloctrace.spool"):
+        (tmp_path / name).rename(moved / name)
+
+    finished = alloctrace.finish(moved / "t.alloctrace")
+
+    assert (finished.spool, finished.copied_from) == (moved / "t.alloctrace.spool", None)
+    assert [path.name for path in moved.iterdir()] == ["t.alloctrace"]
+    assert len(alloctrace.load(moved / "t.alloctrace").live()) == 600
 
 
 def test_what_is_no_killed_trace(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ void TraceBound::fold(std::uint64_t end) {
   const auto go_on = [this](double) {
     if (gives_up_.load(std::memory_order_relaxed)) throw GivenUp();
   };
-  source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::SpoolOfHeader(), end);
+  source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::PathsOfHeader(), end);
   source_file_.store(source_->file().number());
   bool keeps_less = false;
   const std::uint64_t until = first_kept(end, keeps_less);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +53,38 @@ class KilledTrace : public BlockFile {
   std::string path_;
 };
 
+// The lock that the recorder holds on its spool as long as it runs. A copy of a running trace is not locked itself.
+class SpoolLock {
+ public:
+  SpoolLock(const std::string& trace, const std::string& spool)
+      : file_(open(spool.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)) {
+    if (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close(file_);
+      fail(trace, "the recording that it was copied from still runs, and writes to " + spool);
+    }
+  }
+  ~SpoolLock() {
+    if (file_ >= 0) close(file_);
+  }
+  SpoolLock(const SpoolLock&) = delete;
+  SpoolLock& operator=(const SpoolLock&) = delete;
+
+ private:
+  const int file_;
+};
+
+bool is_same_file(const std::string& one, const std::string& other) {
+  struct stat first{}, second{};
+  return stat(one.c_str(), &first) == 0 && stat(other.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+// Return whether a recording that ran when the spool was read has ended since, and left more in it.
+bool has_changed(const SpoolContents& before, const SpoolContents& now) {
+  return before.first_sequence != now.first_sequence || before.next_sequence != now.next_sequence ||
+         before.uncommitted != now.uncommitted || before.definitions != now.definitions;
+}
+
 // The events of the spool that are not in the file, without breaks: a call in progress, which left its number unused,
 // is an event of no kind. A break would read as events that are missing.
 std::vector<Event> tail_events(const TraceReader& reader) {
@@ -74,9 +107,9 @@ std::vector<Event> tail_events(const TraceReader& reader) {
 }  // namespace
 
 FinishedTrace finish_trace(const std::string& path, const std::string& spool_path,
-                           const TraceReader::SpoolOfHeader& spool_of_header) {
+                           const TraceReader::PathsOfHeader& paths_of_header) {
   KilledTrace trace(path);
-  const TraceReader reader(path, spool_path, {}, spool_of_header);
+  const TraceReader reader(path, spool_path, {}, paths_of_header);
   const Integrity& integrity = reader.integrity();
   const SpoolContents* const spool = reader.spool();
   FinishedTrace done;
@@ -85,6 +118,9 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     if (integrity.ended) return done;
     fail(path, "its spool is not there. If it was moved, give its path; else the trace ends where its file ends");
   }
+  const SpoolLock lock(path, reader.spool_path());
+  const std::optional<SpoolContents> locked = read_spool(reader.spool_path(), reader.session_id());
+  if (!locked || has_changed(*spool, *locked)) fail(path, "its recording has just ended: run it again");
   const std::vector<Event> events = tail_events(reader);
   if (!integrity.ended) {
     const ClockAnchor begin = reader.last_anchor_of_file();
@@ -112,11 +148,15 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     done.uncommitted = integrity.uncommitted;
   }
   unlink((path + ".folding").c_str());  // that it was folding into when it was killed
+  done.spool = reader.spool_path();
+  if (!reader.recorded_path().empty() && !is_same_file(path, reader.recorded_path())) {
+    done.recorded_path = reader.recorded_path();
+    return done;
+  }
   if (unlink(reader.spool_path().c_str()) != 0) {
     throw FinishError(path + " is finished, but its spool " + reader.spool_path() +
                       " cannot be removed: " + std::strerror(errno));
   }
-  done.removed_spool = reader.spool_path();
   return done;
 }
 

@@ -46,6 +46,7 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
   const std::uint64_t tail = header.tail;
   if (tail > kMaxSequence) return std::nullopt;
   contents.first_sequence = tail;
+  contents.next_sequence = head;
   bool broken = true;
   for (std::uint64_t position = tail; position < head && position - tail < capacity; ++position) {
     Event& event = ring[position & (capacity - 1)];

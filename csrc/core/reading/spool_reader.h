@@ -19,6 +19,7 @@ struct SpoolContents {
   };
   std::vector<Run> runs;             // in order; a break between runs is a hook that never came to its end
   std::uint64_t first_sequence = 0;  // everything before it is in the trace file
+  std::uint64_t next_sequence = 0;   // of the next event that a hook would have begun
   std::uint64_t uncommitted = 0;     // slots claimed by such hooks
   Bytes definitions;
   ClockAnchor anchor{};  // the latest

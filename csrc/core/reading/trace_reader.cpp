@@ -29,7 +29,7 @@ const char* Integrity::state() const {
 }
 
 TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
-                         const std::function<void(double)>& progress, const SpoolOfHeader& spool_of_header,
+                         const std::function<void(double)>& progress, const PathsOfHeader& paths_of_header,
                          std::uint64_t end)
     : path_(path), file_(path) {
   if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
@@ -43,13 +43,15 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
     if (end != UINT64_MAX) break;
     spool_path_ = spool_path.empty() ? path + ".spool" : spool_path;
     spool_ = read_spool(spool_path_, session_id_);
-    if (!spool_ && spool_path.empty() && spool_of_header) {
+    if (!spool_ && spool_path.empty() && paths_of_header) {
       BlockHeader header;
       if (read_block_header(file_, first_block, header) && header.type == BlockType::kHeader &&
           header.payload_bytes <= file_.size()) {
         std::string json(header.payload_bytes, '\0');
         if (file_.read(json.data(), json.size(), first_block + sizeof header)) {
-          spool_path_ = spool_of_header(json);
+          const RecordedPaths recorded = paths_of_header(json);
+          spool_path_ = recorded.spool;
+          recorded_path_ = recorded.trace;
           spool_ = read_spool(spool_path_, session_id_);
         }
       }

@@ -80,14 +80,18 @@ struct ChunkClock {
 
 class TraceReader {
  public:
-  // From the header's JSON to the path of the spool, "" where it names none: whoever has a JSON reader knows.
-  using SpoolOfHeader = std::function<std::string(const std::string&)>;
+  // Where the recorder wrote trace and spool, from the header's JSON, which the caller can read; "" where it names
+  // none.
+  struct RecordedPaths {
+    std::string trace, spool;
+  };
+  using PathsOfHeader = std::function<RecordedPaths(const std::string&)>;
 
   // `spool_path` empty: TRACE.spool, or where the trace's header says that it is. `progress` gets a share from 0
   // to 1. Throws OpenError or FormatError; damage never throws.
   // `end`: of a recording that runs in this process, so many bytes of whole blocks, and no spool.
   TraceReader(const std::string& path, const std::string& spool_path, const std::function<void(double)>& progress = {},
-              const SpoolOfHeader& spool_of_header = {}, std::uint64_t end = UINT64_MAX);
+              const PathsOfHeader& paths_of_header = {}, std::uint64_t end = UINT64_MAX);
 
   const std::string& path() const { return path_; }
   const std::string& header_json() const { return header_json_; }  // "{}" when it was lost
@@ -118,6 +122,8 @@ class TraceReader {
   // For finish_trace. The spool, nullptr where there is none, and where it is.
   const SpoolContents* spool() const { return spool_ ? &*spool_ : nullptr; }
   const std::string& spool_path() const { return spool_path_; }
+  // The trace that the recorder wrote. "" if the spool lies next to this one, or its path was given.
+  const std::string& recorded_path() const { return recorded_path_; }
   // Where the file ends, without the block that was being written when its recording was killed.
   std::uint64_t whole_bytes() const { return whole_bytes_; }
   // The number after that of the last event.
@@ -155,7 +161,7 @@ class TraceReader {
     bool is_new = false;  // else it continues the one before
   };
 
-  std::string path_, spool_path_;
+  std::string path_, spool_path_, recorded_path_;
   InputFile file_;
   std::uint8_t session_id_[16] = {};
   std::uint64_t fold_offset_ = 0, fold_bytes_ = 0;  // its payload behind the summary

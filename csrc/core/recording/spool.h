@@ -76,6 +76,8 @@ class Spool {
   // SpoolError.
   void publish();
   void remove_file();  // after everything in it is in the trace
+  // In a forked child: its copy of the descriptor would keep the lock, and the disk space, after the parent's end.
+  void close_in_child() noexcept;
 
  private:
   bool claim(std::uint64_t& position) noexcept;
@@ -95,6 +97,7 @@ class Spool {
   SpoolOptions options_;
   std::string current_path_;  // another than options_.path until publish()
   std::function<void()> wake_;
+  int file_ = -1;  // locked (flock) as long as this process may write to it
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::unique_ptr<DefinitionLog> definitions_;

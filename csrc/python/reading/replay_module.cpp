@@ -163,13 +163,13 @@ void define_records(py::module_& module) {
       .def_property_readonly("pci_address", text_of(&DeviceRecord::pci_address));
 }
 
-// The header names the spool as Python's json and os.fsencode write it; where damage made it something else, there is
-// none.
-std::string spool_of_header(const std::string& json) {
+// The header names trace and spool as Python's json and os.fsencode write them. In a damaged header they have no paths.
+TraceReader::RecordedPaths paths_of_header(const std::string& json) {
   const py::gil_scoped_acquire locked;
   try {
     const py::object header = py::module_::import("json").attr("loads")(py::bytes(json));
-    return py::module_::import("os").attr("fsencode")(header["spool"]).cast<std::string>();
+    const py::object encode = py::module_::import("os").attr("fsencode");
+    return {encode(header["trace"]).cast<std::string>(), encode(header["spool"]).cast<std::string>()};
   } catch (const py::error_already_set&) {
     return {};
   }
@@ -224,14 +224,15 @@ PYBIND11_MODULE(_replay, module) {
 
   py::class_<FinishedTrace>(module, "FinishedTrace")
       .def_readonly("was_ended", &FinishedTrace::was_ended)
-      .def_property_readonly("removed_spool", [](const FinishedTrace& done) { return py::bytes(done.removed_spool); })
+      .def_property_readonly("spool", [](const FinishedTrace& done) { return py::bytes(done.spool); })
+      .def_property_readonly("recorded_path", [](const FinishedTrace& done) { return py::bytes(done.recorded_path); })
       .def_readonly("events", &FinishedTrace::events)
       .def_readonly("uncommitted", &FinishedTrace::uncommitted);
   module.def(
       "finish_trace",
       [](const std::string& path, const std::string& spool_path) {
         const py::gil_scoped_release unlocked;
-        return finish_trace(path, spool_path, spool_of_header);
+        return finish_trace(path, spool_path, paths_of_header);
       },
       py::arg("path"), py::arg("spool_path") = "");
   py::class_<FoldedTrace>(module, "FoldedTrace")
@@ -253,7 +254,7 @@ PYBIND11_MODULE(_replay, module) {
       .def(py::init([](const std::string& path, const std::string& spool_path, const py::object& callback) {
              const Progress progress = with_gil(callback);
              const py::gil_scoped_release unlocked;
-             return std::make_shared<TraceReader>(path, spool_path, progress, spool_of_header);
+             return std::make_shared<TraceReader>(path, spool_path, progress, paths_of_header);
            }),
            py::arg("path"), py::arg("spool_path") = "", py::arg("progress") = py::none())
       .def_property_readonly("header_json", [](const TraceReader& trace) { return text(trace.header_json()); })
