@@ -347,7 +347,9 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Waits until no other process holds the lock. Calls on_wait if it must."""
     import fcntl
 
-    with lock.open("w") as file:
+    # Not through a link, whose target somebody else may have chosen.
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -360,10 +362,10 @@ def only_one(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 def seal(built: Path) -> None:
     """Writes down, next to a file, what is in it."""
-    unfinished = _seal_of(built).with_suffix(f".{os.getpid()}.unfinished")
+    unfinished = seal_of(built).with_suffix(f".{os.getpid()}.unfinished")
     try:
         unfinished.write_text(_checksum(built), encoding="ascii")
-        os.replace(unfinished, _seal_of(built))
+        os.replace(unfinished, seal_of(built))
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -372,12 +374,13 @@ def is_sealed(built: Path) -> bool:
     """Whether a file is there and still what it was when it was sealed. The loader of shared libraries does not look:
     one that was cut short ends the program with SIGBUS."""
     try:
-        return _seal_of(built).read_text(encoding="ascii") == _checksum(built)
+        return seal_of(built).read_text(encoding="ascii") == _checksum(built)
     except (OSError, ValueError):
         return False
 
 
-def _seal_of(built: Path) -> Path:
+def seal_of(built: Path) -> Path:
+    """Return the path of the file that seal() writes."""
     return built.with_name(f"{built.name}.sha256")
 
 
@@ -393,6 +396,7 @@ def main(request: dict[str, Any]) -> int:
     """
     # A program may ignore the ends of its children, and this one inherits that: every compiler would seem to succeed.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.umask(0o077)  # what is built will be executed: nobody else may write to it
     output, log = Path(request["output"]), Path(request["output"]).with_name("build.log")
     target = Target(**request["target"])
     lines: list[str] = []

@@ -134,7 +134,7 @@ def _sources() -> Path:
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Where recorders are kept, in this order."""
+    """Yield the folders in which recorders are kept, in the order in which they are tried."""
     named, cache = os.environ.get("ALLOCTRACE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     home = os.path.expanduser("~")
     if named:
@@ -143,16 +143,46 @@ def _cache_folders() -> Iterator[Path]:
         yield Path(cache, "pytorch_alloctrace")
     elif os.path.isabs(home):  # not without a HOME, or for a user that no file names
         yield Path(home, ".cache", "pytorch_alloctrace")
-    # For a container with a read-only home. Others may write to its parent, so it must be ours alone: what lies in it
-    # is going to be run.
-    private = Path(tempfile.gettempdir(), f"pytorch_alloctrace-{os.getuid()}")
+    # For a container with a read-only home.
+    yield Path(tempfile.gettempdir(), f"pytorch_alloctrace-{os.geteuid()}")
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    """Return whether nobody but this user and root can have written there. What lies in the cache is executed."""
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_trusted_file(path: Path) -> bool:
     try:
-        private.mkdir(mode=0o700, exist_ok=True)
-        found = private.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-            yield private
+        status = path.lstat()
     except OSError:
-        return
+        return False
+    return stat.S_ISREG(status.st_mode) and _is_trusted(status)
+
+
+def _is_trusted_folder(path: Path) -> bool:
+    """The same for a folder, or a link of this user's or root's to one."""
+    try:
+        status, link = path.stat(), path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and _is_trusted(status) and link.st_uid in (os.geteuid(), 0)
+
+
+def _close_to_others(cache: Path, key: str) -> None:
+    """Take write permission from others where a folder of this user's has it, as with umask 002, and remove the
+    recorder, which others may have written."""
+    is_closed = True
+    for folder in (cache, cache / key):
+        try:
+            status = folder.stat()
+            if status.st_uid == os.geteuid() and not _is_trusted(status):
+                folder.chmod(stat.S_IRWXU)
+                is_closed = False
+        except OSError:
+            continue
+    if not is_closed:
+        shutil.rmtree(cache / key, ignore_errors=True)
 
 
 def _file_name(target: building.Target) -> str:
@@ -160,13 +190,21 @@ def _file_name(target: building.Target) -> str:
 
 
 def _in_cache(key: str, target: building.Target) -> Path | None:
-    """One that is whole: a damaged one would end the program when it is loaded, or later."""
-    found = (folder / key / _file_name(target) for folder in _cache_folders())
-    return next((path for path in found if building.is_sealed(path)), None)
+    """Return the first recorder that is complete and trusted: a damaged one would crash the program."""
+    for cache in _cache_folders():
+        _close_to_others(cache, key)
+        path = cache / key / _file_name(target)
+        if _is_trusted_folder(cache) and _is_trusted_folder(cache / key) and _is_usable(path):
+            return path
+    return None
+
+
+def _is_usable(path: Path) -> bool:
+    return _is_trusted_file(path) and _is_trusted_file(building.seal_of(path)) and building.is_sealed(path)
 
 
 def _remove(path: Path) -> None:
-    """Removes a recorder that cannot be loaded: from another machine, for instance."""
+    """Remove a recorder that cannot be loaded, because it is from another machine for instance, or must not be."""
     try:
         path.unlink()
     except OSError:  # read-only: the build goes elsewhere
@@ -186,13 +224,20 @@ def _writable_folder(key: str) -> Path:
     for cache in _cache_folders():
         folder = cache / key
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
+            missing = [path for path in (folder, *folder.parents) if not path.exists()]
+            # In another user's home (sudo -E), that user could put something else in its place.
+            if missing and missing[-1].parent.stat().st_uid not in (os.geteuid(), 0):
+                continue
+            for path in reversed(missing):
+                path.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+            if _is_trusted_folder(cache) and _is_trusted_folder(folder):
+                with tempfile.TemporaryFile(dir=folder):
+                    return folder
         except OSError:
             continue
     raise RecorderUnavailableError(
-        "the recorder has to be built, and no folder for it can be written: set ALLOCTRACE_CACHE to one that can"
+        "the recorder has to be built, and no folder for it can be written that nobody else can write to: set "
+        "ALLOCTRACE_CACHE to a folder of yours"
     )
 
 
@@ -200,6 +245,9 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
     """Builds it in another process: this one is about to be observed."""
     folder = _writable_folder(key)
     output = folder / _file_name(target)
+    for path in (output, building.seal_of(output)):
+        if os.path.lexists(path) and not _is_trusted_file(path):
+            _remove(path)
     torch_folder = Path(torch.__file__).resolve().parent
     request = {
         "target": target._asdict(),
@@ -240,7 +288,7 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
             line.end("stopped")
             raise
     # Not the exit status, which is unknown where the program ignores SIGCHLD.
-    if not building.is_sealed(output):
+    if not _is_usable(output):
         line.end("failed")
         reason = failure or (other.splitlines() or ["its process was killed"])[-1]
         raise RecorderUnavailableError(f"recording is not possible: {reason}")

@@ -28,8 +28,12 @@ name = loading._file_name(target)
 in_package = pathlib.Path(alloctrace.__file__).parent / name
 def put_into(cache):
     (cache / key).mkdir(parents=True)
+    for folder in (cache, cache / key):
+        folder.chmod(0o755)
     shutil.copy(in_package, cache / key)
+    (cache / key / name).chmod(0o644)
     building.seal(cache / key / name)
+    building.seal_of(cache / key / name).chmod(0o644)
     return cache / key / name
 def refusal(**options):
     try:
@@ -123,10 +127,101 @@ assert loading._writable_folder(key) == pathlib.Path(private, key)
 shutil.rmtree(private)
 assert put_into(next(iter([pathlib.Path(folder) for folder in folders(ALLOCTRACE_CACHE="/proc/none")][1:])))
 assert loading._in_cache(key, target) == pathlib.Path(private, key, name)
-# Others could put something there: not used, and the reason has the next command.
-os.chmod(private, 0o777)
-assert folders(ALLOCTRACE_CACHE="/proc/none") == ["/proc/none"]
-assert "set ALLOCTRACE_CACHE to one that can" in refusal()
+# No folder at all: the reason has the next command.
+shutil.rmtree(private)
+pathlib.Path(private).write_text("in the way")
+assert "set ALLOCTRACE_CACHE to a folder of yours" in refusal()
+""",
+        **no_compiler,
+    )
+
+
+TO_ANOTHER_USER = """
+def give_away(path):
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        os.geteuid = lambda: 12345
+"""
+
+
+@pytest.mark.parametrize(
+    "untrusted",
+    {
+        "cache of another user": "give_away(cache)",
+        "folder of another user": "give_away(cached.parent)",
+        "file of another user": "give_away(cached)",
+        "seal of another user": "give_away(building.seal_of(cached))",
+        "file that others can write": "cached.chmod(0o666)",
+        "seal that the group can write": "building.seal_of(cached).chmod(0o664)",
+        "linked file": "cached.rename(cache / 'there'), cached.symlink_to(cache / 'there')",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_recorder_that_others_could_have_written_is_not_loaded(
+    run_program: RunProgram, no_compiler: dict[str, str], untrusted: tuple[str, str]
+) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + TO_ANOTHER_USER
+        + f"""
+cache = pathlib.Path(os.environ["ALLOCTRACE_CACHE"])
+cached = put_into(cache)
+assert loading._in_cache(key, target) == cached
+{untrusted[1]}
+print(refusal())
+""",
+        **no_compiler,
+    )
+    assert "no-such-compiler" in ran.stdout
+
+
+@pytest.mark.parametrize("opened", ["cache", "cached.parent"])
+def test_a_folder_of_the_user_that_is_too_open_is_closed_and_its_recorder_built_again(
+    run_program: RunProgram, no_compiler: dict[str, str], opened: str
+) -> None:
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + f"""
+cache = pathlib.Path(os.environ["ALLOCTRACE_CACHE"])
+cached = put_into(cache)
+(cache / "of the user").write_text("stays")
+{opened}.chmod(0o775)
+print(refusal())
+assert not cached.exists() and (cache / "of the user").exists()
+assert {opened}.stat().st_mode & 0o777 == 0o700
+""",
+        **no_compiler,
+    )
+    assert "no-such-compiler" in ran.stdout
+
+
+def test_nothing_is_made_in_the_home_of_another_user_and_folders_are_private(
+    run_program: RunProgram, no_compiler: dict[str, str]
+) -> None:
+    run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + TO_ANOTHER_USER
+        + """
+os.umask(0)
+mine = pathlib.Path("mine")
+mine.mkdir(mode=0o700)
+os.environ["ALLOCTRACE_CACHE"] = "mine/a/b"
+folder = loading._writable_folder(key)
+assert folder == pathlib.Path.cwd() / "mine/a/b" / key
+assert {path.stat().st_mode & 0o777 for path in (folder, *folder.parents) if path.is_relative_to(mine.absolute())} == {0o700}
+
+# A lock that is a link is neither followed nor emptied.
+pathlib.Path("precious").write_text("precious")
+(folder / "lock").symlink_to(pathlib.Path("precious").absolute())
+assert "symbolic links" in refusal() and pathlib.Path("precious").read_text() == "precious"
+
+home = pathlib.Path("home")
+home.mkdir()
+give_away(home)
+os.environ["ALLOCTRACE_CACHE"] = "home/.cache/pytorch_alloctrace"
+assert loading._writable_folder(key).parent == pathlib.Path(f"temporary/pytorch_alloctrace-{os.geteuid()}").absolute()
+assert not list(home.iterdir())
 """,
         **no_compiler,
     )
@@ -243,4 +338,4 @@ assert not torch.cuda.is_initialized()
     assert "secret" not in (tmp_path / "files").read_text()
     (log,) = tmp_path.glob("cache/*/build.log")
     assert str(log) in ran.stdout and str(compiler) in log.read_text()
-    assert os.listdir(tmp_path / "temporary") == [f"pytorch_alloctrace-{os.getuid()}"]  # no objects are left
+    assert os.listdir(tmp_path / "temporary") == []  # no objects are left
