@@ -35,21 +35,29 @@ class Finish(Verb):
 
 
 def _sentence(done: Finished) -> str:
-    is_removed = done.copied_from is None
-    kept = f"The spool {done.spool} stays for the recorded trace {done.copied_from}, of which this is a copy."
     if done.was_ended:
-        removed = f"The spool {done.spool} that was left is removed." if done.spool else "There is nothing to do."
-        return f"{done.trace} has its end already. {removed if is_removed else kept}"
-    calls = units.counted(done.calls_in_progress, "call")
+        spool = f"The spool {done.spool} that was left is removed." if done.spool else "There is nothing to do."
+        return f"{done.trace} has its end already. {spool if done.copied_from is None else _spool_that_stays(done)}"
     sentences = [
         f"{done.trace} is finished: {units.counted(done.events, 'event')} were taken over from its spool"
-        f"{', which is removed' if is_removed else ''}, and its end says that the program was killed."
+        f"{', which is removed' if done.copied_from is None else ''}, and its end says that the program was killed."
     ]
     if done.calls_in_progress:
+        calls = units.counted(done.calls_in_progress, "call")
         sentences.append(f"{calls} of the allocator had not returned when it was killed.")
-    if not is_removed:
-        sentences.append(kept)
+    if done.copied_from is not None:
+        sentences.append(_spool_that_stays(done))
     return " ".join(sentences)
+
+
+def _spool_that_stays(done: Finished) -> str:
+    assert done.copied_from is not None
+    if done.copied_from.exists():
+        return f"The spool {done.spool} stays for the recorded trace {done.copied_from}, of which this is a copy."
+    return (
+        f"The spool {done.spool} stays, because this is not the file that was recorded ({done.copied_from}, which is "
+        f"gone): if you moved it, run `alloctrace finish {done.trace} --spool {done.spool}` to remove the spool."
+    )
 
 
 def _data(done: Finished) -> dict[str, object]:

@@ -21,6 +21,12 @@ SEQUENCES = (list, tuple, deque)
 SETS = (set, frozenset)
 
 
+def raised_here(error: Exception) -> bool:
+    """Return whether C code that the current frame called raised the error, rather than a signal handler of the program
+    that happened to run at the same line: a handler adds a frame to the traceback."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+
+
 def mro(cls: type) -> tuple[type, ...]:
     """A class and its bases, whatever its metaclass says."""
     found: tuple[type, ...] = _mro(cls)
@@ -75,7 +81,9 @@ def attributes(thing: object) -> dict[str, object] | None:
         if type(getter) is types.GetSetDescriptorType:
             try:
                 found = getter.__get__(thing)
-            except AttributeError:
+            except AttributeError as error:
+                if not raised_here(error):
+                    raise
                 return None
             return found if type(found) is dict else None
         if getter is not None:  # of the program's
@@ -91,8 +99,9 @@ def slots(thing: object) -> list[tuple[str, object]]:
             if type(slot) is types.MemberDescriptorType:
                 try:
                     found.append((name, slot.__get__(thing)))
-                except (AttributeError, TypeError):
-                    continue
+                except (AttributeError, TypeError) as error:
+                    if not raised_here(error):
+                        raise
     return found
 
 
@@ -102,7 +111,9 @@ def attribute(thing: object, name: str) -> object:
         return None
     try:
         return object.__getattribute__(thing, name)
-    except AttributeError:
+    except AttributeError as error:
+        if not raised_here(error):
+            raise
         return None
 
 

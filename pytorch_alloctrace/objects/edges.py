@@ -144,8 +144,9 @@ def _of_function(function: types.FunctionType, child: object) -> Edge:
         try:
             if cell is child or cell.cell_contents is child:
                 return Edge(How.CLOSED_OVER, name)
-        except ValueError:
-            continue
+        except ValueError as error:  # an empty cell
+            if not access.raised_here(error):
+                raise
     if child is function.__defaults__ or child is function.__kwdefaults__:
         return Edge(How.CLOSED_OVER, "a default argument")
     return NOTHING

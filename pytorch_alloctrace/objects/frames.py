@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 import types
@@ -46,8 +45,9 @@ def _from_get_var(frame: types.FrameType) -> Variables:
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         try:
             found.append((name, _get_var(frame, name.encode())))
-        except NameError:  # not set
-            continue
+        except NameError as error:  # not set
+            if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
+                raise
     return found
 
 
@@ -80,8 +80,11 @@ def _slots(address: int, names: tuple[str, ...]) -> Variables:
         if ctypes.c_void_p.from_address(address).value:
             value: Any = ctypes.py_object.from_address(address).value
             if type(value) is CELLS:
-                with contextlib.suppress(ValueError):  # empty
+                try:
                     found.append((name, value.cell_contents))
+                except ValueError as error:  # empty
+                    if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
+                        raise
             else:
                 found.append((name, value))
         address += _POINTER

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import access
+
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -47,7 +49,9 @@ def storage_of(tensor: Any) -> Storage | None:
         if device.type not in ("cpu", "cuda"):
             return None
         return Storage(storage._cdata, storage.data_ptr(), storage.nbytes(), str(device))
-    except (RuntimeError, AttributeError, TypeError):  # torch says so of what has no memory of its own
+    except (RuntimeError, AttributeError, TypeError) as error:  # torch raises them for what has no memory of its own
+        if not access.raised_here(error):
+            raise
         return None
 
 

@@ -380,8 +380,9 @@ class Walker:
             elif self._graphs and not (self._tensor._is_view(tensor) and tensor._version):
                 # (A view of what was written to since would make its node anew.)
                 found.append(self._grad_fn(tensor))
-        except (RuntimeError, AttributeError):
-            pass  # a tensor without a graph, or one that is being made
+        except (RuntimeError, AttributeError) as error:  # a tensor without a graph, or one that is being made
+            if not access.raised_here(error):
+                raise
         return found
 
     def _of_node(self, node: Any) -> list[Any]:
@@ -401,7 +402,9 @@ class Walker:
         for getter in known:
             try:
                 value = getter(node)
-            except (RuntimeError, AttributeError):  # let go of, after backward
+            except (RuntimeError, AttributeError) as error:  # freed by backward
+                if not access.raised_here(error):
+                    raise
                 continue
             for one in value if type(value) in (tuple, list) else (value,):
                 one = one[0] if type(one) is tuple else one
@@ -412,5 +415,7 @@ class Walker:
     def _saved_tensor(self, saved: Any) -> Any:
         try:
             return saved.data if saved.unpack_hook is None else None
-        except (RuntimeError, AttributeError):
+        except (RuntimeError, AttributeError) as error:
+            if not access.raised_here(error):
+                raise
             return None

@@ -134,11 +134,11 @@ def _sources() -> Path:
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Yield the folders in which recorders are kept, in the order in which they are tried."""
+    """Yield the folders in which recorders are kept, in the order in which they are tried. They hold nothing else."""
     named, cache = os.environ.get("ALLOCTRACE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     home = os.path.expanduser("~")
     if named:
-        yield Path(os.path.abspath(named))
+        yield Path(os.path.abspath(named), "pytorch_alloctrace")
     elif cache and os.path.isabs(cache):
         yield Path(cache, "pytorch_alloctrace")
     elif os.path.isabs(home):  # not without a HOME, or for a user that no file names
@@ -161,28 +161,36 @@ def _is_trusted_file(path: Path) -> bool:
 
 
 def _is_trusted_folder(path: Path) -> bool:
-    """The same for a folder, or a link of this user's or root's to one."""
+    """Return whether a folder is trusted, and nobody but this user and root can put another in its place."""
     try:
-        status, link = path.stat(), path.lstat()
+        status = path.stat()
+        above = [folder.stat() for folder in (path.absolute().parents)]
+        above += [folder.stat() for folder in path.resolve().parents]
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and _is_trusted(status) and link.st_uid in (os.geteuid(), 0)
+    # A group may write to the folders above: umask 002 is usual where each user has a group of their own.
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and _is_trusted(status)
+        and all(one.st_uid in (os.geteuid(), 0) for one in above)
+        and not any(one.st_mode & stat.S_IWOTH and not one.st_mode & stat.S_ISVTX for one in above)
+    )
 
 
-def _close_to_others(cache: Path, key: str) -> None:
-    """Take write permission from others where a folder of this user's has it, as with umask 002, and remove the
-    recorder, which others may have written."""
-    is_closed = True
-    for folder in (cache, cache / key):
-        try:
-            status = folder.stat()
-            if status.st_uid == os.geteuid() and not _is_trusted(status):
-                folder.chmod(stat.S_IRWXU)
-                is_closed = False
-        except OSError:
-            continue
-    if not is_closed:
-        shutil.rmtree(cache / key, ignore_errors=True)
+def _close_to_others(folder: Path) -> None:
+    """Set a folder of this user's that others can write to, as with umask 002, to 0700. Follows no link."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and not _is_trusted(status):
+            os.fchmod(descriptor, stat.S_IRWXU)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
 
 
 def _file_name(target: building.Target) -> str:
@@ -192,7 +200,8 @@ def _file_name(target: building.Target) -> str:
 def _in_cache(key: str, target: building.Target) -> Path | None:
     """Return the first recorder that is complete and trusted: a damaged one would crash the program."""
     for cache in _cache_folders():
-        _close_to_others(cache, key)
+        _close_to_others(cache)
+        _close_to_others(cache / key)
         path = cache / key / _file_name(target)
         if _is_trusted_folder(cache) and _is_trusted_folder(cache / key) and _is_usable(path):
             return path
@@ -221,22 +230,26 @@ def _load(path: Path) -> ModuleType:
 
 
 def _writable_folder(key: str) -> Path:
+    """Return the folder of a recorder, made for this user alone. Raises RecorderUnavailableError if there is none."""
     for cache in _cache_folders():
         folder = cache / key
         try:
-            missing = [path for path in (folder, *folder.parents) if not path.exists()]
-            # In another user's home (sudo -E), that user could put something else in its place.
+            missing = [path for path in (cache, *cache.parents) if not path.exists()]
+            # Nothing is made in the home of another user (sudo -E).
             if missing and missing[-1].parent.stat().st_uid not in (os.geteuid(), 0):
                 continue
             for path in reversed(missing):
                 path.mkdir(mode=stat.S_IRWXU, exist_ok=True)
-            if _is_trusted_folder(cache) and _is_trusted_folder(folder):
+            if not _is_trusted_folder(cache):
+                continue
+            folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+            if _is_trusted_folder(folder):
                 with tempfile.TemporaryFile(dir=folder):
                     return folder
         except OSError:
             continue
     raise RecorderUnavailableError(
-        "the recorder has to be built, and no folder for it can be written that nobody else can write to: set "
+        "the recorder has to be built, and there is no folder for it that you can write to and others cannot: set "
         "ALLOCTRACE_CACHE to a folder of yours"
     )
 
@@ -245,6 +258,8 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
     """Builds it in another process: this one is about to be observed."""
     folder = _writable_folder(key)
     output = folder / _file_name(target)
+    unused = [cache for cache in _cache_folders() if cache.exists() and not _is_trusted_folder(cache)]
+    refused = "".join(f"; {cache} is not used, because another user can write there" for cache in unused)
     for path in (output, building.seal_of(output)):
         if os.path.lexists(path) and not _is_trusted_file(path):
             _remove(path)
@@ -279,7 +294,7 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
                 if word == "waiting":
                     line.begin(f"waiting for another process that builds the recorder for torch {target.torch} ...")
                 elif word == "building":
-                    line.begin(f"building the recorder for torch {target.torch}, once (a minute or two) ...")
+                    line.begin(f"building the recorder for torch {target.torch}, once (a minute or two{refused}) ...")
                 elif word == "failed":
                     failure = rest
             other = child.stderr.read().strip()

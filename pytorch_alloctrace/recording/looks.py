@@ -45,7 +45,7 @@ ASKED = 5.0
 
 
 class Looks:
-    """The looks of one recording. No error of theirs reaches the program, but those of its signal handlers do."""
+    """The looks of one recording. Their errors do not reach the program; those of its signal handlers do."""
 
     def __init__(self, recorder: ModuleType) -> None:
         self._recorder = recorder

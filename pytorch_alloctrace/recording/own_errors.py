@@ -1,41 +1,62 @@
 """Errors of the recorder, told apart from those that the program raises while the recorder's Python code runs.
 
 A signal handler of the program runs wherever the main thread is, and may raise there: KeyboardInterrupt, or the
-exception of a time limit. Another thread may raise an exception on the main thread (PyThreadState_SetAsyncExc). The
-program must get them; an error of the recorder it must not get.
+exception of a time limit. Another thread may raise an exception on the main thread (PyThreadState_SetAsyncExc). Both
+must reach the program; errors of the recorder must not.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import os
 import signal
+import sys
 import types
+
+from ..objects.libraries import PACKAGE
 
 _OWN_TYPES = frozenset(
     thing
     for thing in vars(builtins).values()
-    if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, (OSError, Warning))
-) - {Exception}
-"""Exact types that reading objects raises. A subclass, or TimeoutError, is an exception that a program chose."""
+    if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, Warning)
+) - {Exception, InterruptedError, TimeoutError}
+"""Exact types that reading objects raises. Other types are exceptions that the program chose."""
 
 
-def is_own_error(error: BaseException) -> bool:
-    """Return whether the recorder raised the error, in a failed scan for instance; the program must get all others."""
-    if isinstance(error, (MemoryError, RecursionError)):
-        return True
-    return type(error) in _OWN_TYPES and not is_from_signal_handler(error)
+def is_own_error(error: Exception) -> bool:
+    """Return whether the recorder raised the error where it runs no code of the program, in a scan for instance."""
+    return type(error) in _OWN_TYPES and all(map(_is_own_code, _codes(error)))
 
 
-def is_from_signal_handler(error: BaseException) -> bool:
-    """Return whether the error passed through a Python function that is a signal handler of the program."""
+def is_from_signal_handler(error: Exception) -> bool:
+    """Return whether the error passed through a function that is a signal handler of the program: for places where the
+    recorder also calls other code of the program, whose errors must not reach it.
+
+    A handler that has replaced itself before it raised, or that is not written in Python, is not recognised.
+    """
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    return any(code in handlers for code in _codes(error))
+
+
+def _codes(error: Exception) -> list[types.CodeType]:
+    codes = []
     entry = error.__traceback__
     while entry is not None:
-        if entry.tb_frame.f_code in handlers:
-            return True
+        codes.append(entry.tb_frame.f_code)
         entry = entry.tb_next
-    return False
+    return codes
+
+
+def _is_own_code(code: types.CodeType) -> bool:
+    """Return whether code is this package's, torch's or the standard library's."""
+    file = code.co_filename
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if file.startswith((PACKAGE, "<frozen ")) or (torch and file.startswith(os.path.dirname(torch) + os.sep)):
+        return True
+    installed = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+    in_library = file.startswith(os.path.dirname(os.__file__) + os.sep)
+    return in_library and not any(folder in file for folder in installed)
 
 
 def _code_of(handler: object) -> types.CodeType | None:
@@ -43,5 +64,7 @@ def _code_of(handler: object) -> types.CodeType | None:
     while type(handler) in (functools.partial, types.MethodType):
         handler = handler.func if type(handler) is functools.partial else handler.__func__  # type: ignore[attr-defined]
     if type(handler) is not types.FunctionType:
-        handler = type.__dict__["__dict__"].__get__(type(handler)).get("__call__")
+        classes = type.__dict__["__mro__"].__get__(type(handler))
+        namespaces = (type.__dict__["__dict__"].__get__(cls) for cls in classes)
+        handler = next((namespace["__call__"] for namespace in namespaces if "__call__" in namespace), None)
     return handler.__code__ if type(handler) is types.FunctionType else None

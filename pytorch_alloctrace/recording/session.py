@@ -22,6 +22,7 @@ from .loading import load_recorder
 from .looks import Looks
 from .modules import start_naming
 from .on_oom import OomReport
+from .own_errors import is_from_signal_handler
 from .roles import RoleNotes, remember
 from .steps import OptimizerSteps
 
@@ -335,7 +336,7 @@ def enable(
             if session._oom_report is not None:
                 session._oom_report.stop()
             recorder.discard()
-            if not isinstance(error, Exception):  # KeyboardInterrupt
+            if not isinstance(error, Exception) or is_from_signal_handler(error):  # Ctrl-C, or a time limit
                 raise
             # The first line: torch's errors go on with a C++ stack.
             raise SessionError((str(error) or repr(error)).splitlines()[0]) from None

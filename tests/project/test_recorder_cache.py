@@ -87,7 +87,7 @@ def test_a_recorder_in_the_cache_is_used(run_program: RunProgram, tmp_path: Path
     ran = run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + """
-cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+cached = put_into(next(loading._cache_folders()))
 with alloctrace.enable("a.alloctrace") as session:
     kept = torch.ones(54321)
 assert 4 * 54321 in list(session.load().live("end")["nbytes"])
@@ -103,7 +103,7 @@ again.disable()
     assert ran.stderr == ""
     # `build` has nothing to do then.
     (name,) = [path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")]
-    assert sorted(path.name for path in tmp_path.glob("cache/*/*")) == [name, f"{name}.sha256"]
+    assert sorted(path.name for path in tmp_path.glob("cache/*/*/*")) == [name, f"{name}.sha256"]
 
 
 def test_the_cache_is_where_the_user_may_write(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
@@ -117,7 +117,7 @@ def folders(**environment):
     os.environ.update(environment)
     return [str(folder) for folder in loading._cache_folders()]
 private = str(here / "temporary" / f"pytorch_alloctrace-{os.getuid()}")
-assert folders(ALLOCTRACE_CACHE="mine", HOME="/h") == [str(here / "mine"), private]
+assert folders(ALLOCTRACE_CACHE="mine", HOME="/h") == [str(here / "mine/pytorch_alloctrace"), private]
 assert folders(XDG_CACHE_HOME="/x", HOME="/h") == ["/x/pytorch_alloctrace", private]
 assert folders(XDG_CACHE_HOME="relative", HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
 assert folders(HOME="/h") == ["/h/.cache/pytorch_alloctrace", private]
@@ -139,9 +139,13 @@ assert "set ALLOCTRACE_CACHE to a folder of yours" in refusal()
 TO_ANOTHER_USER = """
 def give_away(path):
     if os.geteuid() == 0:
-        os.chown(path, 12345, 12345)
-    else:
-        os.geteuid = lambda: 12345
+        return os.chown(path, 12345, 12345)
+    real_stat, path = os.stat, os.path.abspath(path)
+    def stat(asked, *arguments, **named):
+        found = real_stat(asked, *arguments, **named)
+        is_foreign = not isinstance(asked, int) and os.path.abspath(asked) == path
+        return os.stat_result((*found[:4], 12345, *found[5:])) if is_foreign else found
+    os.stat = stat
 """
 
 
@@ -165,7 +169,7 @@ def test_a_recorder_that_others_could_have_written_is_not_loaded(
         WITH_ANOTHER_IN_THE_PACKAGE
         + TO_ANOTHER_USER
         + f"""
-cache = pathlib.Path(os.environ["ALLOCTRACE_CACHE"])
+cache = next(loading._cache_folders())
 cached = put_into(cache)
 assert loading._in_cache(key, target) == cached
 {untrusted[1]}
@@ -183,13 +187,12 @@ def test_a_folder_of_the_user_that_is_too_open_is_closed_and_its_recorder_built_
     ran = run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + f"""
-cache = pathlib.Path(os.environ["ALLOCTRACE_CACHE"])
+cache = next(loading._cache_folders())
 cached = put_into(cache)
-(cache / "of the user").write_text("stays")
+cached.chmod(0o664)
 {opened}.chmod(0o775)
 print(refusal())
-assert not cached.exists() and (cache / "of the user").exists()
-assert {opened}.stat().st_mode & 0o777 == 0o700
+assert not cached.exists() and {opened}.stat().st_mode & 0o777 == 0o700
 """,
         **no_compiler,
     )
@@ -208,7 +211,7 @@ mine = pathlib.Path("mine")
 mine.mkdir(mode=0o700)
 os.environ["ALLOCTRACE_CACHE"] = "mine/a/b"
 folder = loading._writable_folder(key)
-assert folder == pathlib.Path.cwd() / "mine/a/b" / key
+assert folder == pathlib.Path.cwd() / "mine/a/b/pytorch_alloctrace" / key
 made = [path for path in (folder, *folder.parents) if path.is_relative_to(mine.absolute())]
 assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
 
@@ -220,12 +223,56 @@ assert "symbolic links" in refusal() and pathlib.Path("precious").read_text() ==
 home = pathlib.Path("home")
 home.mkdir()
 give_away(home)
-os.environ["ALLOCTRACE_CACHE"] = "home/.cache/pytorch_alloctrace"
+os.environ["ALLOCTRACE_CACHE"] = "home/.cache"
 assert loading._writable_folder(key).parent == pathlib.Path(f"temporary/pytorch_alloctrace-{os.geteuid()}").absolute()
 assert not list(home.iterdir())
 """,
         **no_compiler,
     )
+
+
+def test_folders_that_are_not_the_cache_keep_their_modes(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
+    run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+# A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to.
+shared, linked, other = pathlib.Path("shared"), pathlib.Path("linked"), pathlib.Path("other")
+for folder in (shared, linked, other):
+    folder.mkdir()
+shared.chmod(0o775)
+other.chmod(0o1777)
+(linked / "pytorch_alloctrace").symlink_to(other.absolute())
+for cache in (shared, linked):
+    os.environ["ALLOCTRACE_CACHE"] = str(cache)
+    print(refusal())
+assert shared.stat().st_mode & 0o777 == 0o775 and (shared / "pytorch_alloctrace").stat().st_mode & 0o777 == 0o700
+assert other.stat().st_mode & 0o7777 == 0o1777 and not list(other.iterdir())
+""",
+        **no_compiler,
+    )
+
+
+def test_what_is_built_is_for_this_user_alone_whatever_the_umask(
+    run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]
+) -> None:
+    """The compiler writes a file that is no module."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$1" in -dumpversion | --version) echo 13; exit ;; esac\n'
+        'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done\n'
+    )
+    compiler.chmod(0o755)
+    ran = run_program(
+        WITH_ANOTHER_IN_THE_PACKAGE
+        + """
+os.umask(0)
+print(refusal())
+""",
+        **{**no_compiler, "CXX": str(compiler)},
+    )
+    assert "the recorder was built but cannot be loaded" in ran.stdout, ran.stdout + ran.stderr
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert modes == {0o600}
 
 
 @pytest.mark.parametrize(
@@ -246,7 +293,7 @@ def test_a_damaged_recorder_is_built_again(
     ran = run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + f"""
-cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+cached = put_into(next(loading._cache_folders()))
 {damage[1]}
 print(refusal())
 # Another process has built it by the time that it is our turn.
@@ -269,7 +316,7 @@ def test_a_sealed_recorder_that_cannot_be_loaded_is_built_again(
     ran = run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + """
-cached = put_into(pathlib.Path(os.environ["ALLOCTRACE_CACHE"]))
+cached = put_into(next(loading._cache_folders()))
 cached.write_bytes(b"neither a module nor empty")
 building.seal(cached)
 print(refusal())
@@ -337,6 +384,6 @@ assert not torch.cuda.is_initialized()
     assert "LD_LIBRARY_PATH=/kept" in seen and seen.endswith("\n/\n")
     assert not [line for line in seen.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
     assert "secret" not in (tmp_path / "files").read_text()
-    (log,) = tmp_path.glob("cache/*/build.log")
+    (log,) = tmp_path.glob("cache/*/*/build.log")
     assert str(log) in ran.stdout and str(compiler) in log.read_text()
     assert os.listdir(tmp_path / "temporary") == []  # no objects are left

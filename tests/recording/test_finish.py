@@ -136,7 +136,7 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
             alloctrace.finish(tmp_path / "t.alloctrace")
         assert content in (tmp_path / "t.alloctrace").read_bytes()
         shutil.copy(tmp_path / "t.alloctrace", tmp_path / "copy.alloctrace")
-        with pytest.raises(alloctrace.TraceError, match="still runs, and writes to"):
+        with pytest.raises(alloctrace.TraceError, match="is in use, by the recording"):
             alloctrace.finish(tmp_path / "copy.alloctrace")
         assert (tmp_path / "t.alloctrace.spool").exists()
         running.stdin.write(b"\n")
@@ -181,6 +181,20 @@ def test_finish_of_a_copy_reads_the_spool_and_leaves_it(run_program, tmp_path: P
     assert again.was_ended and spool.exists()
     alloctrace.finish(trace)
     assert not spool.exists() and trace.read_bytes() == copy.read_bytes()
+
+
+def test_finish_of_a_moved_trace_names_the_command_that_removes_its_spool(run_program, tmp_path: Path) -> None:
+    (tmp_path / "spools").mkdir()
+    kill(run_program, spool_dir="spools")
+    (spool,) = (tmp_path / "spools").iterdir()
+    moved = (tmp_path / "t.alloctrace").rename(tmp_path / "moved.alloctrace")
+
+    out = run_analyze(tmp_path, "finish", "moved.alloctrace")
+
+    assert f"run `alloctrace finish moved.alloctrace --spool {spool}`" in " ".join(out.split())
+    assert spool.exists() and len(alloctrace.load(moved).live()) == 600
+    run_analyze(tmp_path, "finish", "moved.alloctrace", "--spool", str(spool))
+    assert not spool.exists()
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_spool_locked(run_program, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pytorch_alloctrace.recording import looks
 looks.FIRST, looks.LATER, looks.FREE, looks.POLL, looks.POLL_SHARE = 1, 0.0, 1e9, 0.001, 0.0
 looks.LONGEST = 0.004
 
-alloctrace.enable("run.alloctrace", devices=("cpu",))
+session = alloctrace.enable("run.alloctrace", devices=("cpu",))
 """
 
 TOOLS = (
@@ -100,6 +100,17 @@ class Stop(Exception): pass
 class Limit:
     def __call__(self, number, frame): raise RuntimeError("time limit")
 def on_alarm(number, frame): raise RuntimeError("time limit")
+def on_alarm_once(number, frame):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    raise RuntimeError("time limit")
+def alarm_in_storage():
+    # The handler runs where storage_of calls torch.
+    class Storage(torch.UntypedStorage):
+        @property
+        def device(self):
+            alarm(on_alarm)
+    from pytorch_alloctrace.objects.storages import storage_of
+    storage_of(Storage(8))
 def raise_asynchronously():
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop))
 def alarm(handler):
@@ -113,7 +124,8 @@ CASES = {
     "partial": lambda: alarm(functools.partial(on_alarm)),
     "C function": lambda: alarm(signal.default_int_handler),
     "asynchronous": raise_asynchronously,
-    "own error": lambda: len(0),
+    "function in torch's code": alarm_in_storage,
+    "handler that resets itself": lambda: alarm(on_alarm_once),
     "no memory": lambda: [0] * (1 << 60),
     "recursion": lambda: recurse(),
 }
@@ -145,6 +157,11 @@ for name, interrupt in CASES.items():
         outcomes[name] = type(error).__name__
     assert gc.isenabled(), name
 scanning.look = before
+members, scanning._members, spent = scanning._members, len, session._looks._spent  # len raises TypeError
+while session._looks._spent == spent:
+    torch.empty(10)
+outcomes["own error"] = "nothing"
+scanning._members = members
 alloctrace.disable()
 print(json.dumps(outcomes))
 """
@@ -183,6 +200,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("function", "RuntimeError"),
         ("object", "RuntimeError"),
         ("partial", "RuntimeError"),
+        ("function in torch's code", "RuntimeError"),
+        ("handler that resets itself", "RuntimeError"),
         ("C function", "KeyboardInterrupt"),
         ("asynchronous", "Stop"),
     ],

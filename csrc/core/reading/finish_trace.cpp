@@ -56,11 +56,13 @@ class KilledTrace : public BlockFile {
 // The lock that the recorder holds on its spool as long as it runs. A copy of a running trace is not locked itself.
 class SpoolLock {
  public:
-  SpoolLock(const std::string& trace, const std::string& spool)
-      : file_(open(spool.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)) {
+  SpoolLock(const std::string& trace, const std::string& spool) {
+    file_ = open(spool.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (file_ < 0) file_ = open(spool.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(file_);
-      fail(trace, "the recording that it was copied from still runs, and writes to " + spool);
+      fail(trace,
+           "its spool " + spool + " is in use, by the recording or by another `finish`: try again when that has ended");
     }
   }
   ~SpoolLock() {
@@ -70,12 +72,12 @@ class SpoolLock {
   SpoolLock& operator=(const SpoolLock&) = delete;
 
  private:
-  const int file_;
+  int file_ = -1;
 };
 
-bool is_same_file(const std::string& one, const std::string& other) {
+bool is_same_file(const std::string& path, const std::string& other_path) {
   struct stat first{}, second{};
-  return stat(one.c_str(), &first) == 0 && stat(other.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+  return stat(path.c_str(), &first) == 0 && stat(other_path.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
 
@@ -120,7 +122,8 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
   }
   const SpoolLock lock(path, reader.spool_path());
   const std::optional<SpoolContents> locked = read_spool(reader.spool_path(), reader.session_id());
-  if (!locked || has_changed(*spool, *locked)) fail(path, "its recording has just ended: run it again");
+  if (!locked || has_changed(*spool, *locked))
+    fail(path, "its recording has just ended: run `alloctrace finish` again");
   const std::vector<Event> events = tail_events(reader);
   if (!integrity.ended) {
     const ClockAnchor begin = reader.last_anchor_of_file();

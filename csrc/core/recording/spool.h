@@ -97,7 +97,7 @@ class Spool {
   SpoolOptions options_;
   std::string current_path_;  // another than options_.path until publish()
   std::function<void()> wake_;
-  int file_ = -1;  // locked (flock) as long as this process may write to it
+  int lock_ = -1;  // holds a lock (flock) as long as this process may write to the file
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::unique_ptr<DefinitionLog> definitions_;

@@ -48,22 +48,25 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
   // another process, which would die of SIGBUS.
   unlink(current_path_.c_str());
-  file_ = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file_ < 0) fail(options.path, "cannot create the spool", errno);
+  const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) fail(options.path, "cannot create the spool", errno);
   // Held until this process ends, however it dies: a copy of the trace leads to this spool, too, and `finish` must not
-  // remove it while events still go into it. On a file system without locks it is not held.
-  flock(file_, LOCK_EX | LOCK_NB);
-  int error = posix_fallocate(file_, 0, static_cast<off_t>(bytes_));
+  // remove it while events still go into it. By a descriptor of its own, which is only read: to close one that is
+  // written to sends all that was written where the file lies on a network.
+  lock_ = open(current_path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (lock_ >= 0) flock(lock_, LOCK_SH | LOCK_NB);
+  int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
   if (error == 0) {
-    memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) error = errno;
   }
+  close(file);  // before the pages are written to
   if (error == 0) error = touch_pages(memory, bytes_);
   if (error != 0) {
     if (memory != MAP_FAILED) munmap(memory, bytes_);
     unlink(current_path_.c_str());
-    close(file_);
+    close(lock_);
     fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
   }
   // A forked child never touches it, and must not keep its disk space after it is removed.
@@ -89,10 +92,10 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
 
 Spool::~Spool() {
   munmap(memory_, bytes_);
-  close(file_);
+  close(lock_);
 }
 
-void Spool::close_in_child() noexcept { close(file_); }
+void Spool::close_in_child() noexcept { close(lock_); }
 
 void Spool::publish() {
   if (rename(current_path_.c_str(), options_.path.c_str()) != 0) fail(options_.path, "cannot create the spool", errno);

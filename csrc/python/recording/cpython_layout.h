@@ -46,7 +46,7 @@ inline PyThreadState* thread_with_gil() noexcept {
 #endif
 }
 
-// Tracers, profilers and sys.monitoring see nothing of the calling thread while one exists. With the GIL.
+// Suspends tracers, profilers and sys.monitoring on the calling thread. With the GIL.
 class SuspendedTracing {
  public:
   SuspendedTracing() noexcept : thread_(PyThreadState_Get()) {

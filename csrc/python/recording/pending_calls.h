@@ -4,7 +4,8 @@
 // In Python 3.11 a program hangs if a pending call is posted while Python code that runs in a pending call is traced or
 // profiled: the evaluation loop repeats the first instruction of a function for as long as a call is queued, and the
 // queue is not emptied from inside a pending call. So all work shares one call, none is posted while it is queued or
-// running, and tracing is suspended while it runs. A debugger, profiler or coverage tool does not see the work either.
+// running, and tracing is suspended while it runs. So debuggers, profilers and coverage tools do not record the work; a
+// signal handler of the program that runs during it is not traced either.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
