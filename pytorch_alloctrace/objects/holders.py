@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import access
 from .chains import Chain, chain_of
 from .frames import can_read
+from .graphs import load_reader
 from .libraries import PACKAGE
 from .roots import WAITING, FrameRoot, ModuleRoot
 from .storages import storage_of
@@ -54,7 +55,8 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     Looks from all global and local variables, of all threads, through attributes, containers, closures, suspended
     functions, exceptions and autograd graphs. Views and other tensors that share the memory count as the tensor
     itself. The variable of the caller that names the tensor is left out where anything else holds it. Runs no code of
-    the program and keeps nothing alive; takes about a second for each million of objects.
+    the program and keeps nothing alive; takes about a second for each million of objects. Graphs are read by the
+    recorder, which is compiled at its first use; without it they are not searched.
 
     seconds: after which it gives up; `Holders.complete` is False then. Raises TypeError for what is no tensor.
     """
@@ -64,13 +66,16 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
         raise TypeError(f"holders() takes a tensor, not {access.type_name(type(tensor))}")
     if not can_read():
         return Holders((), False, "not known: the variables of this Python's functions cannot be read")
+    unread = load_reader()
     walker = Walker()
     walk = walker.walk(seconds, OBJECTS)
     with torch._C.DisableTorchFunctionSubclass():
         found, own = _reached(walk, tensor, walker.rank)
     chains = found or own
     note = ""
-    if not walk.complete:
+    if unread:
+        note = f"autograd graphs were not searched: {unread}"
+    elif not walk.complete:
         note = f"given up after {len(walk.objects):,} objects: there may be others"
         if not chains:
             note = f"not found among the first {len(walk.objects):,} objects: allow more seconds"

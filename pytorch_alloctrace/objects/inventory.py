@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import access
 from .chains import chain_of
+from .graphs import GraphReader, load_reader
 from .storages import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .walk import Walk, Walker
 
@@ -49,6 +50,7 @@ class Inventory:
 
 def inventory(seconds: float) -> Inventory:
     """Looks for at most about so many seconds. What is only in autograd graphs has the name of what leads there."""
+    load_reader()
     with disable_torch_function():
         walk = Walker().walk(seconds, OBJECTS)
         members: dict[int, list[int]] = {}
@@ -91,11 +93,13 @@ def _roles(walk: Walk) -> Iterator[tuple[int, str]]:
     """What modules and optimizers that were reached have, by identity."""
     import torch
 
-    optimizer, module = torch.optim.Optimizer, torch.nn.Module
+    optimizer, module, tensor = torch.optim.Optimizer, torch.nn.Module, tensor_type()
+    is_leaf = tensor.is_leaf.__get__  # type: ignore[attr-defined]
+    graphs = GraphReader()
     for number in walk.tensors:
         thing = walk.objects[number]
         parent = walk.objects[walk.parents[number]]
-        if tensor_type() in access.mro(type(parent)) and _is_gradient(parent, thing):
+        if tensor in access.mro(type(parent)) and is_leaf(parent) and graphs.gradient(parent) is thing:
             yield id(thing), "gradient"
     for thing in walk.objects:
         bases = access.mro(type(thing))
@@ -111,8 +115,3 @@ def _roles(walk: Walk) -> Iterator[tuple[int, str]]:
             for _, values in access.items(state) if dict in access.mro(type(state)) else ():
                 for value in dict.values(values) if type(values) is dict else ():
                     yield id(value), "optimizer state"
-
-
-def _is_gradient(parent: Any, thing: Any) -> bool:
-    base: Any = tensor_type()
-    return base.is_leaf.__get__(parent) and base.grad.__get__(parent) is thing

@@ -143,18 +143,6 @@ def _frame_root(frame: types.FrameType, line: int, thread: str, depth: int) -> F
     )
 
 
-def runs_backward() -> bool:
-    """Whether another thread is inside autograd's engine: graphs change then."""
-    own = threading.get_ident()
-    for thread, innermost in _innermost().items():
-        frame: types.FrameType | None = innermost if thread != own else None
-        while frame is not None:
-            if frame.f_code.co_name in ("_engine_run_backward", "backward", "grad"):
-                return True
-            frame = frame.f_back
-    return False
-
-
 def _thread_name(ident: int) -> str:
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
     name = access.attribute(thread, "_name")

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import access
-from .roots import FrameRoot, ModuleRoot, frames, modules, runs_backward
+from .graphs import GraphReader
+from .roots import FrameRoot, ModuleRoot, frames, modules
 
 _CHECK_EVERY = 256
 _FEW = 1024
@@ -42,9 +43,8 @@ class Kind(enum.IntEnum):
     """Of an autograd graph."""
     ARRAY = 5
     MODULE = 6
-    SAVED = 7
-    CLASS = 8
-    FINALIZER = 9
+    CLASS = 7
+    FINALIZER = 8
     """What `weakref.finalize` is to call."""
 
 
@@ -93,7 +93,7 @@ class Walk:
     cut: dict[int, float] = field(default_factory=dict)
     """Of containers that were not seen as a whole: which share was."""
     complete: bool = True
-    """Whether the budget sufficed."""
+    """Whether the budget sufficed, and graphs could be read."""
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
         """Leads to each tensor by the reference of the lowest rank. rank: of an object; a way has that of its worst."""
@@ -158,12 +158,10 @@ class Walker:
         self._tensor = base
         self._is_leaf = base.is_leaf.__get__
         self._requires_grad = base.requires_grad.__get__
-        self._grad = base.grad.__get__
         self._grad_fn = base.grad_fn.__get__
         self._forget_operators = getattr(torch.library, "_del_library", None)
         self._kinds: dict[type, Kind] = {}
-        self._saved: dict[type, list[Any]] = {}
-        self._graphs = False
+        self._graphs = GraphReader()
         self._library_names: set[str] | None = None
         self._classes: list[int] = []
         self._others: list[ModuleRoot] = []
@@ -195,9 +193,6 @@ class Walker:
         numpy = sys.modules.get("numpy")
         if numpy is not None and bases[0] is getattr(numpy, "ndarray", None):
             return Kind.ARRAY
-        saved = getattr(torch._C._autograd, "SavedTensor", None)
-        if cls is saved:
-            return Kind.SAVED
         if cls is _FINALIZER:
             return Kind.FINALIZER
         if any(type(access.class_dict(base).get("next_functions")) is types.GetSetDescriptorType for base in bases):
@@ -207,10 +202,9 @@ class Walker:
     def walk(self, seconds: float, objects: int, libraries: bool = True) -> Walk:
         """From all roots. seconds, objects: what it may take. libraries: from the variables of libraries, too, after
         all others."""
-        walk = Walk()
+        walk = Walk(complete=self._graphs.can_read)
         deadline = time.monotonic() + seconds
         self._at = 0
-        self._graphs = not runs_backward()
         own, others, ours = modules()
         # Every module's dict counts as seen: a function refers to its globals, which is no way to get to anything.
         for variables in (*(root.variables for root in others), *ours):
@@ -355,7 +349,7 @@ class Walker:
         if kind is Kind.TENSOR:
             return self._of_tensor(thing)
         if kind is Kind.NODE:
-            return [*gc.get_referents(thing), *self._of_node(thing)]
+            return [*gc.get_referents(thing), *self._graphs.referents(thing)]
         if kind is Kind.ARRAY:
             base = type(thing).__dict__["base"].__get__(thing)
             return [] if base is None else [base]
@@ -374,48 +368,13 @@ class Walker:
             if not self._requires_grad(tensor):
                 return found
             if self._is_leaf(tensor):
-                gradient = self._grad(tensor)
+                gradient = self._graphs.gradient(tensor)
                 if gradient is not None:
                     found.append(gradient)
-            elif self._graphs and not (self._tensor._is_view(tensor) and tensor._version):
+            elif not (self._tensor._is_view(tensor) and tensor._version):
                 # (A view of what was written to since would make its node anew.)
                 found.append(self._grad_fn(tensor))
         except (RuntimeError, AttributeError) as error:  # a tensor without a graph, or one that is being made
             if not access.raised_here(error):
                 raise
         return found
-
-    def _of_node(self, node: Any) -> list[Any]:
-        """The nodes that come next in backward, and what this one saved for it; not what is saved through hooks, whose
-        code would run."""
-        cls = type(node)
-        known = self._saved.get(cls)
-        if known is None:
-            known = self._saved[cls] = [
-                descriptor.__get__
-                for base in access.mro(cls)
-                for name, descriptor in list(access.class_dict(base).items())
-                if (name.startswith("_raw_saved_") or name in ("next_functions", "variable"))
-                and type(descriptor) is types.GetSetDescriptorType
-            ]
-        found: list[Any] = []
-        for getter in known:
-            try:
-                value = getter(node)
-            except (RuntimeError, AttributeError) as error:  # freed by backward
-                if not access.raised_here(error):
-                    raise
-                continue
-            for one in value if type(value) in (tuple, list) else (value,):
-                one = one[0] if type(one) is tuple else one
-                if one is not None:
-                    found.append(self._saved_tensor(one) if self.kind(type(one)) is Kind.SAVED else one)
-        return found
-
-    def _saved_tensor(self, saved: Any) -> Any:
-        try:
-            return saved.data if saved.unpack_hook is None else None
-        except (RuntimeError, AttributeError) as error:
-            if not access.raised_here(error):
-                raise
-            return None

@@ -10,6 +10,7 @@ import pytest
 import torch
 from leak_corpus import LEAKING, cases
 
+from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.look import Group, look
 
 EXPECTED = {
@@ -42,6 +43,7 @@ EXPECTED = {
 
 
 def first_group() -> Group:
+    assert not load_reader()
     return look(10.0).groups[0]
 
 

@@ -58,7 +58,7 @@ def test_a_recording_of_many_threads_under_sanitizers(
         assert (np.diff(address) >= 0).all() and (mine["nbytes"].to_numpy() == address * thread).all()
         # Each free is one event, or two if the writer had taken the first: no completion is missing, and none is twice.
         kinds = mine["kind"].astype(str).to_numpy()
-        assert set(kinds[is_second]) <= {"free_completed"} and set(kinds[address % 2 == 1]) == {"alloc"}
+        assert set(kinds[is_second]) <= {"free_completed"} and set(kinds[address % 2 == 1]) <= {"alloc"}
         requested = np.flatnonzero(kinds == "free_requested")
         if wait_ns:
             assert is_second[requested + 1].all() and is_second.sum() == len(requested)

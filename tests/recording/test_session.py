@@ -177,7 +177,7 @@ def test_steps_marks_and_regions_are_positions(tmp_path: Path) -> None:
         trace.events(since="step:0", until="step:1", columns=["kind", "nbytes"]).query("kind == 'alloc'")["nbytes"]
     ) == [80]
     events = trace.events(since="step:41")
-    assert list(events["nbytes"][events["kind"] != "memory"]) == [160]
+    assert list(events["nbytes"][events["kind"] == "alloc"]) == [160]
     for wrong in ("step:7", "mark:none", "soon"):
         with pytest.raises(alloctrace.PositionError):
             trace.live(at=wrong)

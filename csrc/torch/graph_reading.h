@@ -1,0 +1,19 @@
+// Reads of autograd graphs from Python while other threads may run backward on them.
+//
+// Backward releases what a node saved, and writes a leaf's gradient, without the GIL but under the node's lock. torch's
+// getters do not take that lock: to call them during another thread's backward corrupts the program's memory.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace alloctrace::torch_side {
+
+// What the getters of a node return: nodes, and tensors that are saved without a hook (a hook is code of the program).
+// Empty if the node is in use. getters: of attributes named next_functions, variable or _raw_saved_*; saved_type:
+// torch's SavedTensor. With the GIL.
+pybind11::list graph_referents(pybind11::handle node, const pybind11::tuple& getters, pybind11::handle saved_type);
+
+// The gradient of a leaf; None if it has none, or if its node is in use. With the GIL.
+pybind11::object gradient_of_leaf(pybind11::handle tensor);
+
+}  // namespace alloctrace::torch_side

@@ -1,0 +1,61 @@
+"""Scans of autograd graphs that other threads run backward on."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import pytest
+import torch
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.errors import RecorderUnavailableError
+from pytorch_alloctrace.recording import loading
+
+# The graphs are large, and threads take turns often: backward begins while a graph is read.
+CONCURRENT_BACKWARD = """
+import random, sys, threading, time
+import torch
+import pytorch_alloctrace as alloctrace
+
+THREADS, ROUNDS = 3, 8
+sys.setswitchinterval(1e-5)
+torch.set_num_threads(1)
+kept = {}
+round_begins = threading.Barrier(THREADS + 1)
+
+def train(number):
+    random.seed(number)
+    weights = [torch.ones(4, requires_grad=True) for _ in range(50)]
+    for _ in range(ROUNDS):
+        x = torch.ones(4)
+        for weight in 100 * weights:
+            x = x * weight
+        kept[number] = x, weights
+        round_begins.wait()
+        time.sleep(0.1 * random.random())
+        x.sum().backward()
+
+threads = [threading.Thread(target=train, args=(number,)) for number in range(THREADS)]
+for thread in threads: thread.start()
+for _ in range(ROUNDS):
+    round_begins.wait()
+    alloctrace.holders(torch.ones(1))
+for thread in threads: thread.join()
+"""
+
+
+def test_scan_during_backward_of_other_threads_does_not_crash(run_program) -> None:
+    run_program(CONCURRENT_BACKWARD)
+
+
+def test_without_the_recorder_holders_says_that_graphs_were_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise RecorderUnavailableError("no compiler")
+
+    monkeypatch.setattr(loading, "load_recorder", fail)
+    monkeypatch.delitem(sys.modules, loading.NAME, raising=False)
+    weight = torch.ones(3, requires_grad=True)
+    weight.sum().backward()
+    found = alloctrace.holders(weight.grad)
+    assert not found.complete and found.note == "autograd graphs were not searched: no compiler"
