@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and which tests run: see slow_tests. What the tests are made of is in tests/support."""
+"""Fixtures of all tests, and the choice of tests by their group (slow_groups). Helpers are in tests/support."""
 
 from __future__ import annotations
 
@@ -11,54 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slow_tests
+import slow_groups
 from running import run_python, with_cuda
 
-RUNS = pytest.StashKey[list[str]]()
-"""The groups of slow tests that run."""
 LEFT_OUT = pytest.StashKey[list[str]]()
 """The groups of the slow tests that were left out, one entry a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("slow tests", "slow tests: left out unless one of these asks for them")
-    group.addoption("--all", action="store_true", help="run them too, and remember which passed")
-    group.addoption("--changed", action="store_true", help="run those whose files have changed since they last passed")
-    group.addoption("--slow", choices=sorted(slow_tests.GROUPS), help="run this group alone, and remember if it passed")
+    group.addoption("--all", action="store_true", help="run them too")
+    group.addoption("--slow", choices=sorted(slow_groups.GROUPS), help="run this group alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_tests.py")
+    config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_groups.py")
     config.stash[LEFT_OUT] = []
-    if hasattr(config, "workerinput"):
-        config.stash[RUNS] = config.workerinput["slow_groups"]
-        return
-    option = config.option
-    asked = [option.slow] if option.slow else list(slow_tests.GROUPS) if option.all else []
-    config.stash[RUNS] = slow_tests.changed_groups() if option.changed and not asked else asked
-    # All of their tests or none: a part that passed says nothing about the group.
-    whole = config.args_source is config.ArgsSource.TESTPATHS and not (option.keyword or option.markexpr)
-    if asked and whole and not option.collectonly:
-        config.pluginmanager.register(_PassedGroups(asked))
-    if config.stash[RUNS]:
-        print(f"slow tests that run: {', '.join(config.stash[RUNS])}", file=sys.stderr)
-
-
-class _PassedGroups:
-    """Remembers which groups of slow tests passed in this run."""
-
-    def __init__(self, groups: list[str]) -> None:
-        # Now, not at the end: what is edited while the tests run was not tested.
-        self.fingerprints = {group: slow_tests.fingerprint(group) for group in groups}
-        self.passed: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.passed.update(str(value) for name, value in report.user_properties if name == "slow")
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.OK:
-            slow_tests.remember({group: self.fingerprints[group] for group in self.passed})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,13 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         marker = item.get_closest_marker("slow")
         group = marker.args[0] if marker else None
-        assert group is None or group in slow_tests.GROUPS, f"{item.nodeid}: no group of slow tests is named {group!r}"
-        runs = group in config.stash[RUNS] if group else not config.option.slow
+        assert group is None or group in slow_groups.GROUPS, f"{item.nodeid}: no group of slow tests is named {group!r}"
+        runs = config.option.all or config.option.slow == group
         (kept if runs else dropped).append(item)
         if group and not runs:
             config.stash[LEFT_OUT].append(group)
-        if group:
-            item.user_properties.append(("slow", group))
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -99,13 +65,6 @@ def _has_shared_fixture(file: Path) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Passes the groups that run to a process of pytest-xdist: it gets the arguments alone, and must not decide for
-    itself."""
-    node.workerinput["slow_groups"] = node.config.stash[RUNS]
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Takes over what a process of pytest-xdist left out: all of them collect the same tests."""
     if left_out := getattr(node, "workeroutput", {}).get("left_out"):
@@ -115,7 +74,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left_out = config.stash[LEFT_OUT]
     if left_out:
-        said = f"left out: {len(left_out)} slow tests ({slow_tests.counted(left_out)}); tools/test --all runs them"
+        said = f"left out: {len(left_out)} slow tests ({slow_groups.counted(left_out)}); tools/test --all runs them"
         terminalreporter.write_line(said, yellow=True)
 
 

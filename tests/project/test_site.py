@@ -20,6 +20,7 @@ PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), RO
 _COMMAND = re.compile(r"(?:^    (?:\$ )?|`)(alloctrace [^`\n]*)", re.MULTILINE)
 
 
+@pytest.mark.slow("docs")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],

@@ -34,6 +34,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow("cluster")
 def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> None:
     assert COUNT > reduction.KEPT_DETAILS and COUNT > reduction.BRANCHES
     found = run_command(traces, ["ranks", str(traces), "--scheduler", scheduler, "--json"], {})
@@ -46,6 +47,7 @@ def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> 
     assert here.stdout == found.stdout
 
 
+@pytest.mark.slow("cluster")
 def test_a_client_of_the_user_stays_open(traces: Path, scheduler: str) -> None:
     from distributed import Client
 
@@ -66,6 +68,7 @@ def test_no_dask_is_needed_here(traces: Path, tmp_path: Path, monkeypatch: pytes
         alloctrace.load_ranks(tmp_path, scheduler="tcp://127.0.0.1:1")
 
 
+@pytest.mark.slow("cluster")
 def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Rank(0, 1).write(tmp_path)
     monkeypatch.setattr(reduction, "_TIMEOUT", "1s")
@@ -78,6 +81,7 @@ def test_a_scheduler_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Mon
         alloctrace.load_ranks(tmp_path, scheduler=address)
 
 
+@pytest.mark.slow("cluster")
 def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
     (tmp_path / "other" / "pytorch_alloctrace").mkdir(parents=True)
     (tmp_path / "other" / "pytorch_alloctrace" / "__init__.py").write_text("raise ImportError('not installed here')")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 import textwrap
+import types
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +40,8 @@ def recorded(tmp_path: Path):
         yield kept
 
 
+@pytest.mark.slow("integrations")
 def test_tensorboard(recorded: list[torch.Tensor], tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     names: dict[str, Any] = {}
@@ -65,8 +68,10 @@ def test_a_logger_that_takes_a_dict(recorded: list[torch.Tensor]) -> None:
     assert logged[0][0]["memory/cpu/allocated_bytes"] == 400
 
 
+@pytest.mark.slow("integrations")
 def test_prometheus(recorded: list[torch.Tensor]) -> None:
-    prometheus = pytest.importorskip("prometheus_client")
+    import prometheus_client as prometheus
+
     names: dict[str, Any] = {}
     exec(example("Prometheus"), names)
     try:
@@ -112,8 +117,8 @@ trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=Logged(), lo
 """
 
 
+@pytest.mark.slow("integrations")
 def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
-    pytest.importorskip("pytorch_lightning")
     assert "callbacks=[AlloctraceCallback(" in example("Lightning")
     done = run_program(
         "import json, torch\nimport pytorch_lightning as lightning\n"
@@ -141,9 +146,8 @@ def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
     assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
 
 
+@pytest.mark.slow("integrations")
 def test_transformers(run_program: RunProgram, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
     assert "callbacks=[AlloctraceCallback(" in example("transformers")
     done = run_program(
         """
@@ -170,3 +174,45 @@ def test_transformers(run_program: RunProgram, tmp_path: Path) -> None:
     assert len(history) == 3 and history == sorted(history) and history[0] > 0
     assert [given[step] for step in ("2", "4", "6")] == history
     assert list(alloctrace.load(tmp_path / "run.alloctrace").steps()["step"]) == list(range(6))
+
+
+@pytest.mark.parametrize("trainer", ["lightning", "transformers"])
+def test_callbacks_record_steps_log_numbers_and_end_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
+) -> None:
+    """With stand-ins for the trainers; test_lightning and test_transformers run the real ones."""
+    stand_ins = {name: types.ModuleType(name) for name in ("lightning", "lightning.pytorch", "transformers")}
+    stand_ins["lightning.pytorch"].Callback = object  # type: ignore[attr-defined]
+    stand_ins["transformers"].TrainerCallback = object  # type: ignore[attr-defined]
+    for name, module in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    name = f"pytorch_alloctrace.callbacks.{trainer}"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    callback = importlib.import_module(name).AlloctraceCallback(tmp_path / "t.alloctrace", devices="cpu")
+    monkeypatch.delitem(sys.modules, name)
+    logged: dict[int, dict[str, float]] = {}
+
+    def log(numbers: dict[str, float], step: int) -> None:
+        logged[step] = numbers
+
+    logger = types.SimpleNamespace(log_metrics=log)
+    state = types.SimpleNamespace(global_step=0, log_every_n_steps=2, loggers=[logger], log_history=[{}])
+    names = {
+        "lightning": ("on_fit_start", "on_train_batch_end", "on_exception"),
+        "transformers": ("on_train_begin", "on_step_end", "on_train_end"),
+    }
+    begin, end_step, end = (getattr(callback, name) for name in names[trainer])
+
+    begin(*[state] * {"lightning": 2, "transformers": 3}[trainer])
+    for number in range(1, 5):
+        state.global_step = number
+        end_step(state, state, state)
+        if trainer == "transformers" and number % 2 == 0:
+            callback.on_log(state, state, state)
+            logged[number] = state.log_history.pop()
+            state.log_history.append({})
+    end(state, state, ValueError())
+
+    assert sorted(logged) == [2, 4] and all(numbers["alloctrace/recording"] == 1 for numbers in logged.values())
+    assert not alloctrace.is_enabled()
+    assert list(alloctrace.load(tmp_path / "t.alloctrace").steps()["step"]) == [0, 1, 2, 3]

@@ -23,6 +23,9 @@ PROGRAM = ROOT / "tests/support/report_program.py"
 STOPS = 12
 
 
+pytestmark = pytest.mark.slow("browser")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with open_browser() as opened:
