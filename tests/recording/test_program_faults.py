@@ -344,9 +344,8 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, tmp_path
 def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: Path) -> None:
     run_program(
         """
-        import sys, threading, torch, pytorch_alloctrace as alloctrace
+        import threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import looks
-        sys.setswitchinterval(0.0001)  # else most of the time is spent waiting for the GIL
         stop = threading.Event()
         def work(number):
             held = []

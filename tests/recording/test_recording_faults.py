@@ -162,11 +162,9 @@ def test_the_trace_is_taken_away(run_program, tmp_path: Path, fault: str) -> Non
 
 
 TOGGLED = """
-import sys, threading, torch
+import threading, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import looks
-
-sys.setswitchinterval(0.0001)  # else most of the time is spent waiting for the GIL
 
 def resident():
     with open("/proc/self/statm") as file:
