@@ -74,8 +74,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left_out = config.stash[LEFT_OUT]
     if left_out:
-        said = f"left out: {len(left_out)} slow tests ({slow_groups.counted(left_out)}); tools/test --all runs them"
-        terminalreporter.write_line(said, yellow=True)
+        summary = f"left out: {len(left_out)} slow tests ({slow_groups.counted(left_out)}); tools/test --all runs them"
+        terminalreporter.write_line(summary, yellow=True)
 
 
 RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]

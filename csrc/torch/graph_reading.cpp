@@ -52,7 +52,7 @@ py::list graph_referents(py::handle node, const py::tuple& getters, py::handle s
         add(found, is_edge ? py::handle(PyTuple_GET_ITEM(one.ptr(), 0)) : one, saved_type);
       }
     } catch (const py::error_already_set& error) {
-      // What backward has released.
+      // Raised for a tensor that backward has released.
       if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_AttributeError)) throw;
     }
   }
@@ -62,7 +62,7 @@ py::list graph_referents(py::handle node, const py::tuple& getters, py::handle s
 py::object gradient_of_leaf(py::handle tensor) {
   autograd::AutogradMeta* const meta = autograd::impl::get_autograd_meta(THPVariable_Unpack(tensor.ptr()));
   if (meta == nullptr) return py::none();
-  std::shared_ptr<autograd::Node> accumulator;
+  std::shared_ptr<autograd::Node> accumulator;  // destroyed after the locks are released
   const std::unique_lock<std::mutex> lock(meta->mutex_, std::try_to_lock);
   if (!lock) return py::none();
   accumulator = meta->grad_accumulator_.lock();

@@ -8,12 +8,12 @@
 
 namespace alloctrace::torch_side {
 
-// What the getters of a node return: nodes, and tensors that are saved without a hook (a hook is code of the program).
-// Empty if the node is in use. getters: of attributes named next_functions, variable or _raw_saved_*; saved_type:
-// torch's SavedTensor. With the GIL.
+// Call the getters of a node; return the nodes and tensors that they return. A tensor saved through a hook is left out,
+// because a hook is code of the program. Return an empty list if another thread executes the node. getters: of
+// attributes named next_functions, variable or _raw_saved_*; saved_type: torch's SavedTensor. With the GIL.
 pybind11::list graph_referents(pybind11::handle node, const pybind11::tuple& getters, pybind11::handle saved_type);
 
-// The gradient of a leaf; None if it has none, or if its node is in use. With the GIL.
+// Return the gradient of a leaf; None if it has none, or if another thread accumulates it. With the GIL.
 pybind11::object gradient_of_leaf(pybind11::handle tensor);
 
 }  // namespace alloctrace::torch_side

@@ -39,7 +39,7 @@ class GraphReader:
 
     @property
     def can_read(self) -> bool:
-        """Whether the recorder module is loaded."""
+        """Return whether the recorder module is loaded."""
         return self._recorder is not None
 
     def gradient(self, leaf: Any) -> Any:
@@ -60,5 +60,5 @@ class GraphReader:
                 if (name.startswith("_raw_saved_") or name in ("next_functions", "variable"))
                 and type(descriptor) is types.GetSetDescriptorType
             )
-        found: list[Any] = self._recorder.graph_referents(node, getters, self._saved_type)
-        return found
+        referents: list[Any] = self._recorder.graph_referents(node, getters, self._saved_type)
+        return referents

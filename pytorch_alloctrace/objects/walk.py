@@ -93,7 +93,7 @@ class Walk:
     cut: dict[int, float] = field(default_factory=dict)
     """Of containers that were not seen as a whole: which share was."""
     complete: bool = True
-    """Whether the budget sufficed, and graphs could be read."""
+    """False if the budget ran out, or graphs could not be read."""
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
         """Leads to each tensor by the reference of the lowest rank. rank: of an object; a way has that of its worst."""

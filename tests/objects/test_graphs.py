@@ -21,7 +21,7 @@ import pytorch_alloctrace as alloctrace
 THREADS, ROUNDS = 3, 8
 sys.setswitchinterval(1e-5)
 torch.set_num_threads(1)
-kept = {}
+losses_and_weights = {}
 round_begins = threading.Barrier(THREADS + 1)
 
 def train(number):
@@ -31,7 +31,7 @@ def train(number):
         x = torch.ones(4)
         for weight in 100 * weights:
             x = x * weight
-        kept[number] = x, weights
+        losses_and_weights[number] = x, weights
         round_begins.wait()
         time.sleep(0.1 * random.random())
         x.sum().backward()
@@ -57,5 +57,5 @@ def test_without_the_recorder_holders_says_that_graphs_were_not_searched(monkeyp
     monkeypatch.delitem(sys.modules, loading.NAME, raising=False)
     weight = torch.ones(3, requires_grad=True)
     weight.sum().backward()
-    found = alloctrace.holders(weight.grad)
-    assert not found.complete and found.note == "autograd graphs were not searched: no compiler"
+    result = alloctrace.holders(weight.grad)
+    assert not result.complete and result.note == "autograd graphs were not searched: no compiler"
