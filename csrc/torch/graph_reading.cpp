@@ -4,8 +4,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <utility>
 
 namespace alloctrace::torch_side {
 namespace {
@@ -20,6 +23,41 @@ struct NodeLock : autograd::Node {
   }
 };
 
+// What is read stays as it is as long as this thread keeps the GIL: before 3.12, a collection at an allocation could
+// run code of the program, and give the GIL to others.
+class CollectorPause {
+ public:
+  ~CollectorPause() {
+    if (was_enabled_) PyGC_Enable();
+  }
+
+ private:
+  const bool was_enabled_ = PyGC_Disable() != 0;
+};
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+// Whether the code is the program's own, or may use torch. Code of other libraries waits, for requests for example.
+bool may_use_torch(py::handle frame, const py::tuple& harmless_folders) {
+  const py::object file = frame.attr("f_code").attr("co_filename");
+  const auto name = file.cast<std::string_view>();
+  if (contains(name, "/site-packages/") || contains(name, "/dist-packages/")) {
+    return contains(name, "/torch/") ||
+           PyDict_GetItemString(py::object(frame.attr("f_globals")).ptr(), "torch") != nullptr;
+  }
+  return std::none_of(harmless_folders.begin(), harmless_folders.end(),
+                      [name](py::handle folder) { return name.starts_with(folder.cast<std::string_view>()); });
+}
+
+bool others_may_use_torch(const py::tuple& harmless_folders) {
+  const py::dict frames = py::handle(PySys_GetObject("_current_frames"))();
+  const py::int_ own(PyThread_get_thread_ident());
+  for (const auto& [thread, frame] : frames) {
+    if (!thread.equal(own) && may_use_torch(frame, harmless_folders)) return true;
+  }
+  return false;
+}
+
 void add(py::list& found, py::handle value, py::handle saved_type) {
   if (py::type::handle_of(value).is(saved_type)) {
     if (!value.attr("unpack_hook").is_none()) return;
@@ -32,13 +70,16 @@ void add(py::list& found, py::handle value, py::handle saved_type) {
 
 }  // namespace
 
-py::list graph_referents(py::handle node, const py::tuple& getters, py::handle saved_type) {
+std::optional<py::list> graph_referents(py::handle node, const py::tuple& getters, py::handle saved_type,
+                                        const py::tuple& harmless_folders) {
+  const CollectorPause paused;
   py::list found;
   std::unique_lock<std::mutex> lock;
-  // A node that is written in Python changes with the GIL only.
   if (autograd::THPCppFunction_Check(node.ptr())) {
     lock = NodeLock::try_lock(*reinterpret_cast<autograd::THPCppFunction*>(node.ptr())->cdata);
-    if (!lock) return found;
+    if (!lock) return std::nullopt;
+  } else if (others_may_use_torch(harmless_folders)) {
+    return std::nullopt;
   }
   for (const py::handle getter : getters) {
     try {
@@ -59,19 +100,24 @@ py::list graph_referents(py::handle node, const py::tuple& getters, py::handle s
   return found;
 }
 
-py::object gradient_of_leaf(py::handle tensor) {
+std::optional<py::list> gradient_of_leaf(py::handle tensor, const py::tuple& harmless_folders) {
+  const CollectorPause paused;
+  py::list found;
   autograd::AutogradMeta* const meta = autograd::impl::get_autograd_meta(THPVariable_Unpack(tensor.ptr()));
-  if (meta == nullptr) return py::none();
+  if (meta == nullptr) return found;
   std::shared_ptr<autograd::Node> accumulator;  // destroyed after the locks are released
   const std::unique_lock<std::mutex> lock(meta->mutex_, std::try_to_lock);
-  if (!lock) return py::none();
+  if (!lock) return std::nullopt;
   accumulator = meta->grad_accumulator_.lock();
   std::unique_lock<std::mutex> node_lock;
   if (accumulator != nullptr) {
     node_lock = NodeLock::try_lock(*accumulator);
-    if (!node_lock) return py::none();
+    if (!node_lock) return std::nullopt;
   }
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_));
+  if (!meta->grad_.defined()) return found;
+  if (others_may_use_torch(harmless_folders)) return std::nullopt;
+  found.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_)));
+  return found;
 }
 
 }  // namespace alloctrace::torch_side

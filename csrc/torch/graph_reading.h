@@ -1,19 +1,28 @@
 // Reads of autograd graphs from Python while other threads may run backward on them.
 //
-// Backward releases what a node saved, and writes a leaf's gradient, without the GIL but under the node's lock. torch's
-// getters do not take that lock: to call them during another thread's backward corrupts the program's memory.
+// torch's own getters corrupt the program's memory if another thread
+// - runs backward, which releases what a node saved and writes a leaf's gradient without the GIL, but under the node's
+//   lock, which the getters do not take;
+// - executes `p.grad = None`, or releases what a node written in Python saved: torch drops the GIL while it frees a
+//   tensor, and until then the pointer to it remains. No lock guards this. It happens only inside Python code that uses
+//   torch, so nothing is read while another thread is in such code.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
 namespace alloctrace::torch_side {
 
 // Call the getters of a node; return the nodes and tensors that they return. A tensor saved through a hook is left out,
-// because a hook is code of the program. Return an empty list if another thread executes the node. getters: of
-// attributes named next_functions, variable or _raw_saved_*; saved_type: torch's SavedTensor. With the GIL.
-pybind11::list graph_referents(pybind11::handle node, const pybind11::tuple& getters, pybind11::handle saved_type);
+// because a hook is code of the program. Return nothing if another thread may be changing the node. getters: of
+// attributes named next_functions, variable or _raw_saved_*; saved_type: torch's SavedTensor; harmless_folders: whose
+// code changes no graphs, each with a slash at its end. With the GIL.
+std::optional<pybind11::list> graph_referents(pybind11::handle node, const pybind11::tuple& getters,
+                                              pybind11::handle saved_type, const pybind11::tuple& harmless_folders);
 
-// Return the gradient of a leaf; None if it has none, or if another thread accumulates it. With the GIL.
-pybind11::object gradient_of_leaf(pybind11::handle tensor);
+// Return a list of the gradient of a leaf, empty if it has none. Return nothing if another thread may be changing it.
+// With the GIL.
+std::optional<pybind11::list> gradient_of_leaf(pybind11::handle tensor, const pybind11::tuple& harmless_folders);
 
 }  // namespace alloctrace::torch_side

@@ -6,8 +6,10 @@ that backward takes (csrc/torch/graph_reading.h); torch's own attributes are no 
 
 from __future__ import annotations
 
+import os
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from . import access
@@ -35,6 +37,8 @@ class GraphReader:
 
         self._recorder = sys.modules.get(_RECORDER)
         self._saved_type: type = torch._C._autograd.SavedTensor
+        package = Path(__file__).parents[1]
+        self._harmless_folders = tuple(f"{folder}{os.sep}" for folder in (Path(os.__file__).parent, package))
         self._getters: dict[type, tuple[Any, ...]] = {}
 
     @property
@@ -42,13 +46,17 @@ class GraphReader:
         """Return whether the recorder module is loaded."""
         return self._recorder is not None
 
-    def gradient(self, leaf: Any) -> Any:
-        """Return the gradient of a leaf, or None."""
-        return None if self._recorder is None else self._recorder.gradient_of_leaf(leaf)
+    def gradients(self, leaf: Any) -> list[Any] | None:
+        """Return a list of the gradient of a leaf, empty if it has none; None if other threads may be changing it."""
+        if self._recorder is None:
+            return []
+        read: list[Any] | None = self._recorder.gradient_of_leaf(leaf, self._harmless_folders)
+        return read
 
-    def referents(self, node: Any) -> list[Any]:
-        """Return the nodes that come next in backward, and the tensors that the node has saved. Tensors that are saved
-        through hooks are left out: to unpack them would run code of the program."""
+    def referents(self, node: Any) -> list[Any] | None:
+        """Return the nodes that come next in backward, and the tensors that the node has saved; None if other threads
+        may be changing it. Tensors that are saved through hooks are left out: to unpack them would run code of the
+        program."""
         if self._recorder is None:
             return []
         getters = self._getters.get(type(node))
@@ -60,5 +68,5 @@ class GraphReader:
                 if (name.startswith("_raw_saved_") or name in ("next_functions", "variable"))
                 and type(descriptor) is types.GetSetDescriptorType
             )
-        referents: list[Any] = self._recorder.graph_referents(node, getters, self._saved_type)
-        return referents
+        read: list[Any] | None = self._recorder.graph_referents(node, getters, self._saved_type, self._harmless_folders)
+        return read

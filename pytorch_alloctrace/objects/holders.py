@@ -58,7 +58,8 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     the program and keeps nothing alive; takes about a second for each million of objects. Graphs are read by the
     recorder, which is compiled at its first use; without it they are not searched.
 
-    seconds: after which it gives up; `Holders.complete` is False then. Raises TypeError for what is no tensor.
+    seconds: after which it gives up. `Holders.complete` is False then, and also if other threads were running torch:
+    gradients, and graphs of functions written in Python, are not searched then. Raises TypeError for what is no tensor.
     """
     import torch
 
@@ -79,13 +80,18 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
         note = f"given up after {len(walk.objects):,} objects: there may be others"
         if not chains:
             note = f"not found among the first {len(walk.objects):,} objects: allow more seconds"
+    elif walk.unread:
+        note = (
+            f"not searched: {walk.unread:,} gradients or nodes of autograd graphs, which other threads may have been "
+            "changing; call it again when those wait"
+        )
     elif not found:
         above, note = unreached(tensor, walk)
         if above is not None:
             chains = [above, *chains]
         elif chains:
             note = ""
-    return Holders(tuple(chains[:_CHAINS]), walk.complete, note)
+    return Holders(tuple(chains[:_CHAINS]), walk.saw_all, note)
 
 
 def _line(chain: Chain) -> str:

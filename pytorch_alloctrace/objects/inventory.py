@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import access
 from .chains import chain_of
-from .graphs import GraphReader, load_reader
+from .graphs import load_reader
 from .storages import Storage, disable_torch_function, storage_of, tensor_type, weak_reference_of
 from .walk import Walk, Walker
 
@@ -65,7 +65,7 @@ def inventory(seconds: float) -> Inventory:
         items = [
             _item(walk, storages[key], members[key], roles, position < NAMED) for position, key in enumerate(found)
         ]
-    return Inventory(tuple(items), walk.complete)
+    return Inventory(tuple(items), walk.saw_all)
 
 
 def _item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str], named: bool) -> Item:
@@ -93,14 +93,9 @@ def _roles(walk: Walk) -> Iterator[tuple[int, str]]:
     """What modules and optimizers that were reached have, by identity."""
     import torch
 
-    optimizer, module, tensor = torch.optim.Optimizer, torch.nn.Module, tensor_type()
-    is_leaf = tensor.is_leaf.__get__  # type: ignore[attr-defined]
-    graphs = GraphReader()
-    for number in walk.tensors:
-        thing = walk.objects[number]
-        parent = walk.objects[walk.parents[number]]
-        if tensor in access.mro(type(parent)) and is_leaf(parent) and graphs.gradient(parent) is thing:
-            yield id(thing), "gradient"
+    optimizer, module = torch.optim.Optimizer, torch.nn.Module
+    for gradient in walk.gradients:
+        yield gradient, "gradient"
     for thing in walk.objects:
         bases = access.mro(type(thing))
         if module in bases:

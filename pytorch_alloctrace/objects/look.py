@@ -79,7 +79,7 @@ def _look(seconds: float, begin: float, more: bool) -> Look:
     # The last step may take a part of the time as well.
     walk = walker.walk(0.7 * seconds, OBJECTS, libraries=False)
     of_nothing: list[Group] = []
-    if more and walk.complete and len(_unreached(walk)[0]) >= UNREACHED:
+    if more and walk.saw_all and len(_unreached(walk)[0]) >= UNREACHED:
         of_nothing = _of_garbage(walk, begin + 0.6 * seconds)
         if not of_nothing:
             walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), OBJECTS)

@@ -94,6 +94,16 @@ class Walk:
     """Of containers that were not seen as a whole: which share was."""
     complete: bool = True
     """False if the budget ran out, or graphs could not be read."""
+    unread: int = 0
+    """How many nodes of autograd graphs and gradients were passed over, because other threads may have been changing
+    them."""
+    gradients: set[int] = field(default_factory=set)
+    """The identities of tensors that are the gradient of a leaf."""
+
+    @property
+    def saw_all(self) -> bool:
+        """Return whether nothing was left out that can be seen at all."""
+        return self.complete and not self.unread
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
         """Leads to each tensor by the reference of the lowest rank. rank: of an object; a way has that of its worst."""
@@ -297,7 +307,7 @@ class Walker:
                         at += 1
                         continue
                     kind = Kind.PLAIN
-                children = referents(thing) if kind is Kind.PLAIN else self._referents(thing, kind)
+                children = referents(thing) if kind is Kind.PLAIN else self._referents(walk, thing, kind)
                 if len(children) > 2 * _FEW:
                     # Some, evenly picked, with all others; the rest when nothing smaller is left.
                     later.append((at, children))
@@ -345,11 +355,13 @@ class Walker:
             elif is_many and number >= 0:
                 walk.containers += parent, number
 
-    def _referents(self, thing: Any, kind: Kind) -> list[Any]:
+    def _referents(self, walk: Walk, thing: Any, kind: Kind) -> list[Any]:
         if kind is Kind.TENSOR:
-            return self._of_tensor(thing)
+            return self._of_tensor(walk, thing)
         if kind is Kind.NODE:
-            return [*gc.get_referents(thing), *self._graphs.referents(thing)]
+            read = self._graphs.referents(thing)
+            walk.unread += read is None
+            return [*gc.get_referents(thing), *(read or ())]
         if kind is Kind.ARRAY:
             base = type(thing).__dict__["base"].__get__(thing)
             return [] if base is None else [base]
@@ -362,15 +374,16 @@ class Walker:
             return [] if thing.func is self._forget_operators else gc.get_referents(thing)
         return []
 
-    def _of_tensor(self, tensor: Any) -> list[Any]:
+    def _of_tensor(self, walk: Walk, tensor: Any) -> list[Any]:
         found = gc.get_referents(tensor)
         try:
             if not self._requires_grad(tensor):
                 return found
             if self._is_leaf(tensor):
-                gradient = self._graphs.gradient(tensor)
-                if gradient is not None:
-                    found.append(gradient)
+                gradients = self._graphs.gradients(tensor)
+                walk.unread += gradients is None
+                walk.gradients.update(map(id, gradients or ()))
+                found += gradients or ()
             elif not (self._tensor._is_view(tensor) and tensor._version):
                 # (A view of what was written to since would make its node anew.)
                 found.append(self._grad_fn(tensor))

@@ -45,6 +45,37 @@ for thread in threads: thread.join()
 """
 
 
+# torch drops the GIL while it frees a gradient, which takes long for a large one, and until then the leaf points to it.
+GRADIENTS_FREED = """
+import threading
+import torch
+import pytorch_alloctrace as alloctrace
+
+weight = torch.zeros(1 << 24, requires_grad=True)
+stop = threading.Event()
+
+def free_gradients():
+    while not stop.is_set():
+        weight.grad = torch.ones(1 << 24)
+        weight.grad = None
+
+thread = threading.Thread(target=free_gradients)
+thread.start()
+found = [alloctrace.holders(torch.ones(1)) for _ in range(20)]
+stop.set()
+thread.join()
+print(min((one.complete, one.note) for one in found))
+weight.grad = torch.ones(1 << 24)
+print(alloctrace.holders(weight.grad))
+"""
+
+
+def test_scan_while_other_threads_free_gradients_does_not_crash_and_says_what_it_left_out(run_program) -> None:
+    during, after = run_program(GRADIENTS_FREED).stdout.splitlines()
+    assert during.startswith("(False, 'not searched: 1 gradients or nodes")
+    assert after.startswith("weight.grad")
+
+
 def test_scan_during_backward_of_other_threads_does_not_crash(run_program) -> None:
     run_program(CONCURRENT_BACKWARD)
 
