@@ -23,8 +23,8 @@ struct NodeLock : autograd::Node {
   }
 };
 
-// What is read stays as it is as long as this thread keeps the GIL: before 3.12, a collection at an allocation could
-// run code of the program, and give the GIL to others.
+// Keeps Python from collecting garbage during a read. Before Python 3.12, an allocation may start a collection, which
+// may run code of the program and give the GIL to other threads.
 class CollectorPause {
  public:
   ~CollectorPause() {
@@ -37,7 +37,8 @@ class CollectorPause {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Whether the code is the program's own, or may use torch. Code of other libraries waits, for requests for example.
+// Return true for the program's own code, and for libraries that use torch. Other libraries change no graphs: their
+// threads usually wait, for a request for example.
 bool may_use_torch(py::handle frame, const py::tuple& harmless_folders) {
   const py::object file = frame.attr("f_code").attr("co_filename");
   const auto name = file.cast<std::string_view>();
@@ -49,6 +50,8 @@ bool may_use_torch(py::handle frame, const py::tuple& harmless_folders) {
                       [name](py::handle folder) { return name.starts_with(folder.cast<std::string_view>()); });
 }
 
+// Return whether another thread is inside code that may change a graph. The answer holds while the caller keeps the
+// GIL.
 bool others_may_use_torch(const py::tuple& harmless_folders) {
   const py::dict frames = py::handle(PySys_GetObject("_current_frames"))();
   const py::int_ own(PyThread_get_thread_ident());

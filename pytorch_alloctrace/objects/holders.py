@@ -82,8 +82,8 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
             note = f"not found among the first {len(walk.objects):,} objects: allow more seconds"
     elif walk.unread:
         note = (
-            f"not searched: {walk.unread:,} gradients or nodes of autograd graphs, which other threads may have been "
-            "changing; call it again when those wait"
+            f"gradients and graph nodes not searched: {walk.unread:,}, because other threads were running torch; call "
+            "holders() again while they wait"
         )
     elif not found:
         above, note = unreached(tensor, walk)

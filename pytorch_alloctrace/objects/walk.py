@@ -95,10 +95,9 @@ class Walk:
     complete: bool = True
     """False if the budget ran out, or graphs could not be read."""
     unread: int = 0
-    """How many nodes of autograd graphs and gradients were passed over, because other threads may have been changing
-    them."""
+    """Number of graph nodes and gradients passed over because other threads may have been changing them."""
     gradients: set[int] = field(default_factory=set)
-    """The identities of tensors that are the gradient of a leaf."""
+    """Identities of the tensors that are gradients of leaves."""
 
     @property
     def saw_all(self) -> bool:
