@@ -4,11 +4,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
-#include <string_view>
-#include <utility>
+#include <optional>
 
 namespace alloctrace::torch_side {
 namespace {
@@ -35,28 +33,28 @@ class CollectorPause {
   const bool was_enabled_ = PyGC_Disable() != 0;
 };
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool mentions(py::handle names, const char* name) { return PySequence_Contains(names.ptr(), py::str(name).ptr()) == 1; }
 
-// Return true for the program's own code, and for libraries that use torch. Other libraries change no graphs: their
-// threads usually wait, for a request for example.
-bool may_use_torch(py::handle frame, const py::tuple& harmless_folders) {
-  const py::object file = frame.attr("f_code").attr("co_filename");
-  const auto name = file.cast<std::string_view>();
-  if (contains(name, "/site-packages/") || contains(name, "/dist-packages/")) {
-    return contains(name, "/torch/") ||
-           PyDict_GetItemString(py::object(frame.attr("f_globals")).ptr(), "torch") != nullptr;
+// Return whether the thread of the frame may be freeing a gradient, or what a node written in Python saved: it executes
+// code in which `grad` occurs, or waits for the engine. Of frames, only what runs no audit hooks is read.
+bool may_change_graphs(py::object frame) {
+  for (bool is_innermost = true; frame; is_innermost = false) {
+    auto* const this_frame = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(this_frame)));
+    const py::object names = code.attr("co_names");
+    if (mentions(names, "run_backward")) return true;
+    if (is_innermost && (mentions(names, "grad") || mentions(code.attr("co_consts"), "grad"))) return true;
+    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(this_frame)));
   }
-  return std::none_of(harmless_folders.begin(), harmless_folders.end(),
-                      [name](py::handle folder) { return name.starts_with(folder.cast<std::string_view>()); });
+  return false;
 }
 
-// Return whether another thread is inside code that may change a graph. The answer holds while the caller keeps the
-// GIL.
-bool others_may_use_torch(const py::tuple& harmless_folders) {
+// Return whether a thread other than the caller's may change graphs. The answer holds while the caller keeps the GIL.
+bool others_may_change_graphs() {
   const py::dict frames = py::handle(PySys_GetObject("_current_frames"))();
   const py::int_ own(PyThread_get_thread_ident());
   for (const auto& [thread, frame] : frames) {
-    if (!thread.equal(own) && may_use_torch(frame, harmless_folders)) return true;
+    if (!thread.equal(own) && may_change_graphs(py::reinterpret_borrow<py::object>(frame))) return true;
   }
   return false;
 }
@@ -73,15 +71,14 @@ void add(py::list& found, py::handle value, py::handle saved_type) {
 
 }  // namespace
 
-std::optional<py::list> graph_referents(py::handle node, const py::tuple& getters, py::handle saved_type,
-                                        const py::tuple& harmless_folders) {
+std::optional<py::list> graph_referents(py::handle node, const py::tuple& getters, py::handle saved_type) {
   const CollectorPause paused;
   py::list found;
   std::unique_lock<std::mutex> lock;
   if (autograd::THPCppFunction_Check(node.ptr())) {
     lock = NodeLock::try_lock(*reinterpret_cast<autograd::THPCppFunction*>(node.ptr())->cdata);
     if (!lock) return std::nullopt;
-  } else if (others_may_use_torch(harmless_folders)) {
+  } else if (others_may_change_graphs()) {
     return std::nullopt;
   }
   for (const py::handle getter : getters) {
@@ -103,7 +100,8 @@ std::optional<py::list> graph_referents(py::handle node, const py::tuple& getter
   return found;
 }
 
-std::optional<py::list> gradient_of_leaf(py::handle tensor, const py::tuple& harmless_folders) {
+std::optional<py::list> gradient_of(py::handle tensor) {
+  if (!THPVariable_Check(tensor.ptr())) throw py::type_error("only tensors have gradients");
   const CollectorPause paused;
   py::list found;
   autograd::AutogradMeta* const meta = autograd::impl::get_autograd_meta(THPVariable_Unpack(tensor.ptr()));
@@ -118,8 +116,10 @@ std::optional<py::list> gradient_of_leaf(py::handle tensor, const py::tuple& har
     if (!node_lock) return std::nullopt;
   }
   if (!meta->grad_.defined()) return found;
-  if (others_may_use_torch(harmless_folders)) return std::nullopt;
-  found.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_)));
+  if (others_may_change_graphs()) return std::nullopt;
+  const auto gradient = py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_));
+  if (!gradient) throw py::error_already_set();
+  found.append(gradient);
   return found;
 }
 

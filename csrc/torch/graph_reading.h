@@ -4,8 +4,9 @@
 // - runs backward, which releases what a node saved and writes a leaf's gradient without the GIL, but under the node's
 //   lock, which the getters do not take;
 // - executes `p.grad = None`, or releases what a node written in Python saved: torch drops the GIL while it frees a
-//   tensor, and until then the pointer to it remains. No lock guards this. It happens only inside Python code that uses
-//   torch, so nothing is read while another thread is in such code.
+//   tensor, and until then the pointer to it remains. No lock guards this. So gradients and such nodes are not read
+//   while another thread executes code in which `grad` occurs, or waits for the engine. (Not seen are a setter that
+//   takes the name from elsewhere, and a backward that a C++ extension begins.)
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,13 +17,12 @@ namespace alloctrace::torch_side {
 
 // Call the getters of a node; return the nodes and tensors that they return. A tensor saved through a hook is left out,
 // because a hook is code of the program. Return nothing if another thread may be changing the node. getters: of
-// attributes named next_functions, variable or _raw_saved_*; saved_type: torch's SavedTensor; harmless_folders: whose
-// code changes no graphs, each with a slash at its end. With the GIL.
+// attributes named next_functions, variable or _raw_saved_*; saved_type: torch's SavedTensor. With the GIL.
 std::optional<pybind11::list> graph_referents(pybind11::handle node, const pybind11::tuple& getters,
-                                              pybind11::handle saved_type, const pybind11::tuple& harmless_folders);
+                                              pybind11::handle saved_type);
 
-// Return a list of the gradient of a leaf, empty if it has none. Return nothing if another thread may be changing it.
+// Return a list of the gradient of a tensor, empty if it has none. Return nothing if another thread may be changing it.
 // With the GIL.
-std::optional<pybind11::list> gradient_of_leaf(pybind11::handle tensor, const pybind11::tuple& harmless_folders);
+std::optional<pybind11::list> gradient_of(pybind11::handle tensor);
 
 }  // namespace alloctrace::torch_side

@@ -21,7 +21,8 @@ def tensors(*, lines: bool = True, seconds: float = SECONDS) -> pd.DataFrame:
     """The tensors that are alive, the largest first: a row for each piece of memory, whoever shares it.
 
     lines: where a recording runs, say where each was made, which reads the trace so far. seconds: after which the
-    search gives up; `.attrs["complete"]` of the table is False then.
+    search gives up. `.attrs["complete"]` of the table is False then, and if gradients or graphs were passed over
+    because other threads may have been changing them.
 
     Columns: name (as in `holders`), shape and dtype of the largest tensor in it, device, bytes (requested), tensors
     (how many share it), requires_grad, role ("parameter", "buffer", "gradient", "optimizer state", or ""); with a

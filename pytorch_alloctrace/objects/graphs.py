@@ -1,4 +1,4 @@
-"""Autograd graphs: the tensors that their nodes have saved, and the gradients of leaves.
+"""Autograd graphs: the tensors that their nodes have saved, and gradients.
 
 Other threads may run backward on them at any time, without the GIL. Only the recorder module reads them under the locks
 that backward takes (csrc/torch/graph_reading.h); torch's own attributes are no substitute.
@@ -6,10 +6,8 @@ that backward takes (csrc/torch/graph_reading.h); torch's own attributes are no 
 
 from __future__ import annotations
 
-import os
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 from . import access
@@ -37,8 +35,6 @@ class GraphReader:
 
         self._recorder = sys.modules.get(_RECORDER)
         self._saved_type: type = torch._C._autograd.SavedTensor
-        package = Path(__file__).parents[1]
-        self._harmless_folders = tuple(f"{folder}{os.sep}" for folder in (Path(os.__file__).parent, package))
         self._getters: dict[type, tuple[Any, ...]] = {}
 
     @property
@@ -46,11 +42,11 @@ class GraphReader:
         """Return whether the recorder module is loaded."""
         return self._recorder is not None
 
-    def gradients(self, leaf: Any) -> list[Any] | None:
-        """Return a list of the gradient of a leaf, empty if it has none; None if other threads may be changing it."""
+    def gradients(self, tensor: Any) -> list[Any] | None:
+        """Return a list of the gradient of a tensor, empty if it has none; None if other threads may be changing it."""
         if self._recorder is None:
             return []
-        read: list[Any] | None = self._recorder.gradient_of_leaf(leaf, self._harmless_folders)
+        read: list[Any] | None = self._recorder.gradient_of(tensor)
         return read
 
     def referents(self, node: Any) -> list[Any] | None:
@@ -68,5 +64,5 @@ class GraphReader:
                 if (name.startswith("_raw_saved_") or name in ("next_functions", "variable"))
                 and type(descriptor) is types.GetSetDescriptorType
             )
-        read: list[Any] | None = self._recorder.graph_referents(node, getters, self._saved_type, self._harmless_folders)
+        read: list[Any] | None = self._recorder.graph_referents(node, getters, self._saved_type)
         return read

@@ -58,8 +58,9 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     the program and keeps nothing alive; takes about a second for each million of objects. Graphs are read by the
     recorder, which is compiled at its first use; without it they are not searched.
 
-    seconds: after which it gives up. `Holders.complete` is False then, and also if other threads were running torch:
-    gradients, and graphs of functions written in Python, are not searched then. Raises TypeError for what is no tensor.
+    seconds: after which it gives up, with `Holders.complete` False. It is False, too, where gradients and graphs were
+    passed over because other threads may have been changing them: during their backward and `zero_grad`, for example.
+    Raises TypeError for what is no tensor.
     """
     import torch
 
@@ -76,14 +77,14 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     note = ""
     if unread:
         note = f"autograd graphs were not searched: {unread}"
-    elif not walk.complete:
+    elif not walk.within_budget:
         note = f"given up after {len(walk.objects):,} objects: there may be others"
         if not chains:
             note = f"not found among the first {len(walk.objects):,} objects: allow more seconds"
     elif walk.unread:
         note = (
-            f"gradients and graph nodes not searched: {walk.unread:,}, because other threads were running torch; call "
-            "holders() again while they wait"
+            f"gradients and graph nodes not searched: {walk.unread:,}, because other threads may have been changing "
+            "them; call holders() again while they do something else"
         )
     elif not found:
         above, note = unreached(tensor, walk)
@@ -91,7 +92,7 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
             chains = [above, *chains]
         elif chains:
             note = ""
-    return Holders(tuple(chains[:_CHAINS]), walk.saw_all, note)
+    return Holders(tuple(chains[:_CHAINS]), walk.complete, note)
 
 
 def _line(chain: Chain) -> str:

@@ -65,7 +65,7 @@ def inventory(seconds: float) -> Inventory:
         items = [
             _item(walk, storages[key], members[key], roles, position < NAMED) for position, key in enumerate(found)
         ]
-    return Inventory(tuple(items), walk.saw_all)
+    return Inventory(tuple(items), walk.complete)
 
 
 def _item(walk: Walk, storage: Storage, numbers: list[int], roles: dict[int, str], named: bool) -> Item:

@@ -61,6 +61,7 @@ class Look:
     groups: tuple[Group, ...]
     """Most tensors first."""
     complete: bool
+    """Whether all that can be seen was seen: within the time, and without a graph that other threads were changing."""
     seconds: float
 
 
@@ -79,8 +80,8 @@ def _look(seconds: float, begin: float, more: bool) -> Look:
     # The last step may take a part of the time as well.
     walk = walker.walk(0.7 * seconds, OBJECTS, libraries=False)
     of_nothing: list[Group] = []
-    if more and walk.saw_all and len(_unreached(walk)[0]) >= UNREACHED:
-        of_nothing = _of_garbage(walk, begin + 0.6 * seconds)
+    if more and walk.within_budget and len(_unreached(walk)[0]) >= UNREACHED:
+        of_nothing = _of_garbage(walk, begin + 0.6 * seconds) if walk.complete else []
         if not of_nothing:
             walker.walk_libraries(walk, begin + 0.8 * seconds - time.monotonic(), OBJECTS)
     members, seen = _members(walk, begin + 0.9 * seconds)

@@ -92,17 +92,17 @@ class Walk:
     to."""
     cut: dict[int, float] = field(default_factory=dict)
     """Of containers that were not seen as a whole: which share was."""
-    complete: bool = True
+    within_budget: bool = True
     """False if the budget ran out, or graphs could not be read."""
     unread: int = 0
     """Number of graph nodes and gradients passed over because other threads may have been changing them."""
     gradients: set[int] = field(default_factory=set)
-    """Identities of the tensors that are gradients of leaves."""
+    """Identities of the tensors that are gradients."""
 
     @property
-    def saw_all(self) -> bool:
-        """Return whether nothing was left out that can be seen at all."""
-        return self.complete and not self.unread
+    def complete(self) -> bool:
+        """Return whether all that can be seen was seen."""
+        return self.within_budget and not self.unread
 
     def prefer(self, rank: Callable[[Any], int]) -> None:
         """Leads to each tensor by the reference of the lowest rank. rank: of an object; a way has that of its worst."""
@@ -166,7 +166,6 @@ class Walker:
         base = torch._C.TensorBase
         self._tensor = base
         self._is_leaf = base.is_leaf.__get__
-        self._requires_grad = base.requires_grad.__get__
         self._grad_fn = base.grad_fn.__get__
         self._forget_operators = getattr(torch.library, "_del_library", None)
         self._kinds: dict[type, Kind] = {}
@@ -211,7 +210,7 @@ class Walker:
     def walk(self, seconds: float, objects: int, libraries: bool = True) -> Walk:
         """From all roots. seconds, objects: what it may take. libraries: from the variables of libraries, too, after
         all others."""
-        walk = Walk(complete=self._graphs.can_read)
+        walk = Walk(within_budget=self._graphs.can_read)
         deadline = time.monotonic() + seconds
         self._at = 0
         own, others, ours = modules()
@@ -244,7 +243,7 @@ class Walker:
 
     def walk_libraries(self, walk: Walk, seconds: float, objects: int) -> None:
         """Goes on from the variables of libraries, if what the program's own lead to was all seen."""
-        if walk.complete:
+        if walk.within_budget:
             deadline = time.monotonic() + seconds
             with self._torch._C.DisableTorchFunctionSubclass():
                 self._library_names = None
@@ -288,12 +287,12 @@ class Walker:
         while at < len(objects) or later:
             if at == len(objects):
                 if not self._add_rest(walk, *later.pop(), deadline, most):
-                    walk.complete = False
+                    walk.within_budget = False
                     walk.cut |= {number: _FEW / len(children) for number, children in later}
                     return at
                 continue
             if at % _CHECK_EVERY == 0 and (time.monotonic() > deadline or len(objects) > most):
-                walk.complete = False
+                walk.within_budget = False
                 walk.cut |= {number: _FEW / len(children) for number, children in later}
                 return at
             thing = objects[at]
@@ -376,14 +375,12 @@ class Walker:
     def _of_tensor(self, walk: Walk, tensor: Any) -> list[Any]:
         found = gc.get_referents(tensor)
         try:
-            if not self._requires_grad(tensor):
-                return found
-            if self._is_leaf(tensor):
-                gradients = self._graphs.gradients(tensor)
-                walk.unread += gradients is None
-                walk.gradients.update(map(id, gradients or ()))
-                found += gradients or ()
-            elif not (self._tensor._is_view(tensor) and tensor._version):
+            # A frozen parameter keeps its gradient, and any tensor may retain one.
+            gradients = self._graphs.gradients(tensor)
+            walk.unread += gradients is None
+            walk.gradients.update(map(id, gradients or ()))
+            found += gradients or ()
+            if not self._is_leaf(tensor) and not (self._tensor._is_view(tensor) and tensor._version):
                 # (A view of what was written to since would make its node anew.)
                 found.append(self._grad_fn(tensor))
         except (RuntimeError, AttributeError) as error:  # a tensor without a graph, or one that is being made

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ..objects.graphs import GraphReader
 from .optimizers import listen_to_steps
 from .own_errors import is_from_signal_handler
 
@@ -151,12 +152,10 @@ def _of_groups(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _gradients(parameters: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
+    reader = GraphReader()
     for parameter, name in parameters:
-        # Of others torch warns.
-        if parameter.is_leaf or parameter.retains_grad:
-            gradient = parameter.grad
-            if gradient is not None:
-                yield _dotted(name, "grad"), gradient
+        for gradient in reader.gradients(parameter) or ():
+            yield _dotted(name, "grad"), gradient
 
 
 def _states(optimizer: Any, parameters: dict[int, tuple[Any, str]]) -> Iterator[tuple[str, Any]]:

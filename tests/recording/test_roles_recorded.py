@@ -116,7 +116,7 @@ def test_looking_up_allocates_nothing(session: alloctrace.Session) -> None:
     alloctrace.disable()
     trace = session.load()
     kinds = trace.events(since="mark:begin", until="mark:end")["kind"].astype(str)
-    assert {*kinds} == {"role", "mark"}
+    assert {*kinds} - {"memory"} == {"role", "mark"}  # a sample of the process's memory may fall in between
     del before
 
 

@@ -301,8 +301,8 @@ PYBIND11_MODULE(_record, module) {
   // Scans of the program's objects on the main thread, between two of its instructions.
   module.def("set_object_scan", [](const py::function& scan) { python::set_object_scan(scan.ptr()); });
   module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
-             py::arg("saved_type"), py::arg("harmless_folders"));
-  module.def("gradient_of_leaf", &torch_side::gradient_of_leaf, py::arg("tensor"), py::arg("harmless_folders"));
+             py::arg("saved_type"));
+  module.def("gradient_of", &torch_side::gradient_of, py::arg("tensor"));
   module.def("request_object_scan", [] { python::request_pending_work(python::PendingWork::kObjectScan); });
   module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"));
