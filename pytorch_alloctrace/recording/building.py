@@ -155,7 +155,7 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
         includes += _cuda_includes(target.cuda, packages, csrc)
         libraries += ["c10_cuda", "torch_cuda"]
     folders = (*RECORDER, WITHOUT_CUDA if target.cuda is None else WITH_CUDA)
-    whole_program = [] if _is_clang() else WHOLE_PROGRAM  # clang's needs a linker that may not be there
+    whole_program = WHOLE_PROGRAM if _links_whole_programs() else []
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}"
     return Module(
         # The slowest first: begun last, it would run alone in the end.
@@ -244,6 +244,16 @@ def _compiler_version() -> str:
 def _is_clang() -> bool:
     done = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
     return "clang" in done.stdout
+
+
+def _links_whole_programs() -> bool:
+    """Return whether compiler and linker work together for WHOLE_PROGRAM: a GCC beside the linker of another one may
+    not, and clang's needs a linker that is often missing."""
+    if _is_clang():
+        return False
+    with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as folder:
+        command = [*compiler(), *WHOLE_PROGRAM, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", f"{folder}/probe"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def jobs() -> int:

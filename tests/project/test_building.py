@@ -135,6 +135,20 @@ def test_no_more_compilers_run_at_once_than_wanted(monkeypatch: pytest.MonkeyPat
         assert 1 <= building.jobs() <= building.MOST_JOBS
 
 
+@pytest.mark.parametrize("linker_works", [True, False])
+def test_recorder_is_compiled_as_a_whole_only_where_the_linker_can(
+    linker_works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cannot_link = 'case "$*" in *-flto*-shared*) echo "ld: error: could not run lto-wrapper" >&2; exit 1;; esac'
+    if not linker_works:
+        monkeypatch.setenv("CXX", script(tmp_path / "c++", f'{cannot_link}\nexec {CXX} "$@"'))
+    (tmp_path / "torch" / "include" / "torch" / "csrc").mkdir(parents=True)
+    target = building.Target("2.11.0", "", None, True, "3.11.7", "cpython-311", "")
+    module = building.recorder(ROOT / "csrc", target, tmp_path / "torch", [])
+    for options in (module.options, module.link_options):
+        assert ("-flto=auto" in options) == linker_works
+
+
 def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch" / "include" / "torch" / "csrc").mkdir(parents=True)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
