@@ -102,7 +102,7 @@ def cuda_includes() -> list[Path]:
     folders += [Path(toolkit) / "include" for toolkit in toolkits if toolkit]
     if not any((folder / "cuda_runtime_api.h").is_file() for folder in folders):
         raise SystemExit("no headers of CUDA: install a torch with CUDA, or set CUDA_HOME")
-    return [*folders, SOURCES / "cuda_crt"]
+    return [*folders, SOURCES / "cuda_stand_ins"]
 
 
 def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:

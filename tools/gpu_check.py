@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -187,7 +188,19 @@ class Check:
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
                     wrong.append(str(error))
         if wrong:
+            self.result["native_stack"] = self.native_stack(name)
             raise PartFailed("; ".join(wrong))
+
+    def native_stack(self, program: str) -> list[str]:
+        """Return what a debugger shows where the program ends by a signal; empty without one, or if it does not."""
+        debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+        if debugger is None:
+            return []
+        script = ["-batch", "-ex", "run", "-ex", "backtrace 40", "-ex", "x/8i $pc", "-ex", "info registers"]
+        with tempfile.TemporaryDirectory() as folder:
+            recording = [str(SUPPORT / "gpu_programs.py"), program, f"{folder}/trace"]
+            _, output = self.command("debugger", [*self.launcher, debugger, *script, "--args", sys.executable, *recording])
+        return output.splitlines()[-100:]
 
     def benchmark(self) -> None:
         if self.bench == "none":
@@ -273,6 +286,7 @@ def main() -> int:
             "gpu_check: this machine has no NVIDIA GPU (--simulated runs it on the simulated device)", file=sys.stderr
         )
         return 2
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that ends by a signal says where
     parts = [name for name in PARTS if name in options.only]
     return Check(options.simulated, options.bench, time.monotonic() + options.limit, options.out).run(parts)
 

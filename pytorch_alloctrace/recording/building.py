@@ -37,7 +37,7 @@ FOLDING = ("core/reading", "core/replay", "core/folding")
 """What a recording needs that keeps its own trace small: it reads it."""
 RECORDER = (*SHARED, "core/recording", *FOLDING, "core/bounding", "system", "python/recording", "torch")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
-CUDA_STAND_INS = "torch/cuda_crt"
+CUDA_STAND_INS = "torch/cuda_stand_ins"
 
 # The hook, whole: its parts lie in three folders, and its code competes with the program's for the nearest cache. In
 # tools/bench/cuda this takes a sixth off what an allocation costs.
@@ -119,7 +119,7 @@ def sources(csrc: Path, *folders: str) -> list[Path]:
 
 def recorder_files(csrc: Path) -> list[Path]:
     """All that the recorder is built from, for any torch."""
-    return sorted({path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.suffix in (".cpp", ".h")})
+    return sorted({path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.is_file()})
 
 
 def recorder_key(target: Target, csrc: Path) -> str:
@@ -183,8 +183,8 @@ def _options(system_includes: list[str]) -> list[str]:
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
     """Folders of CUDA's headers: those of the pip packages that torch brings, else those of a toolkit.
 
-    The pip packages leave out the folder crt/; the two headers of it that are included say nothing to a host compiler,
-    and csrc/torch/cuda_crt stands in for them. It comes last: a real one is used where there is one.
+    The packages that torch brings leave out crt/ and nv/target. The headers of those that are included say nothing to a
+    host compiler, and csrc/torch/cuda_stand_ins stands in for them. It comes last: a real one is used where there is one.
     """
     folders = [Path(folder) for folder in packages if folder]
     pip_folders = [folder / "nvidia" / f"cu{cuda.split('.')[0]}" / "include" for folder in folders]

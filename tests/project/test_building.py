@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from running import ROOT
 
 from pytorch_alloctrace.recording import building
@@ -164,6 +165,18 @@ def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monk
     assert any("torch/no_cuda/" in str(source) for source in module.sources)
     with pytest.raises(BuildError, match=r"has no headers to compile the recorder with"):
         building.recorder(ROOT / "csrc", target, tmp_path, [])
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is without CUDA")
+def test_the_headers_that_torch_brings_suffice_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the sources, library_blocks.cpp includes the most of CUDA's headers."""
+    monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
+    module = building.recorder(ROOT / "csrc", building.target_of(torch), Path(torch.__file__).parent, sys.path)
+    assert not [option for option in module.options if "/usr/local/cuda" in option]
+    (source,) = [path for path in module.sources if path.name == "library_blocks.cpp"]
+    command = [CXX, *module.options, "-fsyntax-only", source]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
 
 
 def without_toolkit(is_dir: Callable[[Path], bool]) -> Callable[[Path], bool]:

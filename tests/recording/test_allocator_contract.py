@@ -70,7 +70,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += [f"-L{installed}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{installed}/lib"]
     if torch_has_cuda():
         headers = [*installed.parent.glob("nvidia/*/include"), Path("/usr/local/cuda/include")]
-        headers.append(ROOT / "csrc/torch/cuda_crt")  # last: two headers that pip's packages leave out
+        headers.append(ROOT / "csrc/torch/cuda_stand_ins")  # last: two headers that pip's packages leave out
         command += ["-DWITH_CUDA", "-lc10_cuda", *(f"-isystem{folder}" for folder in headers)]
     subprocess.run(command, check=True)
     return built

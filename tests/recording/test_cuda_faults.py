@@ -41,7 +41,7 @@ def build(folder: Path, name: str, source: str, *libraries: str) -> None:
         *(f"{path}/include" for path in toolkits),
     ]
     # The last: pip's packages leave out two headers that say nothing to a host compiler; a toolkit has them.
-    cuda_headers.append(ROOT / "csrc" / "torch" / "cuda_crt")
+    cuda_headers.append(ROOT / "csrc" / "torch" / "cuda_stand_ins")
     (folder / f"{name}.cpp").write_text(source)
     command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", f"{name}.cpp", "-o", f"{name}.so"]
     command += [f"-I{torch_folder}/include", f"-I{sysconfig.get_paths()['include']}", *(f"-I{h}" for h in cuda_headers)]
