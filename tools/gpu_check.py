@@ -199,7 +199,9 @@ class Check:
         script = ["-batch", "-ex", "run", "-ex", "backtrace 40", "-ex", "x/8i $pc", "-ex", "info registers"]
         with tempfile.TemporaryDirectory() as folder:
             recording = [str(SUPPORT / "gpu_programs.py"), program, f"{folder}/trace"]
-            _, output = self.command("debugger", [*self.launcher, debugger, *script, "--args", sys.executable, *recording])
+            _, output = self.command(
+                "debugger", [*self.launcher, debugger, *script, "--args", sys.executable, *recording]
+            )
         return output.splitlines()[-100:]
 
     def benchmark(self) -> None:

@@ -183,8 +183,8 @@ def _options(system_includes: list[str]) -> list[str]:
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
     """Folders of CUDA's headers: those of the pip packages that torch brings, else those of a toolkit.
 
-    The packages that torch brings leave out crt/ and nv/target. The headers of those that are included say nothing to a
-    host compiler, and csrc/torch/cuda_stand_ins stands in for them. It comes last: a real one is used where there is one.
+    The packages that torch brings leave out crt/ and nv/target. These headers say nothing to a host compiler, and
+    csrc/torch/cuda_stand_ins stands in for them. It comes last: a real one is used where there is one.
     """
     folders = [Path(folder) for folder in packages if folder]
     pip_folders = [folder / "nvidia" / f"cu{cuda.split('.')[0]}" / "include" for folder in folders]
