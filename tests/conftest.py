@@ -88,11 +88,16 @@ def run_program(tmp_path: Path) -> RunProgram:
     idle one."""
 
     def run(
-        source: str, *arguments: str, check: bool = True, timeout: float = 600, **environment: str
+        source: str,
+        *arguments: str,
+        check: bool = True,
+        timeout: float = 600,
+        fresh: bool = False,
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
-        return run_python(tmp_path, [sys.executable, str(script), *arguments], check, timeout, environment)
+        return run_python(tmp_path, [sys.executable, str(script), *arguments], check, timeout, environment, fresh)
 
     return run
 
@@ -109,11 +114,12 @@ def run_cuda_program(tmp_path: Path) -> RunProgram:
         devices: int = 1,
         check: bool = True,
         timeout: float = 600,
+        fresh: bool = False,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
         command = with_cuda([sys.executable, str(script), *arguments], memory, devices)
-        return run_python(tmp_path, command, check, timeout, environment)
+        return run_python(tmp_path, command, check, timeout, environment, fresh)
 
     return run

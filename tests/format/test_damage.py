@@ -339,7 +339,7 @@ def test_mutated_files_under_sanitizers(tmp_path: Path) -> None:
     program = core_probe.build(
         "fuzz_reader.cpp",
         core_probe.READING,
-        ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     )
     path, rounds = tmp_path / "t.alloctrace", 2500
     spool = core_probe.killed(path, some_events(300), ring_events=128, definitions_bytes=512)

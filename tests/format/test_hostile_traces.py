@@ -151,7 +151,7 @@ def test_impossible_sizes_are_contradictions(tmp_path: Path, events: list[dict[s
 
 def test_the_reader_under_sanitizers(tmp_path: Path) -> None:
     """The corpus, changed further, read and replayed by code that checks every access and every operation."""
-    options = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    options = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = core_probe.build("fuzz_reader.cpp", core_probe.READING, options)
     spool = core_probe.killed(
         tmp_path / "t.alloctrace", core_probe.make_events([{"kind": 1, "address": 512}]), ring_events=128
@@ -169,7 +169,7 @@ def test_the_reader_under_sanitizers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
     """What tools/fuzz has made that reached something new, with any compiler that has the sanitizers."""
-    options = ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-DALLOCTRACE_FUZZ_FILES"]
+    options = ["-O1", "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     program = core_probe.build("fuzz_target.cpp", core_probe.READING, options)
     inputs = sorted((hostile_traces.CORPUS.parent / "reader").iterdir())
     assert len(inputs) > 50 and sum(path.stat().st_size for path in inputs) < 250_000

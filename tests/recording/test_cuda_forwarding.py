@@ -139,7 +139,7 @@ def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> lis
     """What the program sees, by subject."""
     device = [] if has_nvidia_gpu() else [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB", "--devices", "2"]
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
-    done = run_python(directory, [*device, *program], True, 600, environment)
+    done = run_python(directory, [*device, *program], True, 600, environment, fresh=True)
     parted = [line.split("\t") for line in done.stdout.splitlines()]
     return [(subject, json.loads(answer)) for subject, answer in parted]
 

@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +45,21 @@ def differences(ours: Sequence[Event], theirs: Sequence[Event]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Event]]:
-    """What the simulated device does now, by program."""
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What gpu_check finds on the simulated device."""
     build_simulated_device()
-    folder = tmp_path_factory.mktemp("simulated")
-    with ThreadPoolExecutor(2) as runs:
-        sequences = runs.map(lambda name: recorded(name, folder, SIMULATED), PROGRAMS)
-        return dict(zip(PROGRAMS, sequences, strict=True))
+    out = tmp_path_factory.mktemp("simulated") / "gpu-simulated.json"
+    command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+@pytest.fixture(scope="module")
+def simulated(checked: dict[str, Any]) -> dict[str, list[Event]]:
+    """What the simulated device does now, by program."""
+    return {name: from_text(lines) for name, lines in checked["sequences"].items()}
 
 
 def unexplained(result: dict[str, Any], simulated: dict[str, list[Event]]) -> list[str]:
@@ -85,18 +92,17 @@ def test_a_real_gpu_allocates_as_the_simulated_one(path: Path, simulated: dict[s
 
 
 @needs_cuda_build
-def test_gpu_check_finds_what_the_tests_find(tmp_path: Path, simulated: dict[str, list[Event]]) -> None:
-    """A second recording of all the programs, by the tool itself and through its file, is the same."""
-    out = tmp_path / "gpu-simulated.json"
-    command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(out.read_text())
-    assert not result["failed"] and result["simulated"] and set(result["seconds"]) == {"device", "sequences"}
-    assert result["device"]["name"] and result["device"]["torch"] and result["device"]["driver"] == "simulated"
-    assert {name: from_text(lines) for name, lines in result["sequences"].items()} == simulated
-    assert unexplained(result, simulated) == ["this file was made on the simulated device"]
-    assert unexplained({**result, "simulated": False}, simulated) == []
+def test_gpu_check_records_all_programs(checked: dict[str, Any], simulated: dict[str, list[Event]]) -> None:
+    assert not checked["failed"] and checked["simulated"] and set(checked["seconds"]) == {"device", "sequences"}
+    assert checked["device"]["name"] and checked["device"]["torch"] and checked["device"]["driver"] == "simulated"
+    assert unexplained(checked, simulated) == ["this file was made on the simulated device"]
+    assert unexplained({**checked, "simulated": False}, simulated) == []
+
+
+@needs_cuda_build
+@pytest.mark.slow("simcuda")
+def test_a_second_recording_has_the_same_sequences(tmp_path: Path, simulated: dict[str, list[Event]]) -> None:
+    assert {name: recorded(name, tmp_path, SIMULATED) for name in PROGRAMS} == simulated
 
 
 @needs_cuda_build

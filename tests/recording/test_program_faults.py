@@ -344,7 +344,7 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, tmp_path
 def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: Path) -> None:
     run_program(
         """
-        import threading, torch, pytorch_alloctrace as alloctrace
+        import sys, threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import looks
         stop = threading.Event()
         def work(number):
@@ -354,7 +354,7 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
                 if len(held) > 50: held.clear()
         threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
         for thread in threads: thread.start()
-        for number in range(200):
+        for number in range(int(sys.argv[1])):
             # A look is Python, which gets one turn in seventeen here: with one in each the test would take minutes.
             looks.AT_END = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
@@ -362,6 +362,7 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
         stop.set()
         for thread in threads: thread.join()
         """,
+        "200" if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else "70",
         timeout=900,
     )
     for number in range(4):

@@ -17,9 +17,9 @@ import pytorch_alloctrace as alloctrace
 
 # In one build for both probes. The sanitizer does not see the copies that the compiler makes of a memcpy, and does not
 # model fences (the one in the spool orders stores for a reader in another process).
-THREAD = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin-memcpy", "-finstrument-functions"]
+THREAD = ["-O1", "-g1", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin-memcpy", "-finstrument-functions"]
 
-ADDRESS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+ADDRESS = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> list[int]:

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "program.py").write_text(PROGRAM)
     for name, size in (("run", "2000"), ("after", "3000")):
         command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", size])
-        run_python(made, command, check=True, timeout=600, environment={})
+        run_python(made, command, check=True, timeout=600, environment={}, fresh=True)
     return made
 
 

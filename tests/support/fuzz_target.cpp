@@ -1,8 +1,8 @@
 // What libFuzzer calls with bytes that it has chosen (tools/fuzz): a trace, and after it perhaps a spool.
 //
-// Of most inputs the magic numbers, lengths and checksums are put right first: what is behind them is to be found. With
-// ALLOCTRACE_FUZZ_FILES it has a main of its own, which reads the files that it is given: so every compiler can run
-// the corpus.
+// Of most inputs the magic numbers, lengths and checksums are put right first: what is behind them is to be found.
+// Without ALLOCTRACE_LIBFUZZER it has a main of its own, which reads the files that it is given: so every compiler can
+// run the corpus.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -90,7 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-#ifdef ALLOCTRACE_FUZZ_FILES
+#ifndef ALLOCTRACE_LIBFUZZER
 #include <fstream>
 #include <iterator>
 

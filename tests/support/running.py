@@ -8,11 +8,13 @@ import functools
 import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import run_warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,20 +70,41 @@ def build_simulated_device() -> None:
 
 
 def run_python(
-    directory: Path, command: list[str], check: bool, timeout: float, environment: dict[str, str]
+    directory: Path,
+    command: list[str],
+    check: bool,
+    timeout: float,
+    environment: dict[str, str],
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=program_environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
-    )
+    """Run a command in a folder. A Python script runs in a fork of a process that has imported torch, unless `fresh`:
+    for tests of what a process is when it starts."""
+    full_environment = program_environment(**environment)
+    launcher, words = _split_launcher(command)
+    done: subprocess.CompletedProcess[str] | None = None
+    if not fresh and len(words) > 1 and words[0] == sys.executable and words[1].endswith(".py"):
+        done = run_warm(directory, launcher, words[1:], full_environment, timeout)
+    if done is None:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=full_environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def _split_launcher(command: list[str]) -> tuple[list[str], list[str]]:
+    """Split what with_cuda puts before a command from the command."""
+    if command[0] != str(ROOT / "tools/simcuda/run"):
+        return [], command
+    count = next((number for number, word in enumerate(command) if word == sys.executable), 0)
+    return command[:count], command[count:]
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:

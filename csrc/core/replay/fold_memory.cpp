@@ -11,8 +11,8 @@
 namespace alloctrace {
 namespace {
 
-// Of the first byte of a block: those of a kind that is known have no others of their own.
-constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10, kKnownKind = 0x20, kAlone = 0x40;
+// Besides those of piece.h in the first byte of a block, which one of a known kind does not have.
+constexpr std::uint8_t kKnownKind = 0x20, kAlone = 0x40;
 constexpr std::uint64_t kMostSegments = UINT32_MAX;
 
 void put_neighbour(FoldWriter& fold, PieceIndex value, PieceIndex of) {
@@ -40,8 +40,8 @@ using Kind =
 constexpr std::size_t kMostKinds = 1 << 14;  // numbers of two bytes
 
 std::uint8_t flags_of(const Piece& piece) {
-  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(piece.state) | (piece.is_of_backward ? kBackward : 0) |
-                                   (piece.is_older ? kOlder : 0));
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(piece.state) | (piece.is_of_backward ? kBackwardBit : 0) |
+                                   (piece.is_older ? kOlderBit : 0));
 }
 
 class PieceWriter {
@@ -101,17 +101,18 @@ class PieceParser {
 
   Piece read(PieceIndex index) {
     const std::uint8_t first = fold_->byte();
-    if ((first & kState) > static_cast<std::uint8_t>(PieceState::kUnused)) throw DecodeError("a block without a state");
-    if (static_cast<PieceState>(first & kState) == PieceState::kUnused) return {};
+    if ((first & kStateBits) > static_cast<std::uint8_t>(PieceState::kUnused))
+      throw DecodeError("a block without a state");
+    if (static_cast<PieceState>(first & kStateBits) == PieceState::kUnused) return {};
     Piece piece;
     if ((first & kKnownKind) != 0) {
       Piece& kind = kinds_[static_cast<std::size_t>(fold_->below(kinds_.size()))];
       read_place(kind, kind.address);
       piece = kind;
     } else {
-      piece.state = static_cast<PieceState>(first & kState);
-      piece.is_of_backward = (first & kBackward) != 0;
-      piece.is_older = (first & kOlder) != 0;
+      piece.state = static_cast<PieceState>(first & kStateBits);
+      piece.is_of_backward = (first & kBackwardBit) != 0;
+      piece.is_older = (first & kOlderBit) != 0;
       read_place(piece, any_);
       piece.size = fold_->number();
       piece.requested = std::min(fold_->difference(piece.size), kMaxBlockBytes);

@@ -8,9 +8,6 @@ namespace alloctrace {
 
 namespace {
 
-// The first byte of a piece: its state, and what is true of it.
-constexpr std::uint8_t kState = 0x07, kBackward = 0x08, kOlder = 0x10;
-
 constexpr std::size_t kVarintBytes = 10, kFields = 10;
 
 // Writes into memory that has room: a check for each byte would take longer than all the rest.
@@ -54,8 +51,8 @@ PackedPieces::PackedPieces(const Pieces& pieces) : count_(pieces.size()) {
         continue;
       }
       const auto index = static_cast<PieceIndex>(at);
-      writer.byte(
-          static_cast<std::uint8_t>(state | (piece.is_of_backward ? kBackward : 0) | (piece.is_older ? kOlder : 0)));
+      writer.byte(static_cast<std::uint8_t>(state | (piece.is_of_backward ? kBackwardBit : 0) |
+                                            (piece.is_older ? kOlderBit : 0)));
       writer.difference(piece.address, last->address);
       writer.number(piece.size);
       writer.difference(piece.requested, piece.size);
@@ -93,14 +90,14 @@ void PackedPieces::unpack(Pieces& pieces) const {
     while (!reader.done()) {
       const auto index = static_cast<PieceIndex>(pieces.size());
       const std::uint8_t first = reader.byte();
-      const auto state = static_cast<PieceState>(first & kState);
+      const auto state = static_cast<PieceState>(first & kStateBits);
       if (state == PieceState::kUnused) {
         pieces.emplace_back();
         continue;
       }
       last.state = state;
-      last.is_of_backward = (first & kBackward) != 0;
-      last.is_older = (first & kOlder) != 0;
+      last.is_of_backward = (first & kBackwardBit) != 0;
+      last.is_older = (first & kOlderBit) != 0;
       last.address = add_zigzag_delta(last.address, reader.varint());
       last.size = reader.varint();
       last.requested = add_zigzag_delta(last.size, reader.varint());

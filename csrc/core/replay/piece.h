@@ -9,6 +9,8 @@
 namespace alloctrace {
 
 enum class PieceState : std::uint8_t { kFree, kAllocated, kPendingFree, kUnmapped, kUnused };
+// Of the first byte of a packed or folded piece: its state, and what is true of it.
+constexpr std::uint8_t kStateBits = 0x07, kBackwardBit = 0x08, kOlderBit = 0x10;
 
 using PieceIndex = std::uint32_t;
 constexpr PieceIndex kNoPiece = UINT32_MAX;

@@ -1,0 +1,195 @@
+"""Processes that have imported torch already: a test's program starts in a fork of one, in milliseconds.
+
+A server is a Python process that has imported torch and waits. For each program it forks a child, which takes over the
+program's folder, environment, arguments and standard streams, runs the script as `__main__`, and ends as the
+interpreter ends. Such a program differs from one that was started afresh in this: sys.modules has torch, the outermost
+frame of its stacks is that of "<frozen warm_python>", which counts as library code, and its parent is the server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import importlib.util
+import json
+import marshal
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+AFTER_START = ("ALLOCTRACE_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "CXX", "TMPDIR", "PATH")
+"""Beginnings of the names of variables that nothing reads before the program begins."""
+MAX_SERVERS = 4
+NUMBER = struct.Struct("<q")
+FRAME_NAME = "<frozen warm_python>"
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+
+SERVER = """
+import gc, sys, warm_python
+import torch, torch._dynamo
+gc.freeze()
+exec(*warm_python.wait_for_program(int(sys.argv[1])))
+"""
+
+
+# The server's side
+
+
+def wait_for_program(socket_number: int) -> tuple[types.CodeType, dict[str, Any]]:
+    """Serve requests; return in each child, with the code of its program and the namespace to run it in."""
+    requests = socket.socket(fileno=socket_number)
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(requests, NUMBER.size, 3)
+        if not head:  # the client has gone
+            os._exit(0)
+        request = json.loads(requests.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL))
+        child = os.fork()
+        if child == 0:
+            requests.close()
+            return _become_program(request, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.sendall(NUMBER.pack(child))
+        _, status = os.waitpid(child, 0)
+        requests.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[types.CodeType, dict[str, Any]]:
+    """Make this process what it would be had it been started for the script."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["directory"])
+    os.environ.update(request["environment"])  # beside what the launcher has set
+    if SUPPORT not in os.environ["PYTHONPATH"].split(os.pathsep):
+        sys.path.remove(SUPPORT)
+    script = request["arguments"][0]
+    sys.argv[:] = request["arguments"]
+    sys.path[0] = os.path.dirname(os.path.realpath(script))
+    path = os.path.abspath(script)
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    module.__dict__["__builtins__"] = builtins
+    module.__loader__ = SourceFileLoader("__main__", path)
+    module.__annotations__ = {}
+    sys.modules["__main__"] = module
+    sys.excepthook = _print_error_of_program
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True), module.__dict__
+
+
+def _print_error_of_program(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    """Print a traceback without the frames of the server."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (FRAME_NAME, __file__):
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
+
+
+# The client's side
+
+
+class Server:
+    """A process that waits with torch imported."""
+
+    def __init__(self, launcher: list[str], environment: dict[str, str]) -> None:
+        self.is_free = threading.Lock()
+        self._requests, theirs = socket.socketpair()
+        # Compiled, so that its frame has a name that makes it library code.
+        self._folder = tempfile.TemporaryDirectory()
+        script = Path(self._folder.name, "warm_python_server.pyc")
+        code = marshal.dumps(compile(SERVER, FRAME_NAME, "exec"))
+        script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
+        path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), SUPPORT]))
+        self._process = subprocess.Popen(
+            [*launcher, sys.executable, str(script), str(theirs.fileno())],
+            env={**environment, "PYTHONPATH": path},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def run(
+        self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end. Raises subprocess.TimeoutExpired after killing it. One thread at a time."""
+        with (
+            open(os.devnull, "rb") as stdin,
+            tempfile.TemporaryFile() as stdout,
+            tempfile.TemporaryFile() as stderr,
+        ):
+            changed = (*AFTER_START, "PYTHONPATH")
+            request = {
+                "directory": str(directory),
+                "arguments": arguments,
+                "environment": {name: text for name, text in environment.items() if name.startswith(changed)},
+            }
+            content = json.dumps(request).encode()
+            descriptors = [stdin.fileno(), stdout.fileno(), stderr.fileno()]
+            socket.send_fds(self._requests, [NUMBER.pack(len(content))], descriptors)
+            self._requests.sendall(content)
+            child = self._receive_number()
+            try:
+                status = self._receive_number(timeout)
+            except TimeoutError:
+                os.kill(child, signal.SIGKILL)
+                self._receive_number()
+                raise subprocess.TimeoutExpired(arguments, timeout, _text(stdout), _text(stderr)) from None
+            return subprocess.CompletedProcess(arguments, status, _text(stdout).decode(), _text(stderr).decode())
+
+    def stop(self) -> None:
+        self._requests.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _receive_number(self, timeout: float | None = None) -> int:
+        self._requests.settimeout(timeout)
+        content = self._requests.recv(NUMBER.size, socket.MSG_WAITALL)
+        if not content:
+            raise RuntimeError("the server of warm programs has ended")
+        return int(NUMBER.unpack(content)[0])
+
+
+def _text(file: Any) -> bytes:
+    file.seek(0)
+    return bytes(file.read())
+
+
+_servers: dict[tuple[str, ...], Server] = {}
+_asked: dict[tuple[str, ...], int] = {}
+
+
+def run_warm(
+    directory: Path, launcher: list[str], arguments: list[str], environment: dict[str, str], timeout: float
+) -> subprocess.CompletedProcess[str] | None:
+    """Run `launcher python arguments` in a fork of a server; None if it is in use, or the programs that need it are too
+    few to start it."""
+    at_start = {name: value for name, value in environment.items() if not name.startswith(AFTER_START)}
+    key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
+    server = _servers.get(key)
+    if server is None:
+        _asked[key] = _asked.get(key, 0) + 1
+        if _asked[key] < 2 or len(_servers) >= MAX_SERVERS:
+            return None
+        if not _servers:
+            atexit.register(_stop_all)
+        server = _servers[key] = Server(launcher, at_start)
+    if not server.is_free.acquire(blocking=False):
+        return None
+    try:
+        return server.run(directory, arguments, environment, timeout)
+    finally:
+        server.is_free.release()
+
+
+def _stop_all() -> None:
+    for server in _servers.values():
+        server.stop()
