@@ -24,7 +24,7 @@ READING = ("trace", "reading", "analysis", "report", "analyze", "_replay")
 
 
 def test_a_program_that_records_loads_nothing_that_reads(run_program) -> None:
-    loaded = json.loads(run_program(PROGRAM).stdout)
+    loaded = json.loads(run_program(PROGRAM, fresh=True).stdout)
     assert "pytorch_alloctrace.recording.session" in loaded
     unwanted = {"pandas", "rich", "matplotlib", *(f"pytorch_alloctrace.{name}" for name in READING)}
     found = {".".join(name.split(".")[: 2 if name.startswith("pytorch_alloctrace") else 1]) for name in loaded}

@@ -46,6 +46,7 @@ def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None
         """,
         end,
         check=False,
+        fresh=True,
     )
     ends = {"segfault": -signal.SIGSEGV, "abort": -signal.SIGABRT, "exit": 7, "exception": -signal.SIGABRT}
     assert done.returncode == ends[end], done.stderr
@@ -289,6 +290,7 @@ def test_an_exit_handler_of_the_program(run_program, tmp_path: Path, order: str)
         held = torch.empty(1111, dtype=torch.uint8)
         """,
         order,
+        fresh=True,
     )
     assert done.stdout == "late\n" and done.stderr == ""
     trace = alloctrace.load(tmp_path / "t.alloctrace")

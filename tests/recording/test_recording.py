@@ -179,6 +179,7 @@ def test_interpreter_exit_with_live_tensors(run_program, tmp_path: Path, ending:
         {ending}
         """,
         check=False,
+        fresh=True,
     )
     assert done.returncode == {"1 / 0": 1, "": 0, "alloctrace.disable()": 0}.get(ending, 3), done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -196,6 +197,7 @@ def test_exit_called_from_c_is_no_crash(run_program, tmp_path: Path) -> None:
         ctypes.CDLL(None).exit(3)
         """,
         check=False,
+        fresh=True,
     )
     assert done.returncode == 3, done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")

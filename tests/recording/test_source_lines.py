@@ -70,8 +70,7 @@ def test_a_program_that_ends_at_once_has_the_lines_of_a_slow_file_system(
         layer()
         """,
         SLOW_MS="300",
-        **slow_home,
-    )  # fmt: skip
+        fresh=True, **slow_home)  # fmt: skip
     line = MODEL.splitlines()[1]
     assert done.stdout == line + "\n"
     trace = alloctrace.load(tmp_path / "ended.alloctrace")

@@ -144,6 +144,7 @@ def test_it_hinders_no_ending(run_program: RunProgram, ending: str) -> None:
         print("ended")
         """,
         ending,
+        fresh=True,
     )
     assert done.stdout == "ended\n" and done.stderr == ""
 
