@@ -1,4 +1,4 @@
-"""Choice of tests by group: the slow ones run only when they are asked for."""
+"""Choice of tests: the slow ones run only when they are asked for, others by what has changed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import affected_tests
+import pytest
 import slow_groups
 from running import ROOT, program_environment
 
@@ -53,3 +55,27 @@ def test_slow_tests_run_when_asked_for_and_are_counted_when_left_out(tmp_path: P
     assert "2 passed" in out and "left out: 1 slow tests (docs 1)" in out
     out = run("--all")
     assert "4 passed" in out and "left out" not in out
+
+
+def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_others() -> None:
+    files = affected_tests.read_files()
+    affected, affects_all = affected_tests.affected_tests(["pytorch_alloctrace/reading/following.py"], files)
+    assert {"tests/reading/test_positions.py", "tests/recording/test_status.py"} <= affected.keys()
+    assert "tests/what_if/test_what_if.py" not in affected and not affects_all
+    affected, affects_all = affected_tests.affected_tests(["tests/support/core_probe.cpp"], files)
+    assert "tests/format/test_codec.py" in affected and "tests/report/test_serve.py" not in affected and not affects_all
+
+
+@pytest.mark.parametrize("path", ["csrc/new/file.cpp", "unheard_of.toml", "tests/conftest.py", "pyproject.toml"])
+def test_change_of_what_is_not_known_or_everything_needs_affects_all_tests(path: str) -> None:
+    files = affected_tests.read_files()
+    affected, affects_all = affected_tests.affected_tests([path], files)
+    assert affects_all == [path] and affected.keys() == set(filter(affected_tests.is_test, files))
+
+
+def test_subjects_of_the_map_exist() -> None:
+    files = affected_tests.read_files()
+    for beginning, tests in affected_tests.SUBJECTS.items():
+        assert any(name.startswith(beginning) for name in files), beginning
+        for part in tests:
+            assert any(name.startswith(f"tests/{part}") for name in files), part

@@ -1,0 +1,218 @@
+"""Which tests a change may break: tools/test --changed runs them.
+
+    python tests/support/affected_tests.py [--base REV]
+
+prints their paths, one a line, and on stderr why these. Changed is what differs from REV, by default the commit that
+this clone began with, and what git does not track yet. A changed file affects
+
+- the tests of its subject: SUBJECTS names the folders of tests by the folders of files;
+- every test that imports it or names it, itself or through other tests and programs, and through modules of the same
+  folder of the package. Not through other folders, nor through FACADES: what is behind these is tested under its
+  own subject.
+
+A changed file without either affects all tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "pytorch_alloctrace"
+FACADES = {f"{PACKAGE}/{name}.py" for name in ("__init__", "__main__", "trace", "ranks", "analyze/verbs")}
+ALL = ("",)
+READING = ("format", "reading", "replay")
+RECORDING = ("recording", "objects")
+SUBJECTS: Mapping[str, tuple[str, ...]] = {
+    ".ci/": (),
+    ".clang-format": (),
+    ".gitignore": (),
+    "DEVELOPING.md": ("project/test_site.py",),
+    "LICENSE": ("project/test_install.py",),
+    "MANIFEST.in": ("project/test_install.py",),
+    "README.md": ("project/test_site.py", "project/test_api_docs.py"),
+    "benchmarks/": (),
+    "csrc/core/base/": (*READING, *RECORDING),
+    "csrc/core/bounding/": ("reading/test_folding.py", "recording/test_bounded.py"),
+    "csrc/core/folding/": ("reading/test_folding.py", "recording/test_bounded.py"),
+    "csrc/core/format/": (*READING, *RECORDING),
+    "csrc/core/reading/": (*READING, "recording/test_kill.py"),
+    "csrc/core/recording/": ("format", "recording"),
+    "csrc/core/replay/": (*READING, "analysis"),
+    "csrc/core/what_if/": ("what_if",),
+    "csrc/core/writing/": ("converting",),
+    "csrc/python/reading/": (*READING, "converting", "what_if"),
+    "csrc/python/recording/": RECORDING,
+    "csrc/system/": RECORDING,
+    "csrc/torch/": RECORDING,
+    "docs/": ("project/test_site.py", "project/test_api_docs.py"),
+    "examples/": ("project/test_examples.py", "project/test_examples_on_cpu.py"),
+    "mkdocs.yml": ("project/test_site.py",),
+    "pyproject.toml": ALL,
+    f"{PACKAGE}/": ("project/test_layers.py",),
+    f"{PACKAGE}/__init__.py": ALL,
+    f"{PACKAGE}/__main__.py": ("command_line", "recording/test_run.py", "recording/test_cost.py"),
+    f"{PACKAGE}/analysis/": ("analysis",),
+    f"{PACKAGE}/analysis/ranks/": ("ranks",),
+    f"{PACKAGE}/analysis/what_if/": ("what_if",),
+    f"{PACKAGE}/analyze/": ("command_line",),
+    f"{PACKAGE}/analyze/verbs.py": ("command_line",),
+    f"{PACKAGE}/callbacks/": ("recording/test_status_loggers.py", "recording/test_steps.py"),
+    f"{PACKAGE}/command.py": ("command_line",),
+    f"{PACKAGE}/converting/": ("converting",),
+    f"{PACKAGE}/cost/": ("recording/test_cost.py",),
+    f"{PACKAGE}/live/": ("objects", "recording/test_status.py"),
+    f"{PACKAGE}/notebook.py": ("report/test_notebook.py",),
+    f"{PACKAGE}/objects/": (
+        "objects",
+        *(f"recording/test_{name}.py" for name in ("looks", "on_oom", "scans_disturbed")),
+    ),
+    f"{PACKAGE}/pytest_plugin.py": ("recording/test_pytest_plugin.py",),
+    f"{PACKAGE}/ranks.py": ("ranks",),
+    f"{PACKAGE}/reading/": READING,
+    f"{PACKAGE}/recording/": ("recording",),
+    f"{PACKAGE}/report/": ("report",),
+    f"{PACKAGE}/report/page/": ("report/test_report_page.py", "report/test_report_browser.py", "report/test_serve.py"),
+    f"{PACKAGE}/report/web/": ("report/test_report_page.py", "report/test_report_browser.py"),
+    f"{PACKAGE}/trace.py": ("analysis", "replay", "reading", "report"),
+    "setup.py": ("project",),
+    "tests/conftest.py": ALL,
+    "tests/support/affected_tests.py": ("project/test_choice_of_tests.py",),
+    "tests/corpus/": ("analysis/test_strangers.py", "ranks/test_ranks_strangers.py", "format"),
+    "tools/": (),
+    "tools/environment": ALL,
+    "tools/simcuda/": ("simcuda", "recording"),
+    "tools/test": (),
+}
+"""Tests by the beginning of a path. The longest beginning counts."""
+
+
+def is_test(path: str) -> bool:
+    return re.fullmatch(r"tests/\w+/test_\w+\.py", path) is not None
+
+
+def tests_of_subject(path: str) -> tuple[str, ...] | None:
+    beginnings = [beginning for beginning in SUBJECTS if path.startswith(beginning)]
+    return SUBJECTS[max(beginnings, key=len)] if beginnings else None
+
+
+def direct_dependencies(path: str, files: Mapping[str, str]) -> set[str]:
+    """Return the files that a file imports or names."""
+    text = files[path]
+    found = set()
+    if path.endswith(".py"):
+        for module in imported_modules(path, text):
+            found |= module_files(module)
+    if path.startswith("tests/"):
+        # In programs and commands too, which are texts here.
+        for module in re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text):
+            found |= module_files(module)
+        named = {*re.findall(r"(?:[\"'/]|\b(?:from|import|-m) |, )+([\w-]+)", text)}
+        found |= {other for other in files if other.startswith("tests/support/") and Path(other).stem in named}
+        found |= files.keys() & {*re.findall(r"[\w.-]+(?:/[\w.-]+)+", text)}
+    else:
+        found = {other for other in found if subject_of(other) == subject_of(path)}
+    return (found & files.keys()) - {path}
+
+
+def module_files(module: str) -> set[str]:
+    """Return where a module may be, the packages around it, and the module that has the name if it is no module."""
+    parts = module.split(".")
+    names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return {file for name in names for file in (f"{name}.py", f"{name}/__init__.py", f"tests/support/{name}.py")}
+
+
+def subject_of(path: str) -> str:
+    return "/".join(path.split("/")[:2])
+
+
+def imported_modules(path: str, text: str) -> Iterator[str]:
+    """The modules that a file imports, but not for types alone, and the names that it imports from them."""
+    folders = path.split("/")[:-1]
+    nodes: list[ast.AST] = [ast.parse(text)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = folders[: len(folders) - node.level + 1] if node.level else []
+            module = ".".join([*start, *filter(None, [node.module])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            nodes += ast.iter_child_nodes(node)
+
+
+def affected_tests(changed: Iterable[str], files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return a changed file for each test that it affects, and the changed files that affect all tests.
+
+    Args:
+        changed: paths, from the root.
+        files: the texts of all files by path; a file that is no text is empty.
+    """
+    tests = sorted(filter(is_test, files))
+    graph = {path: set() if path in FACADES else direct_dependencies(path, files) for path in files}
+    reached = {test: reachable(graph, test) for test in tests}
+    affected: dict[str, str] = {}
+    affects_all = []
+    for path in changed:
+        subject = tests_of_subject(path)
+        found = [
+            test
+            for test in tests
+            if path in reached[test] or any(test.startswith(f"tests/{part}") for part in subject or ())
+        ]
+        if subject == ALL or (subject is None and not found and not is_test(path)):
+            affects_all.append(path)
+            found = tests
+        affected |= {test: path for test in found if test not in affected}
+    return affected, affects_all
+
+
+def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    reached, waiting = {start}, [start]
+    while waiting:
+        found = graph[waiting.pop()] - reached
+        reached |= found
+        waiting += found
+    return reached
+
+
+def changed_files(base: str | None) -> list[str]:
+    base = base or git("reflog", "show", "--format=%H", "HEAD")[-1]
+    different = git("diff", "--name-only", "--no-renames", base, "--")
+    return sorted({*different, *git("ls-files", "--others", "--exclude-standard")})
+
+
+def git(*arguments: str) -> list[str]:
+    command = ["git", "-c", "core.quotePath=false", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def read_files() -> dict[str, str]:
+    names = [name for name in git("ls-files", "--cached", "--others", "--exclude-standard") if (ROOT / name).is_file()]
+    code = {name for name in names if re.fullmatch(rf"({PACKAGE}|tests)/.*\.(py|c|cpp|h)", name)}
+    return {name: (ROOT / name).read_text() if name in code else "" for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--base")
+    changed, files = changed_files(parser.parse_args().base), read_files()
+    affected, affects_all = affected_tests(changed, files)
+    reason = f", all because of {', '.join(affects_all)}" if affects_all else ""
+    print(f"changed: {len(changed)} files affect {len(affected)} files of tests{reason}", file=sys.stderr)
+    groups = {group for test in affected for group in re.findall(r'mark\.slow\("(\w+)"\)', files[test])}
+    if groups:
+        by_hand = "; ".join(f"tools/test --slow={group}" for group in sorted(groups))
+        print(f"changed: their slow tests run by hand: {by_hand}", file=sys.stderr)
+    print(*affected, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
