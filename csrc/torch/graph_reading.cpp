@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,31 +34,53 @@ class CollectorPause {
   const bool was_enabled_ = PyGC_Disable() != 0;
 };
 
-bool mentions(py::handle names, const char* name) { return PySequence_Contains(names.ptr(), py::str(name).ptr()) == 1; }
+bool contains(const py::tuple& values, const char* name) {
+  return std::any_of(values.begin(), values.end(), [name](py::handle value) {
+    return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), name) == 0;
+  });
+}
 
-// Return whether the thread of the frame may be freeing a gradient, or what a node written in Python saved: it executes
-// code in which `grad` occurs, or waits for the engine. Of frames, only what runs no audit hooks is read.
-bool may_change_graphs(py::object frame) {
-  for (bool is_innermost = true; frame; is_innermost = false) {
+bool mentions(const py::object& code, const char* name) {
+  return contains(code.attr("co_names"), name) || contains(code.attr("co_consts"), name);
+}
+
+// Return whether the thread of the frame may be freeing a gradient, or what a node written in Python saved. Reads only
+// what runs no audit hooks.
+bool may_change_graphs(py::object frame, bool is_own) {
+  while (frame) {
     auto* const this_frame = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(this_frame)));
-    const py::object names = code.attr("co_names");
-    if (mentions(names, "run_backward")) return true;
-    if (is_innermost && (mentions(names, "grad") || mentions(code.attr("co_consts"), "grad"))) return true;
+    if (mentions(code, "run_backward") || (!is_own && mentions(code, "grad"))) return true;
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(this_frame)));
   }
   return false;
 }
 
-// Return whether a thread other than the caller's may change graphs. The answer holds while the caller keeps the GIL.
-bool others_may_change_graphs() {
+// The answer holds while the caller keeps the GIL. Call without locks: an audit hook may run before frames are read.
+bool any_thread_may_change_graphs() {
   const py::dict frames = py::handle(PySys_GetObject("_current_frames"))();
   const py::int_ own(PyThread_get_thread_ident());
-  for (const auto& [thread, frame] : frames) {
-    if (!thread.equal(own) && may_change_graphs(py::reinterpret_borrow<py::object>(frame))) return true;
-  }
-  return false;
+  return std::any_of(frames.begin(), frames.end(), [&own](const auto& entry) {
+    return may_change_graphs(py::reinterpret_borrow<py::object>(entry.second), entry.first.equal(own));
+  });
 }
+
+// The locks under which backward writes a gradient.
+class GradientLocks {
+ public:
+  explicit GradientLocks(autograd::AutogradMeta& meta) : of_tensor_(meta.mutex_, std::try_to_lock) {
+    if (!of_tensor_) return;
+    accumulator_ = meta.grad_accumulator_.lock();
+    if (accumulator_ != nullptr) of_accumulator_ = NodeLock::try_lock(*accumulator_);
+  }
+
+  explicit operator bool() const { return of_tensor_ && (accumulator_ == nullptr || of_accumulator_); }
+
+ private:
+  std::shared_ptr<autograd::Node> accumulator_;  // destroyed after the locks are released
+  std::unique_lock<std::mutex> of_tensor_;
+  std::unique_lock<std::mutex> of_accumulator_;
+};
 
 void add(py::list& found, py::handle value, py::handle saved_type) {
   if (py::type::handle_of(value).is(saved_type)) {
@@ -78,7 +101,7 @@ std::optional<py::list> graph_referents(py::handle node, const py::tuple& getter
   if (autograd::THPCppFunction_Check(node.ptr())) {
     lock = NodeLock::try_lock(*reinterpret_cast<autograd::THPCppFunction*>(node.ptr())->cdata);
     if (!lock) return std::nullopt;
-  } else if (others_may_change_graphs()) {
+  } else if (any_thread_may_change_graphs()) {
     return std::nullopt;
   }
   for (const py::handle getter : getters) {
@@ -106,17 +129,15 @@ std::optional<py::list> gradient_of(py::handle tensor) {
   py::list found;
   autograd::AutogradMeta* const meta = autograd::impl::get_autograd_meta(THPVariable_Unpack(tensor.ptr()));
   if (meta == nullptr) return found;
-  std::shared_ptr<autograd::Node> accumulator;  // destroyed after the locks are released
-  const std::unique_lock<std::mutex> lock(meta->mutex_, std::try_to_lock);
-  if (!lock) return std::nullopt;
-  accumulator = meta->grad_accumulator_.lock();
-  std::unique_lock<std::mutex> node_lock;
-  if (accumulator != nullptr) {
-    node_lock = NodeLock::try_lock(*accumulator);
-    if (!node_lock) return std::nullopt;
+  {
+    const GradientLocks locks(*meta);
+    if (!locks) return std::nullopt;
+    if (!meta->grad_.defined()) return found;
   }
+  if (any_thread_may_change_graphs()) return std::nullopt;
+  const GradientLocks locks(*meta);
+  if (!locks) return std::nullopt;
   if (!meta->grad_.defined()) return found;
-  if (others_may_change_graphs()) return std::nullopt;
   const auto gradient = py::reinterpret_steal<py::object>(THPVariable_Wrap(meta->grad_));
   if (!gradient) throw py::error_already_set();
   found.append(gradient);

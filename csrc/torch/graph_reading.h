@@ -5,8 +5,9 @@
 //   lock, which the getters do not take;
 // - executes `p.grad = None`, or releases what a node written in Python saved: torch drops the GIL while it frees a
 //   tensor, and until then the pointer to it remains. No lock guards this. So gradients and such nodes are not read
-//   while another thread executes code in which `grad` occurs, or waits for the engine. (Not seen are a setter that
-//   takes the name from elsewhere, and a backward that a C++ extension begins.)
+//   while a thread is in backward, or another thread has called, at any depth, code in which `grad` occurs.
+//   Not seen are a setter that takes the name from elsewhere, a backward that a C++ extension begins, and a weakref
+//   callback of a gradient that itself asks for a scan.
 #pragma once
 
 #include <pybind11/pybind11.h>

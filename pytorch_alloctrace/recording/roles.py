@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..objects.graphs import GraphReader
 from .optimizers import listen_to_steps
 from .own_errors import is_from_signal_handler
 
@@ -152,10 +151,13 @@ def _of_groups(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _gradients(parameters: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, Any]]:
-    reader = GraphReader()
+    # As the program itself reads them in a step: its other threads may train other models meanwhile.
     for parameter, name in parameters:
-        for gradient in reader.gradients(parameter) or ():
-            yield _dotted(name, "grad"), gradient
+        # Of others torch warns.
+        if parameter.is_leaf or parameter.retains_grad:
+            gradient = parameter.grad
+            if gradient is not None:
+                yield _dotted(name, "grad"), gradient
 
 
 def _states(optimizer: Any, parameters: dict[int, tuple[Any, str]]) -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -52,6 +53,19 @@ def test_whenever_there_are_more_parameters(session: alloctrace.Session) -> None
     optimizer.add_param_group({"params": [torch.ones(50, requires_grad=True)]})
     optimizer.step()
     assert [role for _, role in said(session)].count("parameter") == 3 + 2
+
+
+def test_gradients_are_named_while_another_thread_is_in_backward(session: alloctrace.Session) -> None:
+    begun, end = threading.Event(), threading.Event()
+    loss = torch.ones(3, requires_grad=True).sum()
+    loss.register_hook(lambda _: (begun.set(), end.wait()) and None)
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    begun.wait()
+    trained(torch.ones(100, requires_grad=True))
+    end.set()
+    thread.join()
+    assert said(session) == [("", "parameter"), ("", "gradient")]
 
 
 def test_steps_that_the_program_says_change_nothing(session: alloctrace.Session) -> None:
