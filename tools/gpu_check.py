@@ -179,16 +179,19 @@ class Check:
         sys.path[:0] = [str(ROOT), str(SUPPORT)]
         from gpu_programs import PROGRAMS, as_text, recorded
 
+        os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that ends by a signal says where
+
         found = self.result["sequences"] = {}
-        wrong = []
+        wrong, failed = [], ""
         with tempfile.TemporaryDirectory() as folder:
             for name in PROGRAMS:
                 try:
                     found[name] = as_text(recorded(name, Path(folder), self.launcher, self.seconds_left()))
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
                     wrong.append(str(error))
+                    failed = failed or name
         if wrong:
-            self.result["native_stack"] = self.native_stack(name)
+            self.result["native_stack"] = self.native_stack(failed)
             raise PartFailed("; ".join(wrong))
 
     def native_stack(self, program: str) -> list[str]:
@@ -199,9 +202,11 @@ class Check:
         script = ["-batch", "-ex", "run", "-ex", "backtrace 40", "-ex", "x/8i $pc", "-ex", "info registers"]
         with tempfile.TemporaryDirectory() as folder:
             recording = [str(SUPPORT / "gpu_programs.py"), program, f"{folder}/trace"]
-            _, output = self.command(
-                "debugger", [*self.launcher, debugger, *script, "--args", sys.executable, *recording]
-            )
+            command = [*self.launcher, debugger, *script, "--args", sys.executable, *recording]
+            try:
+                _, output = self.command("debugger", command)
+            except (PartFailed, subprocess.TimeoutExpired) as error:
+                return [str(error)]
         return output.splitlines()[-100:]
 
     def benchmark(self) -> None:
@@ -288,7 +293,6 @@ def main() -> int:
             "gpu_check: this machine has no NVIDIA GPU (--simulated runs it on the simulated device)", file=sys.stderr
         )
         return 2
-    os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that ends by a signal says where
     parts = [name for name in PARTS if name in options.only]
     return Check(options.simulated, options.bench, time.monotonic() + options.limit, options.out).run(parts)
 

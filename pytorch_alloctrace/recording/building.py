@@ -119,7 +119,8 @@ def sources(csrc: Path, *folders: str) -> list[Path]:
 
 def recorder_files(csrc: Path) -> list[Path]:
     """All that the recorder is built from, for any torch."""
-    return sorted({path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.is_file()})
+    found = {path for folder in RECORDER for path in (csrc / folder).rglob("*") if path.suffix in (".cpp", ".h", "")}
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def recorder_key(target: Target, csrc: Path) -> str:

@@ -58,7 +58,12 @@ def test_whenever_there_are_more_parameters(session: alloctrace.Session) -> None
 def test_gradients_are_named_while_another_thread_is_in_backward(session: alloctrace.Session) -> None:
     begun, end = threading.Event(), threading.Event()
     loss = torch.ones(3, requires_grad=True).sum()
-    loss.register_hook(lambda _: (begun.set(), end.wait()) and None)
+
+    @loss.register_hook
+    def wait(_: torch.Tensor) -> None:
+        begun.set()
+        end.wait()
+
     thread = threading.Thread(target=loss.backward)
     thread.start()
     begun.wait()

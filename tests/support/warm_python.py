@@ -2,18 +2,22 @@
 
 A server is a Python process that has imported torch and waits. For each program it forks a child, which takes over the
 program's folder, environment, arguments and standard streams, runs the script as `__main__`, and ends as the
-interpreter ends. Such a program differs from one that was started afresh in this: sys.modules has torch, the outermost
-frame of its stacks is that of "<frozen warm_python>", which counts as library code, and its parent is the server.
+interpreter ends. Such a program differs from one that was started afresh in this: sys.modules has torch and
+torch._dynamo, the outermost frame of its stacks is that of "<frozen warm_python>", which counts as library code, its
+parent is the server, and hashes of texts and addresses of libraries are as in the server's other programs.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
+import gc
 import importlib.util
 import json
 import marshal
 import os
+import selectors
 import signal
 import socket
 import struct
@@ -21,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-AFTER_START = ("ALLOCTRACE_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "CXX", "TMPDIR", "PATH")
+AFTER_START = ("ALLOCTRACE_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH")
 """Beginnings of the names of variables that nothing reads before the program begins."""
 MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
@@ -55,6 +60,7 @@ def wait_for_program(socket_number: int) -> tuple[types.CodeType, dict[str, Any]
         child = os.fork()
         if child == 0:
             requests.close()
+            gc.unfreeze()
             return _become_program(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -121,46 +127,58 @@ class Server:
         self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
         """Run a script to its end. Raises subprocess.TimeoutExpired after killing it. One thread at a time."""
-        with (
-            open(os.devnull, "rb") as stdin,
-            tempfile.TemporaryFile() as stdout,
-            tempfile.TemporaryFile() as stderr,
-        ):
-            changed = (*AFTER_START, "PYTHONPATH")
-            request = {
-                "directory": str(directory),
-                "arguments": arguments,
-                "environment": {name: text for name, text in environment.items() if name.startswith(changed)},
-            }
-            content = json.dumps(request).encode()
-            descriptors = [stdin.fileno(), stdout.fileno(), stderr.fileno()]
-            socket.send_fds(self._requests, [NUMBER.pack(len(content))], descriptors)
-            self._requests.sendall(content)
-            child = self._receive_number()
-            try:
-                status = self._receive_number(timeout)
-            except TimeoutError:
+        changed = (*AFTER_START, "PYTHONPATH")
+        request = {
+            "directory": str(directory),
+            "arguments": arguments,
+            "environment": {name: text for name, text in environment.items() if name.startswith(changed)},
+        }
+        content = json.dumps(request).encode()
+        (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe()
+        with open(os.devnull, "rb") as stdin:
+            socket.send_fds(self._requests, [NUMBER.pack(len(content))], [stdin.fileno(), their_stdout, their_stderr])
+        os.close(their_stdout)
+        os.close(their_stderr)
+        self._requests.sendall(content)
+        child = self._receive_number()
+        try:
+            output, errors = _read_to_end((stdout, stderr), timeout)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):  # others may still have the pipes
                 os.kill(child, signal.SIGKILL)
-                self._receive_number()
-                raise subprocess.TimeoutExpired(arguments, timeout, _text(stdout), _text(stderr)) from None
-            return subprocess.CompletedProcess(arguments, status, _text(stdout).decode(), _text(stderr).decode())
+            raise subprocess.TimeoutExpired(arguments, timeout) from None
+        return subprocess.CompletedProcess(arguments, self._receive_number(), output.decode(), errors.decode())
 
     def stop(self) -> None:
         self._requests.close()
         self._process.kill()
         self._process.wait()
 
-    def _receive_number(self, timeout: float | None = None) -> int:
-        self._requests.settimeout(timeout)
+    def _receive_number(self) -> int:
         content = self._requests.recv(NUMBER.size, socket.MSG_WAITALL)
         if not content:
             raise RuntimeError("the server of warm programs has ended")
         return int(NUMBER.unpack(content)[0])
 
 
-def _text(file: Any) -> bytes:
-    file.seek(0)
-    return bytes(file.read())
+def _read_to_end(pipes: tuple[int, int], timeout: float) -> tuple[bytes, bytes]:
+    """Read until nobody can write to the pipes any more, and close them. Raises TimeoutError."""
+    end = time.monotonic() + timeout
+    content = dict.fromkeys(pipes, b"")
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as closing:
+        for pipe in pipes:
+            closing.callback(os.close, pipe)
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, end - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                part = os.read(key.fd, 1 << 16)
+                content[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+    return content[pipes[0]], content[pipes[1]]
 
 
 _servers: dict[tuple[str, ...], Server] = {}
@@ -186,6 +204,11 @@ def run_warm(
         return None
     try:
         return server.run(directory, arguments, environment, timeout)
+    except BaseException:
+        # What the server would answer next belongs to this program.
+        del _servers[key]
+        server.stop()
+        raise
     finally:
         server.is_free.release()
 
