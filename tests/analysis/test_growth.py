@@ -94,26 +94,20 @@ def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
 
 
 @pytest.mark.parametrize("steps", [3, 60])
-def test_an_empty_table_says_whether_it_is_an_all_clear(record: Callable[..., alloctrace.Trace], steps: int) -> None:
-    found = record(every_step, steps, lambda number: block()).leaks()
+def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(
+    record: Callable[..., alloctrace.Trace], steps: int
+) -> None:
+    trace = record(every_step, steps, lambda number: block())
+    found = trace.leaks()
     assert found.empty and found.attrs == {"decided": {"cpu": steps == 60}}
+    kind = "no_leak" if steps == 60 else "not_judged"
+    assert [finding.kind for finding in leak_findings(summarize(trace))] == [kind]
 
 
-def test_a_program_that_keeps_nothing_has_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    trace = record(every_step, 60, lambda number: block())
-    assert judge(trace).leaks == ()
-    assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak"]
-
-
-@pytest.mark.parametrize("bound", [1, 5, 30, 60, 90, 99])
+# At 110 only the last few steps distinguish the cache from a leak: nearly all blocks that got as old were freed.
+@pytest.mark.parametrize("bound", [1, 30, 99, 110])
 def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., alloctrace.Trace], bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
-    assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
-
-
-def test_a_cache_that_is_just_full_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    # Only its last few steps distinguish it from a leak: of all blocks that got as old, nearly all died.
-    cache: collections.deque[torch.Tensor] = collections.deque(maxlen=110)
     assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
 
 
@@ -137,7 +131,7 @@ def test_a_cache_replaced_at_random_is_no_leak(record: Callable[..., alloctrace.
     assert judge(record(every_step, 200, work)).leaks == ()
 
 
-@pytest.mark.parametrize("fills", [(30,), (99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
+@pytest.mark.parametrize("fills", [(99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
 def test_caches_filled_once_are_no_leak(record: Callable[..., alloctrace.Trace], fills: tuple[int, ...]) -> None:
     cache = []
 
@@ -178,18 +172,16 @@ def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[...
     assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_training_is_no_leak(record: Callable[..., alloctrace.Trace], optimizer: str, set_to_none: bool) -> None:
-    # Parameters, gradients and the optimizer's state are kept; gradients are allocated in each step, or once.
-    trace = record(train, 40, optimizer, set_to_none, None)
+def test_training_with_gradients_allocated_once_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    # Gradients that are allocated in each step: the corpus.
+    trace = record(train, 40, None)
     assert len(trace.steps()) >= 39
     assert judge(trace).leaks == ()
 
 
 def test_a_loss_kept_with_its_graph_is_one_finding(record: Callable[..., alloctrace.Trace]) -> None:
     kept: list[torch.Tensor] = []
-    leak = only_leak(record(train, 40, "adam", True, kept))
+    leak = only_leak(record(train, 40, kept))
     functions = {site.site.function for site in leak.sites}
     # The largest is the activation that the model's line allocates and the graph of the kept loss holds.
     assert leak.sites[0].site.source is not None and "# activation" in leak.sites[0].site.source
@@ -210,21 +202,21 @@ class Model(torch.nn.Module):
         return hidden.sin().sum(dim=1)
 
 
-def train(steps: int, kind: str, set_to_none: bool, kept: list[torch.Tensor] | None) -> object:
+def train(steps: int, kept: list[torch.Tensor] | None) -> object:
     model = Model()
-    parameters = list(model.parameters())
-    optimizer = torch.optim.Adam(parameters) if kind == "adam" else torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    optimizer = sgd if kept is None else torch.optim.Adam(model.parameters())
     for _ in range(steps):
         loss = model(torch.randn(16, 64) / 100).mean()
         if kept is not None:
             kept.append(loss * 2)
-        optimizer.zero_grad(set_to_none=set_to_none)
+        optimizer.zero_grad(set_to_none=kept is not None)
         loss.backward(retain_graph=kept is not None)
         optimizer.step()
     return model, optimizer
 
 
-@pytest.mark.parametrize(("steps", "every"), [(200, 10), (100, 10), (300, 7), (60, 3)])
+@pytest.mark.parametrize(("steps", "every"), [(200, 10), (60, 3)])
 def test_a_block_kept_every_few_steps_is_a_leak(
     record: Callable[..., alloctrace.Trace], steps: int, every: int
 ) -> None:
@@ -265,7 +257,7 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: C
     assert "when the last step ended" in sentences and "freed after the last step" in sentences
 
 
-@pytest.mark.parametrize(("steps", "judged"), [(1, False), (6, False), (7, True)])
+@pytest.mark.parametrize(("steps", "judged"), [(6, False), (7, True)])
 def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], steps: int, judged: bool) -> None:
     trace = record(append_every_step, steps)
     verdict = find_leaks(trace, "cpu")
@@ -273,7 +265,7 @@ def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], step
     assert leak_findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
-@pytest.mark.parametrize("steps", [7, 12, 60])
+@pytest.mark.parametrize("steps", [7, 60])
 def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
     record: Callable[..., alloctrace.Trace], steps: int
 ) -> None:
@@ -289,7 +281,7 @@ def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
     assert leak.units_with_survivors == leak.units_judged and leak.oldest_age == 1
 
 
-@pytest.mark.parametrize("bound", [20, 40, 55])
+@pytest.mark.parametrize("bound", [20, 55])
 def test_a_buffer_that_has_reached_its_bound_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
     buffer = torch.empty(0, dtype=torch.uint8)
 
@@ -331,7 +323,7 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., 
     assert leak.confidence < 0.8
 
 
-@pytest.mark.parametrize("bound", [1, 20, 100, 220])
+@pytest.mark.parametrize("bound", [20, 220])
 def test_a_cache_without_steps_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
     assert judge(record(without_steps, lambda number: cache.append(block()))).leaks == ()

@@ -67,7 +67,7 @@ def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
 OPERATIONS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 70), st.integers(0, 200)), min_size=0, max_size=60)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
 def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[int, int, int]]) -> None:
     path = tmp_path / "program.alloctrace"
@@ -95,7 +95,7 @@ def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[
     assert keys == sorted(set(keys))
 
 
-@pytest.mark.parametrize("allocations", [1, 255, 256, 257, 511, 512, 513, 5000])
+@pytest.mark.parametrize("allocations", [1, 256, 257, 512, 513, 5000])
 def test_cells_of_runs_of_any_length(tmp_path: Path, allocations: int) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",)) as session:
         held = run([(allocations, 0, 0)])
