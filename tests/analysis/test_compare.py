@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from marked_programs import run_analyze
 from peak_programs import VERSIONS, line_of, record
 from running import needs_cuda_build
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
@@ -26,9 +27,7 @@ DEVICES = ("cuda", "cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("compare")
-    record(made)
-    return made
+    return record_once(tmp_path_factory, "peak_programs", record)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,8 @@ Traces = dict[tuple[str, str], alloctrace.Trace]
 @needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_a_run_equals_itself(traces: Traces, by: str) -> None:
-    for trace in traces.values():
+    for device in DEVICES:
+        trace = traces["base", device]
         for at in ("peak", "end", "mark:stepped"):
             table = alloctrace.compare(trace, trace, at=at, by=by)
             assert (table["change"] == 0).all()
@@ -214,7 +214,6 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     )
     run_analyze(folder, *two, "--fail-above", "11MiB")
     run_analyze(folder, *two, "--fail-above", "10.5MiB", status=1)
-    run_analyze(folder, *two, "--fail-above", "0", "--json", status=1)
     same = run_analyze(folder, "diff", "base/cuda.alloctrace", "shifted/cuda.alloctrace", "--fail-above", "0")
     assert same.startswith("SAME")
     # CUDA in one, the CPU in the other: each device is compared by itself.
@@ -230,7 +229,6 @@ def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
     assert [row["change"] for row in found["changes"]] == [*expected["change"]]
     assert f"train.py:{line_of('base', 'LARGE')} in step (0 B to 20.0 MiB)" in run_analyze(folder, *arguments)
     assert run_analyze(folder, *arguments[:4], "--by", "phase").startswith("MORE")
-    run_analyze(folder, *arguments, "--fail-above", "1KiB", status=1)
 
 
 @needs_cuda_build
@@ -241,8 +239,6 @@ def test_verb_peak(folder: Path, traces: Traces) -> None:
     assert sum(row["bytes"] for row in found["composition"]) == peak.requested
     text = run_analyze(folder, "peak", "base/cuda.alloctrace", NO_COLOR="1")
     assert text.startswith("PEAK  cuda:0: 105 MiB allocated") and "BY PHASE" in text and "\x1b" not in text
-    narrow = run_analyze(folder, "peak", "base/cuda.alloctrace", "--by", "phase", "--width", "40")
-    assert max(len(line) for line in narrow.splitlines()) <= 40
     table = pd.read_csv(io.StringIO(run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3", "--csv")))
     assert table["bytes"].sum() == traces["base", "cpu"].live("step:3")["nbytes"].sum()
     assert run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3").startswith("LIVE  cpu: 20.0 MiB")
@@ -268,14 +264,6 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
     [
         (("diff", "base/cpu.alloctrace"), "needs a second trace"),
         (("diff", "base/cpu.alloctrace", "missing.alloctrace"), "missing.alloctrace"),
-        (("diff", "base/cpu.alloctrace", "base/cuda.alloctrace", "--since", "peak"), "--at POSITION"),
-        (("diff", "base/cpu.alloctrace", "base/cpu.alloctrace", "--fail-above", "much"), "is not a limit"),
-        (("peak", "base/cpu.alloctrace", "base/cpu.alloctrace"), "peak takes one trace"),
-        (("peak", "base/cpu.alloctrace", "--fail-above", "1"), "--fail-above: leaks and diff do"),
-        (("peak", "base/cpu.alloctrace", "--at", "peak:reserved"), "no peak"),
-        (("sites", "base/cpu.alloctrace", "--by", "phase"), "invalid choice: 'phase'"),
-        (("segments", "base/cpu.alloctrace", "--by", "line"), "--by: peak, diff, sites and timeline do"),
-        (("peak", "base/cpu.alloctrace", "--device", "cuda:3"), "no device 'cuda:3'"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
@@ -285,16 +273,7 @@ def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: s
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("0", 0),
-        ("4096", 4096),
-        ("512MiB", 512 * MIB),
-        ("2GiB", 2 << 30),
-        ("1.5 KiB", 1536),
-        ("2GB", 2 * 10**9),
-        ("3m", 3 * MIB),
-        ("7B", 7),
-    ],
+    [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB)],
 )
 def test_sizes_of_the_command_line(text: str, size: int) -> None:
     assert byte_count(text) == size

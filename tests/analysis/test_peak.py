@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from peak_programs import line_of, record
 from running import needs_cuda_build
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
@@ -26,9 +27,7 @@ POSITIONS = ("end", "peak", "step:3", "mark:stepped", 40, 0)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("peak")
-    record(made)
-    return made / "base"
+    return record_once(tmp_path_factory, "peak_programs", record) / "base"
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +92,6 @@ def test_backward_is_under_the_line_of_forward(traces: dict[str, alloctrace.Trac
     [forward] = [path[-1] for path in calls_with_callers(tree) if path[-1].site.line == line]
     of_lines = traces["cuda"].composition("mark:stepped")
     assert forward.backward_bytes >= of_line(of_lines, line)["backward_bytes"] > 0
-
-
-def test_composition_by_line(traces: dict[str, alloctrace.Trace]) -> None:
-    edited = line_of("base", "EDITED")
-    for trace in traces.values():
-        table = trace.composition("mark:kept")
-        kept = table[table["function"] == "keep"].sort_values("line")
-        assert [*kept["line"]] == [edited - 1, edited, edited + 1]
-        assert [*kept["bytes"]] == [3 * MIB, 5 * MIB, 3 * MIB]
-        assert [*kept["blocks"]] == [1, 1, 1]
-        assert "torch.empty(5 * MIB" in of_line(table, edited)["source"]
 
 
 def test_composition_by_phase_is_what_the_program_knows(folder: Path, traces: dict[str, alloctrace.Trace]) -> None:

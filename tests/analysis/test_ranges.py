@@ -112,8 +112,6 @@ def test_sites_of_a_range_are_those_of_its_events(trace: alloctrace.Trace) -> No
         assert in_range["largest"] == made.loc[made["device"] == "cuda:0", "nbytes"].max()
         largest[number] = int(in_range["largest"])
     assert any(largest[later] < largest[number] for number in largest for later in largest if later > number)
-    one = trace.lifetimes(device="cuda:0", since="step:3", until="step:4")
-    assert list(one["allocations_per_step"]) == [8]
 
 
 @needs_cuda_build
@@ -135,8 +133,6 @@ def test_verbs(folder: Path, trace: alloctrace.Trace) -> None:
     assert [row["step"] for row in later] == [6, 9]
     shown = run_analyze(folder, "oom", "run.alloctrace", "--until", "step:8", "--top", "2")
     assert shown.startswith("The last 2 refused requests") and "in step 3" in shown and "in step 6" in shown
-    until_later = json.loads(run_analyze(folder, "peak", *words[:3], "--until", "99s", "--json", "--device", "cuda:0"))
-    assert until_later["bytes"] == trace.peak(device="cuda:0", since="step:3").bytes
     none = run_analyze(folder, "oom", "run.alloctrace", "--since", "step:6", "--until", "step:8")
     assert none == "No request ran out of memory in this range.\n"
 
@@ -191,15 +187,10 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
     ("arguments", "part"),
     [
         (("sites", "--since", "step:7", "--until", "step:3"), "nothing happened between step:7 and step:3"),
-        (("timeline", "--since", "end"), "nothing happened between end and the end"),
         (("peak", "--since", "99s"), "nothing happened between 99s and the end"),
-        (("sites", "--since", "99999999999999999999999"), "nothing happened between"),
-        (("oom", "--since", "step:3", "--until", "step:3"), "nothing happened between"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
         (("sites", "--since", "step:3", "--at", "end"), "--at is one position"),
-        (("leaks", "--since", "step:3", "--until", "step:2"), "nothing happened between step:3 and step:2"),
-        (("--since", "step:3"), "diagnose does not take --since"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:

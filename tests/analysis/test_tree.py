@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.differing_frames import differing_frames
@@ -55,10 +57,17 @@ def line_with(text: str) -> int:
     return line
 
 
-@pytest.fixture
-def trace(run_program, tmp_path: Path) -> alloctrace.Trace:  # type: ignore[no-untyped-def]
-    run_program(PROGRAM)
-    return alloctrace.load(tmp_path / "t.alloctrace")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tree")
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, [sys.executable, "program.py"], True, 600, {})
+    return made
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> alloctrace.Trace:
+    return alloctrace.load(folder / "t.alloctrace")
 
 
 def below(call: Call, text: str) -> Call:
@@ -104,8 +113,8 @@ def test_each_call_of_functions_that_call_each_other_is_shown(trace: alloctrace.
     assert {call.bytes for call in deep.chain} == {64 * KIB} and deep.chain[-1].own_bytes == 64 * KIB
 
 
-def test_a_chain_of_calls_is_one_line(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    text = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept")
+def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
+    text = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept")
     lines = text.splitlines()
     chain = [f":{line_with(one)} in {name}" for one, name in (("return odd", "even"), ("else leaf", "odd"))] * 2
     arrow = " → "
@@ -114,14 +123,14 @@ def test_a_chain_of_calls_is_one_line(trace: alloctrace.Trace, tmp_path: Path) -
     assert f"... {DEEPEST - 11} calls ..." in found, "of a long chain only the ends are shown"
     assert all(len(line) <= 80 for line in lines)
     assert any("more calls (--top 0 shows all)" in line for line in lines), "30 bytes of a megabyte"
-    assert "more call" not in run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")
-    plain = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", PYTHONIOENCODING="ascii")
+    assert "more call" not in run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")
+    plain = run_analyze(folder, "peak", "t.alloctrace", "--tree", PYTHONIOENCODING="ascii")
     assert plain.isascii() and "`- " in plain and " > " in plain
 
 
-def test_data_has_every_call(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
     tree = trace.tree("mark:kept")
-    found = json.loads(run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--json"))
+    found = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--json"))
     assert found["requested"] == tree.bytes
     calls = [(call, found) for call, found in zip(tree.calls, found["calls"], strict=True)]
     for call, data in calls:
@@ -129,11 +138,11 @@ def test_data_has_every_call(trace: alloctrace.Trace, tmp_path: Path) -> None:
         assert data["stack_id"] == call.stack_id and trace.frames(call.stack_id)
         calls += zip(call.calls, data["calls"], strict=True)
     assert len(calls) == len(tree.table)
-    rows = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--csv").splitlines()
+    rows = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--csv").splitlines()
     assert len(rows) == len(tree.table) + 1 and rows[0].startswith("depth,function,filename,line")
-    widest = json.loads(run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--json", "--top", "1"))
+    widest = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--json", "--top", "1"))
     assert len(widest["calls"][0]["calls"]) == 1
-    said = run_analyze(tmp_path, "peak", "t.alloctrace", "--tree", "--by", "phase", status=2)
+    said = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--by", "phase", status=2)
     assert "--tree shows calls: not --by phase" in said
 
 
