@@ -1,9 +1,7 @@
-"""Programs that train and infer, each with its own account of what its memory is for.
+"""Programs that train and infer, each with its own account, from its objects, of what its memory is for.
 
-The account is made in the program itself, of the objects: the storages of parameters, gradients and states, and of the
-tensors that autograd saves (torch.autograd.graph.saved_tensors_hooks). It knows nothing of the recorder. Run as
-`role_account.py DEVICE PROGRAM...`, it records PROGRAM.alloctrace and writes PROGRAM.json: for each mark of the trace,
-by role, the bytes of distinct storages on the device.
+`role_account.py DEVICE PROGRAM...` records PROGRAM.alloctrace and writes PROGRAM.json: for each mark of the trace, by
+role, the bytes of distinct storages on the device.
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ class Account:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._at: dict[str, dict[str, int]] = {}
+        self.at: dict[str, dict[str, int]] = {}
+        """By mark and role."""
         self._marks: dict[str, int] = {}
         self._saved: dict[int, int] | None = None
         self._activations: int | None = None
@@ -91,12 +90,7 @@ class Account:
         if name == "forward" and self._activations is not None:
             sums["activation"] = self._activations
             sums["input"] = sum(self.storages(batch).values())
-        self._at[f"mark:{name}#{self._marks[name]}"] = sums
-
-    @property
-    def at(self) -> dict[str, dict[str, int]]:
-        """By mark and role."""
-        return self._at
+        self.at[f"mark:{name}#{self._marks[name]}"] = sums
 
 
 class Block(nn.Module):
