@@ -90,15 +90,3 @@ def test_the_verb_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> 
     assert "OK  No leak found on cpu" in run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
     assert json.loads(run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
     assert run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("leaks", "missing.alloctrace"), "missing.alloctrace"),
-        (("blocks", "missing.alloctrace", "--fail"), "--fail: leaks and ranks do"),
-        (("missing.alloctrace", "--fail"), "--fail: leaks and ranks do"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:
-    assert part in run_analyze(tmp_path, *arguments, status=2).splitlines()[-1]

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from marked_programs import run_analyze
 from running import needs_cuda_build
 
@@ -69,11 +68,6 @@ def test_verbs_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))
     assert verified["ok"] and verified["states"] == verified["agreeing"] == 2
     assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
-
-
-@needs_cuda_build
-def test_verify_finds_a_cut_trace(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(PROGRAM)
     whole = (tmp_path / "run.alloctrace").read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
     text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
@@ -93,27 +87,3 @@ def test_verbs_on_the_cpu(run_program, tmp_path: Path) -> None:
     assert "4.77 MiB" in run_analyze(tmp_path, "blocks", "run.alloctrace")
     assert "reserved" not in run_analyze(tmp_path, "timeline", "run.alloctrace")
     assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("segments", "run.alloctrace", "--at", "mark:none"), "no mark named 'none'"),
-        (("blocks", "run.alloctrace", "--at", "lunch"), "is not a valid position"),
-        (("blocks", "missing.alloctrace"), "missing.alloctrace"),
-        (("run.alloctrace", "--csv"), "diagnose does not take --csv"),
-        (("timeline", "run.alloctrace", "--points", "0"), "at least 1"),
-        (("verify", "run.alloctrace", "--csv"), "verify does not take --csv"),
-    ],
-)
-def test_bad_input_is_one_line(run_program, tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:
-    run_program(
-        """
-        import torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("run.alloctrace", devices=("cpu",))
-        kept = torch.empty(5)
-        alloctrace.disable()
-        """
-    )
-    error = run_analyze(tmp_path, *arguments, status=2)
-    assert part in error.splitlines()[-1]

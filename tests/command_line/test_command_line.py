@@ -12,7 +12,6 @@ import pytest
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
 from running import needs_cuda_build, program_environment, run_python, with_cuda
-from served import served
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze import command_line
@@ -120,7 +119,7 @@ def test_an_option_takes_a_value_in_all_verbs_or_in_none() -> None:
     assert taken["--at"] == {True} and taken["--json"] == {False}
 
 
-@pytest.mark.parametrize("verb", ["diagnose", "leaks", "peak", "sites", "oom"])
+@pytest.mark.parametrize("verb", ["diagnose", "sites", "oom"])
 def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
     code = (
         "import sys; sys.orig_argv = ['python', '-m', 'pytorch_alloctrace', *sys.argv[1:]]\n"
@@ -159,7 +158,7 @@ def test_both_modules_are_the_same_command(folder: Path) -> None:
         done = subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 
-    for arguments in (["leaks", "run.alloctrace", "--fail"], ["--help"], ["missing.alloctrace"], ["run", "--help"], []):
+    for arguments in (["leaks", "run.alloctrace", "--fail"], []):
         assert said("pytorch_alloctrace", *arguments) == said("pytorch_alloctrace.analyze", *arguments)
 
 
@@ -168,9 +167,8 @@ def test_both_modules_are_the_same_command(folder: Path) -> None:
 def test_examples_run(verb: Verb, folder: Path) -> None:
     for arguments, _ in verb.examples:
         words = shlex.split(arguments.split(" > ")[0])
-        if verb.name == "serve":  # does not end by itself
-            with served(folder, *words) as address:
-                assert address.hostname == "127.0.0.1", arguments
+        if verb.name == "serve":  # does not end by itself: tests/report/test_serve.py
+            assert command_line.parse(words)[0] is verb
             continue
         status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
         assert run_analyze(folder, *words, status=status), arguments
@@ -240,8 +238,6 @@ def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFi
         (("diff", "a", "--since", "1", "--at", "peak"), "not --at"),
         (("diff", "a", "b", "c"), "not 3"),
         (("diff", "a", "b", "--since", "peak"), "--at POSITION"),
-        (("verify", "a", "--csv"), "verify does not take --csv"),
-        (("a", "--csv"), "diagnose does not take --csv: leaks, peak"),
         (("leaks", "a", "--device", "cpu", "--device", "cuda:0"), "give it once"),
         (("leaks", "a", "--json", "--csv"), "not allowed with"),
         (("leaks", "a", "b"), "leaks takes one trace, not 'b' too"),

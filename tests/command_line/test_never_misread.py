@@ -87,20 +87,18 @@ def test_every_verb_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", FIRST)
-@pytest.mark.parametrize("trace", ["cut.alloctrace", "damaged.alloctrace"])
-def test_every_verb_says_first_that_a_part_is_missing(folder: Path, name: str, trace: str) -> None:
-    found = run_command(folder, [name, trace, *FIRST[name]], {})
+def test_every_verb_says_first_that_a_part_is_missing(folder: Path, name: str) -> None:
+    found = run_command(folder, [name, "cut.alloctrace", *FIRST[name]], {})
     text = " ".join(found.stdout.split())
-    assert text.startswith("INCOMPLETE"), text
-    effects = {"cut.alloctrace": ("the break", "breaks off"), "damaged.alloctrace": ("Where events are missing",)}
-    assert any(effect in text for effect in effects[trace]), text
+    assert text.startswith("INCOMPLETE") and ("the break" in text or "breaks off" in text), text
     # Data have no room for it.
-    found = run_command(folder, [name, trace, *FIRST[name], "--json"], {})
+    found = run_command(folder, [name, "damaged.alloctrace", *FIRST[name], "--json"], {})
     json.loads(found.stdout)
-    assert found.stderr.startswith("INCOMPLETE"), found.stderr
+    text = " ".join(found.stderr.split())
+    assert text.startswith("INCOMPLETE") and "Where events are missing" in text, text
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", ["diagnose", "diff"])
 def test_a_whole_trace_says_nothing_of_the_kind(folder: Path, name: str) -> None:
     found = run_command(folder, [name, "whole.alloctrace", *FIRST[name]], {})
     assert found.returncode == 0 and "INCOMPLETE" not in found.stdout + found.stderr

@@ -22,20 +22,20 @@ POSITIONS = [
     "step:-",
     "step:²",
     "step:1.0",
-    "step: 1",
     "step:99999999999999999999",
     f"step:{LONG}",
     f"{LONG}s",
     f"{LONG}.{LONG}s",
     "²s",
-    "²",
     "1e400s",
-    "infs",
     "nans",
     "9" * 5_000,
     "",
 ]
-COUNTS = ["1e30", "10000000000000", "-1", "²", "1.5", "nan", LONG, "9" * 5_000, ""]
+COUNTS = [
+    *(("--points", count) for count in ("1e30", "10000000000000", "0", "-1", "²", "1.5", "nan", LONG, "9" * 5_000, "")),
+    *((option, count) for option in ("--width", "--top") for count in ("10000000000000", "-1", "²", "9" * 5_000)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,12 @@ def refusal(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda text: text[:12])
 def test_positions(folder: Path, position: str) -> None:
-    for words in (("peak", "--at"), ("blocks", "--at"), ("timeline", "--since"), ("timeline", "--until")):
+    for words in (("peak", "--at"), ("timeline", "--since")):
         sentence = refusal(folder, words[0], "run.alloctrace", f"{words[1]}={position}")
         assert "position" in sentence or "the trace has no step" in sentence, sentence
 
 
-@pytest.mark.parametrize("count", COUNTS, ids=lambda text: text[:12])
-@pytest.mark.parametrize("option", ["--points", "--width", "--top"])
+@pytest.mark.parametrize(("option", "count"), COUNTS, ids=lambda text: text[:12])
 def test_counts(folder: Path, option: str, count: str) -> None:
     verb = "peak" if option == "--top" else "timeline"
     assert option in refusal(folder, verb, "run.alloctrace", f"{option}={count}")
