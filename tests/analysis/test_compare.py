@@ -113,8 +113,6 @@ def test_devices_that_only_one_run_has(traces: Traces) -> None:
     table = alloctrace.compare(cuda, cpu, device="cpu")
     assert set(table["match"]) == {"new"} and table["bytes_before"].sum() == 0
     assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
-    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:5'"):
-        alloctrace.compare(cuda, cpu, device="cuda:5")
 
 
 texts = st.sampled_from(["x = f(x)", "y = g(x)", "x = x + 1", "z = x @ y", "kept.append(z)", "w = h(z)"])
@@ -216,6 +214,7 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     run_analyze(folder, *two, "--fail-above", "10.5MiB", status=1)
     same = run_analyze(folder, "diff", "base/cuda.alloctrace", "shifted/cuda.alloctrace", "--fail-above", "0")
     assert same.startswith("SAME")
+    assert "needs a second trace" in run_analyze(folder, *two[:2], status=2)
     # CUDA in one, the CPU in the other: each device is compared by itself.
     other = run_analyze(folder, "diff", "base/cuda.alloctrace", "base/cpu.alloctrace", "--device", "cuda:0")
     assert other.startswith("LESS  cuda:0")
@@ -256,19 +255,6 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
         assert f"\n{label}  " in text
     without = run_analyze(folder, "sites", "no_steps/cpu.alloctrace", "--by", "function")
     assert "CHURN" not in without and "LIVE" in without
-
-
-@needs_cuda_build
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("diff", "base/cpu.alloctrace"), "needs a second trace"),
-        (("diff", "base/cpu.alloctrace", "missing.alloctrace"), "missing.alloctrace"),
-    ],
-)
-def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
-    said = run_analyze(folder, *arguments, status=2)
-    assert part in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

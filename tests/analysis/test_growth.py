@@ -120,28 +120,6 @@ def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Callable[..., all
     assert f"a buffer of more than {leak.reached} blocks that is not full yet" in sentences
 
 
-def test_a_cache_replaced_at_random_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    # Its survivors are of all ages, like those of a leak.
-    chance, cache = random.Random(1), {}
-
-    def work(number: int) -> None:
-        for _ in range(8):
-            cache[chance.randrange(300)] = block()
-
-    assert judge(record(every_step, 200, work)).leaks == ()
-
-
-@pytest.mark.parametrize("fills", [(99,), (20, 45, 70), (20, 21, 22, 23, 24, 25), tuple(range(40))])
-def test_caches_filled_once_are_no_leak(record: Callable[..., alloctrace.Trace], fills: tuple[int, ...]) -> None:
-    cache = []
-
-    def work(number: int) -> None:
-        if number in fills:
-            cache.append(block())
-
-    assert judge(record(every_step, 100, work)).leaks == ()
-
-
 def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(
     record: Callable[..., alloctrace.Trace],
 ) -> None:
@@ -216,12 +194,9 @@ def train(steps: int, kept: list[torch.Tensor] | None) -> object:
     return model, optimizer
 
 
-@pytest.mark.parametrize(("steps", "every"), [(200, 10), (60, 3)])
-def test_a_block_kept_every_few_steps_is_a_leak(
-    record: Callable[..., alloctrace.Trace], steps: int, every: int
-) -> None:
-    leak = only_leak(record(append_every_step, steps, every))
-    assert leak.rate == pytest.approx(SIZE / every, rel=0.25)
+def test_a_block_kept_every_few_steps_is_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    leak = only_leak(record(append_every_step, 200, 10))
+    assert leak.rate == pytest.approx(SIZE / 10, rel=0.25)
     assert leak.units_with_survivors == leak.blocks
 
 
@@ -281,17 +256,6 @@ def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
     assert leak.units_with_survivors == leak.units_judged and leak.oldest_age == 1
 
 
-@pytest.mark.parametrize("bound", [20, 55])
-def test_a_buffer_that_has_reached_its_bound_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
-    buffer = torch.empty(0, dtype=torch.uint8)
-
-    def work(number: int) -> None:
-        nonlocal buffer
-        buffer = torch.cat([buffer, block(1000)])[-1000 * bound :].clone()
-
-    assert judge(record(every_step, 60, work)).leaks == ()
-
-
 def without_steps(work: Callable[[int], Any], rounds: int = 300) -> None:
     for number in range(rounds):
         block(50_000)
@@ -321,12 +285,6 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., 
     seconds = (trace.end_ns - trace.begin_ns) / 1e9
     assert leak.rate == pytest.approx(300 * SIZE / seconds, rel=0.2)
     assert leak.confidence < 0.8
-
-
-@pytest.mark.parametrize("bound", [20, 220])
-def test_a_cache_without_steps_is_no_leak(record: Callable[..., alloctrace.Trace], bound: int) -> None:
-    cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
-    assert judge(record(without_steps, lambda number: cache.append(block()))).leaks == ()
 
 
 def test_activity_at_one_time_and_no_steps_is_not_judged(

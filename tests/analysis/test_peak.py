@@ -151,8 +151,6 @@ def test_bad_arguments_are_refused(traces: dict[str, alloctrace.Trace]) -> None:
     trace = traces["cpu"]
     with pytest.raises(alloctrace.PositionError, match="no peak"):
         trace.peak("reserved")
-    with pytest.raises(alloctrace.TraceError, match="no device 'cuda:7'"):
-        trace.peak(device="cuda:7")
     with pytest.raises(ValueError, match="measure"):
         trace.peak("active")
     with pytest.raises(ValueError, match="use one of"):

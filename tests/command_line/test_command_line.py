@@ -15,9 +15,8 @@ from running import needs_cuda_build, program_environment, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze import command_line
-from pytorch_alloctrace.analyze.arguments import VerbParser
 from pytorch_alloctrace.analyze.command_line import PROGRAM
-from pytorch_alloctrace.analyze.verb import Exit, Query, Verb
+from pytorch_alloctrace.analyze.verb import Exit, Verb
 from pytorch_alloctrace.analyze.verbs import VERBS
 
 PROGRAM_WITH_ALL = """
@@ -180,45 +179,6 @@ def test_words_may_stand_in_any_order(folder: Path) -> None:
     assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected
     expected = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--top", "1")
     assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
-
-
-class Count(Verb):
-    """A verb from outside."""
-
-    name = "count"
-    summary = "how many events there are"
-    description = "Counts the events of a trace. Of one device, or of all."
-    examples = (("count run.alloctrace", "how many events there are"),)
-
-    def add_arguments(self, parser: VerbParser) -> None:
-        parser.add_device()
-        parser.add_argument("--fail-below", type=int, default=0, metavar="N", help="exit with status 1 below N events")
-
-    def run(self, query: Query) -> Exit:
-        events = query.trace.events(columns=("seq", "device"))
-        count = len(events if query.options.device is None else events[events["device"] == query.options.device])
-        if query.options.json:
-            query.print_json({"events": count})
-        else:
-            query.screen.text(f"{count} events")
-        return Exit.FOUND if count < query.options.fail_below else Exit.OK
-
-
-def test_a_new_verb_is_a_class_and_an_entry(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command_line, "VERBS", {**VERBS, "count": Count()})
-    monkeypatch.chdir(folder)
-    number = len(alloctrace.load("run.alloctrace").events())
-    assert command_line.main(["count", "run.alloctrace"]) == Exit.OK
-    assert capsys.readouterr().out == f"{number} events\n"
-    assert command_line.main(["run.alloctrace", "count", "--json", "--fail-below", "1000000"]) == Exit.FOUND
-    assert capsys.readouterr().out == f'{{\n "events": {number}\n}}\n'
-    assert "  count          how many events there are\n" in help_of(capsys, "--help")
-    assert "--fail-below N" in help_of(capsys, "count", "--help")
-    assert error_of(capsys, "peak", "run.alloctrace", "--fail-below", "1").endswith("only count does")
-    assert "sites, segments, blocks" in error_of(capsys, "count", "run.alloctrace", "--at", "peak")
-    assert command_line.main(["count", "run.alloctrace", "--device", "cuda:7"]) == Exit.BAD_INPUT
 
 
 def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

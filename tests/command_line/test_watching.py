@@ -102,7 +102,7 @@ def test_a_look(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "+48.8 KiB per step  train.py:7 in train, 2.86 MiB in 60 blocks" in grows and "# the leak" in grows
     status, by_pid, _ = say(capsys, "live", pid, "--once")
     assert status == Exit.OK and "train.py:7 in train" in by_pid
-    status, text, _ = say(capsys, "live", "run.alloctrace", "--json")
+    _, text, _ = say(capsys, "live", "run.alloctrace", "--json")
     data = json.loads(text)
     assert (data["process"], data["steps"], data["unit"], data["events_lost"]) == (int(pid), 60, "step", 0)
     (device,) = data["devices"]
