@@ -43,7 +43,7 @@ WHOLE = (
     "program.py:7 in keep",
     "program.py:11 in train",
 )
-VERBS = ("leaks", "peak", "sites", "blocks", "oom", "fragmentation")
+VERBS = ("diagnose", "leaks", "peak", "sites", "blocks", "oom", "fragmentation")
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +72,24 @@ def with_stack(data: Any) -> Iterator[dict[str, Any]]:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("verb", ["", "leaks", "peak", "sites", "blocks", "oom"])
-def test_text_has_every_frame_innermost_first(verb: str, folder: Path) -> None:
-    words = [*filter(None, [verb]), "run.alloctrace"]
-    shown = " ".join(run_analyze(folder, *words, "--all-frames").split())
-    offsets = [shown.find(frame) for frame in WHOLE[:3]]
-    assert -1 not in offsets and offsets == sorted(offsets)
-    assert all(frame in shown for frame in WHOLE)
-    assert "_wrapped_call_impl" not in run_analyze(folder, *words)
-
-
-@needs_cuda_build
-@pytest.mark.parametrize("verb", ["", *VERBS])
-def test_json_has_the_frames_of_whatever_has_a_stack(verb: str, folder: Path, trace: alloctrace.Trace) -> None:
-    words = [*filter(None, [verb]), "run.alloctrace", "--json"]
-    data = json.loads(run_analyze(folder, *words, "--all-frames"))
-    rows = list(with_stack(data))
+@pytest.mark.parametrize("verb", VERBS)
+def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
+    verb: str, folder: Path, trace: alloctrace.Trace
+) -> None:
+    words = [verb, "run.alloctrace"]
+    if verb != "fragmentation":
+        shown = " ".join(run_analyze(folder, *words, "--all-frames").split())
+        offsets = [shown.find(frame) for frame in WHOLE[:3]]
+        assert -1 not in offsets and offsets == sorted(offsets)
+        assert all(frame in shown for frame in WHOLE)
+        assert "_wrapped_call_impl" not in run_analyze(folder, *words)
+    rows = list(with_stack(json.loads(run_analyze(folder, *words, "--json", "--all-frames"))))
     assert verb == "fragmentation" or any(row["frames"] for row in rows)
     for row in rows:
         expected = [(frame.function, frame.line) for frame in trace.frames(row["stack_id"])]
         assert [(frame["function"], frame["line"]) for frame in row["frames"]] == expected
     # Without the option there are none.
-    plain = json.loads(run_analyze(folder, *words))
-    assert not any("frames" in row for row in with_stack(plain))
+    assert not any("frames" in row for row in with_stack(json.loads(run_analyze(folder, *words, "--json"))))
 
 
 @needs_cuda_build
@@ -108,17 +103,7 @@ def test_of_a_comparison(folder: Path) -> None:
     assert gone["change"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())
-    assert json.loads(run_analyze(folder, *positions, "--json"))[0]["changes"][0]["frames"]
 
-
-@needs_cuda_build
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("peak", "run.alloctrace", "--all-frames", "--by", "age"), "not --by age"),
-        (("peak", "run.alloctrace", "--all-frames", "--csv"), "use --json"),
-        (("segments", "run.alloctrace", "--all-frames"), "--all-frames: diagnose, leaks"),
-    ],
-)
-def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
-    assert part in run_analyze(folder, *arguments, status=2).splitlines()[-1]
+    for words, part in ((("--by", "age"), "not --by age"), (("--csv",), "use --json")):
+        error = run_analyze(folder, "peak", "run.alloctrace", "--all-frames", *words, status=2)
+        assert part in error.splitlines()[-1]

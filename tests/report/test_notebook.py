@@ -60,8 +60,14 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
 
 
-def test_a_cell_is_recorded_and_judged(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    loaded, train, after = run_cells(LOAD, TRAIN, "import pytorch_alloctrace as a; print(a.is_enabled(), len(kept))")
+def test_a_cell_is_recorded_and_judged_though_it_fails(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    loaded, train, after, failing, refused = run_cells(
+        LOAD,
+        TRAIN,
+        "import pytorch_alloctrace as a; print(a.is_enabled(), len(kept))",
+        TRAIN + "raise ValueError('on purpose')\n",
+        "%%alloctrace nowhere/t.alloctrace\nran = True",
+    )
     assert loaded["ok"] and train["ok"] and after["out"] == "False 3\n"
     [html] = train["html"]
     text = text_of(html)
@@ -72,20 +78,14 @@ def test_a_cell_is_recorded_and_judged(run_cells, tmp_path: Path) -> None:  # ty
     [plain] = train["plain"]
     assert "In[2]:5" in plain and "\x1b" not in plain, "what a terminal shows"
     assert list(tmp_path.glob("*.alloctrace*")) == [], "nothing is left behind"
-
-
-def test_a_cell_that_fails_is_judged_all_the_same(run_cells) -> None:  # type: ignore[no-untyped-def]
-    failing = TRAIN + "raise ValueError('on purpose')\n"
-    _, train, refused = run_cells(LOAD, failing, "%%alloctrace nowhere/t.alloctrace\nran = True")
-    assert "ValueError: on purpose" in train["out"]
-    assert "15.0 MiB" in text_of(train["html"][0])
+    assert "ValueError: on purpose" in failing["out"] and "15.0 MiB" in text_of(failing["html"][0])
     assert "UsageError" in refused["out"] and "Traceback" not in refused["out"] and refused["html"] == []
 
 
 def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\n"
     before = "early = torch.empty(40 << 20, dtype=torch.uint8)\ndel early\nlast = torch.empty(1 << 20)"
-    _, _, train, wrong, again, nothing, whole, _ = run_cells(
+    _, _, train, wrong, again, nothing, whole, ended, own = run_cells(
         start + before,
         LOAD,
         TRAIN,
@@ -93,7 +93,8 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
         "%%alloctrace\nkept.clear()",
         "%%alloctrace\npass",
         "diagnosis = a.diagnose(); print(diagnosis)\ndisplay(diagnosis)",
-        "a.disable()",
+        "%%alloctrace\nx = torch.empty(3 << 20, dtype=torch.uint8)\na.disable()",
+        "%%alloctrace kept.alloctrace\ny = torch.empty(2 << 20, dtype=torch.uint8)",
     )
     text = text_of(train["html"][0])
     assert text.startswith("In[3] ") and "a part of t.alloctrace" in text
@@ -104,8 +105,11 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
     assert "LESS cpu: -15.0 MiB" in text_of(again["html"][0])
     assert "It allocated nothing." in text_of(nothing["html"][0])
     assert "PEAK cpu: 40.0 MiB" in " ".join(whole["out"].split()) and "PEAK cpu: 40.0 MiB" in text_of(whole["html"][0])
+    assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0]), "the cell ends the recording"
+    assert "PEAK cpu: 2.00 MiB" in text_of(own["html"][0])
     trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.whole and trace.marks()["name"].tolist() == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
+    names = trace.marks()["name"].tolist()
+    assert trace.integrity.whole and names[:6] == ["In[3]"] * 2 + ["In[5]"] * 2 + ["In[6]"] * 2
 
 
 def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -131,18 +135,6 @@ for _ in range(20):
     assert any("run_cell_magic" in (frame.source or "") for frame in magic)
 
 
-def test_a_cell_may_end_the_recording(run_cells) -> None:  # type: ignore[no-untyped-def]
-    start = "import torch, pytorch_alloctrace as a\na.enable('t.alloctrace', devices=('cpu',))"
-    _, _, ended, kept = run_cells(
-        start,
-        LOAD,
-        "%%alloctrace\nx = torch.empty(3 << 20, dtype=torch.uint8)\na.disable()",
-        "%%alloctrace kept.alloctrace\ny = torch.empty(2 << 20, dtype=torch.uint8)",
-    )
-    assert "MORE cpu: +3.00 MiB" in text_of(ended["html"][0])
-    assert "PEAK cpu: 2.00 MiB" in text_of(kept["html"][0])
-
-
 def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     run_program("""
         import torch, pytorch_alloctrace as alloctrace
@@ -164,26 +156,18 @@ def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) 
     assert isinstance(diagnosis, tuple) and leak.kind == "leak" and copy.copy(diagnosis) == diagnosis
     shown = text_of(leak._repr_html_())
     assert shown.startswith(f"LEAK {leak.title}") and leak.sentences[0] in shown and "GROWTH" not in shown
-
-
-def test_no_colour_is_lost_on_a_light_or_a_dark_page(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    run_program("""
-        import torch, pytorch_alloctrace as alloctrace
-        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
-            kept = torch.empty(1000)
-    """)
-    html = alloctrace.load(tmp_path / "t.alloctrace")._repr_html_()
+    # No colour is lost on a light or a dark page.
     colours = set(re.findall(r"color: #([0-9a-f]{6})", html))
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
     assert len(colours) > 2
     for colour in colours:
         on_white, on_dark = 1.05 / (luminance(colour) + 0.05), (luminance(colour) + 0.05) / (luminance("111111") + 0.05)
         assert min(on_white, on_dark) >= 3.9, colour
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-untyped-def]

@@ -60,6 +60,8 @@ def opened(browser: Any, trace: alloctrace.Trace) -> Iterator[Opened]:
 
 def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace) -> None:
     assert opened.requests == [Path(trace.path).with_suffix(".html").as_uri()]
+    assert opened.page.query_selector("#event") is None, "only a server can be asked for any event"
+    assert "connect-src 'none'" in opened.page.get_attribute("meta[http-equiv]", "content")
     for view in ("diagnosis", "timeline", "memory", "segments", "fragmentation", "what-if", "leaks", "oom", "sites"):
         assert opened.page.is_visible(f"#{view} h2")
     said = opened.page.inner_text("#diagnosis")

@@ -6,7 +6,6 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +20,6 @@ pytestmark = pytest.mark.slow("browser")
 
 PROGRAM = ROOT / "tests/support/report_program.py"
 STOPS = 12
-
-
-pytestmark = pytest.mark.slow("browser")
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +105,6 @@ def test_any_event_has_the_numbers_of_the_api(served: Served, trace: alloctrace.
                 assert served.bytes(f"#fragmentation [data-figure='{name}']") == getattr(free, name)
 
 
-def test_the_calls_are_those_of_the_event(served: Served, trace: alloctrace.Trace) -> None:
-    seq = trace.end_seq * 5 // 8
-    served.go_to_event(seq)
-    served.page.locator(".flame").scroll_into_view_if_needed()
-    served.page.hover(".flame", position={"x": 12, "y": 8})
-    first = trace.tree(seq, device="cuda:0").calls[0]
-    said = served.page.inner_text(".tooltip")
-    assert f"{first.bytes:,} bytes" in said and f":{first.site.line} in {first.site.function}" in said
-
-
 def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -> None:
     served.page.click("text=Whole run")
     box = served.page.locator("#timeline .u-over").bounding_box()
@@ -139,19 +125,6 @@ def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -
         seen.add(seq)
         assert served.bytes("#live-bytes") == trace.live(seq, device="cuda:0")["nbytes"].sum()
     assert len(seen) >= 2
-
-
-def test_two_events_are_compared(served: Served, trace: alloctrace.Trace) -> None:
-    first, second = trace.end_seq // 3 + 1, trace.end_seq * 2 // 3 + 1
-    served.go_to_event(first)
-    served.page.click("#compare")
-    served.go_to_event(second)
-    change = trace.diff(first, second, device="cuda:0")
-    assert served.bytes("#changed-bytes") == change["change"].sum()
-    expected = labels(trace, change, "change")
-    assert {name: value for name, value in served.rows("memory", 1).items() if value} == {
-        name: value for name, value in expected.items() if value
-    }
 
 
 def test_arrows_go_from_an_event_to_the_next_moment_of_the_page(served: Served) -> None:
@@ -185,12 +158,3 @@ def test_a_server_that_is_gone_is_said(browser: Any, trace: alloctrace.Trace) ->
     made.page.wait_for_selector("text=alloctrace serve does not answer: was it stopped?")
     assert all("ERR_CONNECTION_REFUSED" in said for said in made.said)
     made.page.context.close()
-
-
-def test_a_page_from_a_file_has_nobody_to_ask(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
-    made = Opened(browser, trace.report().write(tmp_path / "run.html"))
-    assert made.page.query_selector("#event") is None
-    policy = made.page.get_attribute("meta[http-equiv]", "content")
-    assert "connect-src 'none'" in policy
-    made.page.context.close()
-    assert made.said == []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import only_one
+from running import ROOT, only_one, run_python, with_cuda
 
 
 def record_once(factory: pytest.TempPathFactory, name: str, record: Callable[[Path], None]) -> Path:
@@ -16,7 +17,13 @@ def record_once(factory: pytest.TempPathFactory, name: str, record: Callable[[Pa
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared_{name}"
     with only_one(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             record(folder)
             (folder / "complete").touch()
     return folder
+
+
+def record_report(folder: Path) -> None:
+    """Record report_program.py, on two devices, into run.alloctrace."""
+    command = [sys.executable, str(ROOT / "tests/support/report_program.py"), "run.alloctrace"]
+    run_python(folder, with_cuda(command, "4GiB", 2), True, 600, {})
