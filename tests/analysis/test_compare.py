@@ -258,8 +258,7 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB)],
+    ("text", "size"), [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB)]
 )
 def test_sizes_of_the_command_line(text: str, size: int) -> None:
     assert byte_count(text) == size

@@ -74,9 +74,7 @@ def append_every_step(steps: int, every: int = 1) -> list[torch.Tensor]:
     return history
 
 
-def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(
-    record: Callable[..., alloctrace.Trace],
-) -> None:
+def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(record: Callable[..., alloctrace.Trace]) -> None:
     leak = only_leak(record(append_every_step, 60))
     site = leak.sites[0].site
     # block() is user code in this file, too: the innermost line allocates, its callers say what for.
@@ -287,9 +285,7 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., 
     assert leak.confidence < 0.8
 
 
-def test_activity_at_one_time_and_no_steps_is_not_judged(
-    record: Callable[..., alloctrace.Trace],
-) -> None:
+def test_activity_at_one_time_and_no_steps_is_not_judged(record: Callable[..., alloctrace.Trace]) -> None:
     assert not find_leaks(record(block), "cpu").judged
 
 

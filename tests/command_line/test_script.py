@@ -60,11 +60,7 @@ def run(folder: Path, words: list[str], **environment: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["peak", "t.alloctrace"], [], ["leeks"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], [], ["leeks"]], ids=" ".join)
 def test_the_script_is_the_same_command(folder: Path, arguments: list[str]) -> None:
     module, script = run(folder, [*MODULE, *arguments]), run(folder, ["bin/alloctrace", *arguments])
     assert (script.returncode, script.stdout, script.stderr) == (module.returncode, module.stdout, module.stderr)

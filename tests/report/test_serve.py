@@ -88,8 +88,7 @@ def test_this_machine_may_be_called_by_its_names(server: ReportServer, host: str
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example:1", "0.0.0.0", "::1"],
+    "host", ["", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example:1", "0.0.0.0", "::1"]
 )
 def test_a_name_that_leads_here_from_elsewhere_is_refused(server: ReportServer, host: str) -> None:
     """DNS rebinding: the browser believes that it asks evil.example."""

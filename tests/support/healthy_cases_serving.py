@@ -7,46 +7,41 @@ import queue
 import threading
 
 import torch
-from leak_corpus import STEPS, network, requests
-
-import pytorch_alloctrace as alloctrace
+from leak_corpus import STEPS, network, requests, steps
 
 
 def caches_filled_once(device: str) -> object:
     # Tables made at first use, the last of them late in the run.
     net, tables = network(device), {}
-    for step in range(STEPS):
+    for step in steps():
         length = 64 * (1 + sum(step >= first for first in (5, 17, 31, 52)))
         if length not in tables:
             tables[length] = torch.arange(length * 16, device=device)
         with torch.no_grad():
             net(torch.randn(8, 64, device=device))
-        alloctrace.step()
     return tables
 
 
 def cache_of_the_least_recently_used(device: str) -> object:
     cache: collections.OrderedDict[int, torch.Tensor] = collections.OrderedDict()
-    for step in range(2 * STEPS):
+    for step in steps(2 * STEPS):
         key = step * 7919 % 101
         if key not in cache:
             cache[key] = torch.randn(8, 64, device=device)
         cache.move_to_end(key)
         if len(cache) > 48:
             cache.popitem(last=False)
-        alloctrace.step()
     return cache
 
 
 def workspaces_of_an_autotuner(device: str) -> object:
     # One for each shape that is met; all shapes have been met in the first half.
     workspaces: dict[int, torch.Tensor] = {}
-    for step in range(STEPS):
+    for step in steps():
         rows = 8 * (1 + step * 7 % 25)
         if rows not in workspaces:
             workspaces[rows] = torch.empty(rows * 64, device=device)
         torch.randn(rows, 64, device=device).exp()
-        alloctrace.step()
     return workspaces
 
 
@@ -54,14 +49,13 @@ def key_value_cache_reset_by_each_request(device: str) -> object:
     project = torch.nn.Linear(64, 192).to(device)
     keys = values = torch.empty(1, 0, 64, device=device)
     with torch.no_grad():
-        for token in range(2 * STEPS):
+        for token in steps(2 * STEPS):
             if token % 23 == 0:
                 keys = values = torch.empty(1, 0, 64, device=device)
             query, key, value = project(torch.randn(1, 1, 64, device=device)).chunk(3, dim=2)
             keys = torch.cat([keys, key], dim=1)
             values = torch.cat([values, value], dim=1)
             (query @ keys.transpose(1, 2)).softmax(dim=2) @ values
-            alloctrace.step()
     return keys, values
 
 
@@ -69,11 +63,10 @@ def key_value_cache_reset_in_step_with_the_windows(device: str) -> object:
     # Requests nearly as long as a window of the run: looked at once a window, the cache seems to grow slowly.
     keys = torch.empty(1, 0, 16, device=device)
     with torch.no_grad():
-        for token in range(600):
+        for token in steps(600):
             if token % 19 == 0:
                 keys = torch.empty(1, 0, 16, device=device)
             keys = torch.cat([keys, torch.randn(1, 1, 16, device=device)], dim=1)
-            alloctrace.step()
     return keys
 
 
@@ -145,11 +138,10 @@ def prefetched_batches_used_up(device: str) -> object:
 
 def counts_added_in_place(device: str) -> object:
     net, counts = network(device), torch.zeros(64, 64, device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         with torch.no_grad():
             output = net(torch.randn(8, 64, device=device))
             counts += output.T @ output
-        alloctrace.step()
     return counts
 
 

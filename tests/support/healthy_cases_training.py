@@ -7,7 +7,7 @@ import copy
 import gc
 
 import torch
-from leak_corpus import STEPS, network
+from leak_corpus import STEPS, network, steps
 
 import pytorch_alloctrace as alloctrace
 
@@ -67,35 +67,32 @@ def average_of_the_weights(device: str) -> object:
 def losses_accumulated_and_summed(device: str) -> object:
     net, losses = network(device), []
     optimizer = torch.optim.Adam(net.parameters())
-    for step in range(2 * STEPS):
+    for step in steps(2 * STEPS):
         losses.append(net(torch.randn(8, 64, device=device)).square().mean())
         if step % 6 == 5:
             torch.stack(losses).mean().backward()
             losses.clear()
             optimizer.step()
             optimizer.zero_grad()
-        alloctrace.step()
     return losses
 
 
 def moving_window_of_losses_with_graphs(device: str) -> object:
     net = network(device)
     window: collections.deque[torch.Tensor] = collections.deque(maxlen=20)
-    for _ in range(STEPS):
+    for _ in steps():
         window.append(net(torch.randn(8, 64, device=device)).square().mean())
-        alloctrace.step()
     return window
 
 
 def logs_flushed_every_eight_steps(device: str) -> object:
     net, log = network(device), []
-    for step in range(STEPS):
+    for step in steps():
         with torch.no_grad():
             log.append(net(torch.randn(8, 64, device=device)))
         if step % 8 == 7:
             torch.cat(log).mean()
             log.clear()
-        alloctrace.step()
     return log
 
 
@@ -127,12 +124,11 @@ def best_checkpoints_replaced(device: str) -> object:
 
 def models_swapped(device: str) -> object:
     net = network(device)
-    for step in range(STEPS):
+    for step in steps():
         if step % 10 == 9:
             net = torch.nn.Sequential(*[network(device) for _ in range(1 + step // 10)])
         with torch.no_grad():
             net(torch.randn(8, 64, device=device))
-        alloctrace.step()
     return net
 
 
@@ -175,34 +171,31 @@ def curriculum_of_tokens(device: str) -> object:
 
 
 def longer_inputs_all_held(device: str) -> object:
-    for step in range(STEPS):
+    for step in steps():
         x = torch.randn(8, 16 + 4 * step, device=device)
         doubled = x * 2
         positive = doubled.relu()
         positive.sum()
-        alloctrace.step()
     return x
 
 
 def batches_sorted_by_length_each_epoch(device: str) -> object:
     net = network(device)
-    for step in range(STEPS):
+    for step in steps():
         x = torch.randn(8 + step % (STEPS // 2), 64, device=device)
         with torch.no_grad():
             output = net(x)
         output.mean()
-        alloctrace.step()
     return net
 
 
 def curriculum_up_to_a_ceiling(device: str) -> object:
     net = network(device)
-    for step in range(STEPS):
+    for step in steps():
         x = torch.randn(min(16 + step, 55), 64, device=device)
         with torch.no_grad():
             output = net(x)
         output.mean()
-        alloctrace.step()
     return net
 
 
@@ -239,12 +232,11 @@ def garbage_collected_late(device: str) -> object:
 
     gc.disable()
     net = network(device)
-    for step in range(STEPS):
+    for step in steps():
         with torch.no_grad():
             net(Batch().data)
         if step % 13 == 12:
             gc.collect()
-        alloctrace.step()
     return net
 
 
@@ -262,37 +254,34 @@ def dataset_kept_from_the_first_epoch(device: str) -> object:
 
 def replay_buffer_filled_by_pieces(device: str) -> object:
     net, pieces = network(device), []
-    for step in range(STEPS):
+    for step in steps():
         if len(pieces) < 40:
             pieces.append(torch.empty(64, 64, device=device))
         else:
             pieces[step % 40].copy_(torch.randn(64, 64, device=device))
         with torch.no_grad():
             net(pieces[-1])
-        alloctrace.step()
     return pieces
 
 
 def losses_concatenated_to_a_bound(device: str) -> object:
     # Filled after two thirds of the run; from then on replaced by one of the same size.
     net, losses = network(device), torch.zeros(0, device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         with torch.no_grad():
             loss = net(torch.randn(8, 64, device=device)).square().mean(dim=1)
         losses = torch.cat([losses, loss])[-40 * 8 :].clone()
-        alloctrace.step()
     return losses
 
 
 def longer_inputs_and_vectors_of_a_row(device: str) -> object:
     # All is held, and the vectors are as large as what the inputs get longer by.
     weight = torch.ones(64, device=device)
-    for step in range(STEPS):
+    for step in steps():
         x = torch.randn(32 + step, 64, device=device)
         scale = weight * 2
         scaled = x * scale
         positive = scaled.relu()
-        alloctrace.step()
     return positive
 
 

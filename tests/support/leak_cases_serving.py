@@ -8,17 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 import torch
-from leak_corpus import STEPS, network, requests
-
-import pytorch_alloctrace as alloctrace
+from leak_corpus import STEPS, network, requests, steps
 
 
 def cache_by_step_number(device: str) -> object:
     cache = {}
-    for step in range(STEPS):
+    for step in steps():
         cache[step] = torch.arange(512, device=device)  # LEAK
         torch.randn(8, 64, device=device).exp()
-        alloctrace.step()
     return cache
 
 
@@ -48,12 +45,11 @@ def exceptions_keep_their_frames(device: str) -> object:
         x = torch.randn(8, 64, device=device)  # LEAK
         raise ValueError(f"request {number} of {len(x)} rows is refused")
 
-    for step in range(STEPS):
+    for step in steps():
         try:
             handle(step)
         except ValueError as error:
             failures.append(error)
-        alloctrace.step()
     return failures
 
 
@@ -69,10 +65,9 @@ class Session:
 
 def global_registry(device: str) -> object:
     Session.everyone = []
-    for _ in range(STEPS):
+    for _ in steps():
         session = Session(device)
         session.state.add_(torch.randn(8, 128, device=device))
-        alloctrace.step()
     return Session.everyone
 
 
@@ -97,9 +92,8 @@ def lru_cache_without_a_bound_keyed_by_tensors(device: str) -> object:
     def expanded(x: torch.Tensor) -> torch.Tensor:
         return x.repeat(8, 1)  # LEAK
 
-    for _ in range(STEPS):
+    for _ in steps():
         expanded(torch.randn(1, 64, device=device))
-        alloctrace.step()
     return expanded
 
 
@@ -110,11 +104,10 @@ def generators_never_finished(device: str) -> object:
             yield hidden.sum()
 
     streams = []
-    for _ in range(STEPS):
+    for _ in steps():
         opened = stream()
         next(opened)
         streams.append(opened)
-        alloctrace.step()
     return streams
 
 
@@ -166,12 +159,11 @@ def results_of_several_threads(device: str) -> object:
     workers = [threading.Thread(target=work, args=(turn, ended)) for _ in range(3)]
     for worker in workers:
         worker.start()
-    for _ in range(STEPS):
+    for _ in steps():
         for _ in workers:
             turn.release()
         for _ in workers:
             ended.acquire()
-        alloctrace.step()
     for worker in workers:
         worker.join()
     return done
@@ -191,10 +183,9 @@ def thread_local_scratch_never_cleared(device: str) -> object:
     turn, ended = threading.Semaphore(0), threading.Semaphore(0)
     worker = threading.Thread(target=work, args=(turn, ended))
     worker.start()
-    for _ in range(STEPS):
+    for _ in steps():
         turn.release()
         ended.acquire()
-        alloctrace.step()
     turn.release()
     worker.join()
     return scratch
@@ -240,24 +231,22 @@ def key_value_cache_never_reset(device: str) -> object:
 def context_of_tokens_never_cut(device: str) -> object:
     embedding = torch.nn.Embedding(100, 16).to(device)
     tokens = torch.zeros(1, 8, dtype=torch.long, device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         with torch.no_grad():
             embedding(tokens[:, -8:]).mean()
         word = torch.zeros(1, 1, dtype=torch.long, device=device)
         tokens = torch.cat([tokens, word], dim=1)  # LEAK
-        alloctrace.step()
     return tokens
 
 
 def key_value_caches_of_every_layer(device: str) -> object:
     caches = [torch.empty(1, 0, 64, device=device) for _ in range(4)]
     with torch.no_grad():
-        for _ in range(STEPS):
+        for _ in steps():
             hidden = torch.randn(1, 1, 64, device=device)
             for layer in range(4):
                 hidden = hidden * 2
                 caches[layer] = torch.cat([caches[layer], hidden], dim=1)  # LEAK
-            alloctrace.step()
     return caches
 
 
@@ -274,12 +263,11 @@ def keys_repeated_for_each_head(device: str) -> object:
     # What is made of the cache each time is larger than the cache, and grows with it.
     keys = torch.empty(1, 2, 0, 16, device=device)
     with torch.no_grad():
-        for _ in range(STEPS):
+        for _ in steps():
             query, key = torch.randn(1, 8, 1, 16, device=device), torch.randn(1, 2, 1, 16, device=device)
             keys = torch.cat([keys, key], dim=2)  # LEAK
             repeated = keys.repeat_interleave(4, dim=1)
             (query @ repeated.transpose(2, 3)).softmax(dim=3)
-            alloctrace.step()
     return keys
 
 
@@ -310,11 +298,10 @@ def prompts_and_tokens_of_every_request(device: str) -> object:
     project = torch.nn.Linear(64, 192).to(device)
     keys = values = torch.empty(1, 0, 64, device=device)
     with torch.no_grad():
-        for number in range(STEPS):
+        for number in steps():
             for length in (16 + number * 37 % 50, 1, 1, 1):
                 query, key, value = project(torch.randn(1, length, 64, device=device)).chunk(3, dim=2)
                 keys = torch.cat([keys, key], dim=1)  # LEAK
                 values = torch.cat([values, value], dim=1)  # LEAK
                 (query @ keys.transpose(1, 2)).softmax(dim=2) @ values
-            alloctrace.step()
     return keys, values

@@ -10,9 +10,7 @@ import gc
 from typing import Any
 
 import torch
-from leak_corpus import STEPS, network
-
-import pytorch_alloctrace as alloctrace
+from leak_corpus import STEPS, network, steps
 
 
 def loss_kept_with_its_graph(device: str) -> object:
@@ -31,62 +29,56 @@ def loss_kept_with_its_graph(device: str) -> object:
 
 def outputs_in_a_list(device: str) -> object:
     net, predictions = network(device), []
-    for _ in range(STEPS):
+    for _ in steps():
         x = torch.randn(8, 64, device=device)
         predictions.append(net(x))  # LEAK
-        alloctrace.step()
     return predictions
 
 
 def validation_loss_summed_without_no_grad(device: str) -> object:
     net = network(device)
     total = torch.zeros((), device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         x = torch.randn(8, 64, device=device)
         loss = (net(x) - 1).square().mean()  # LEAK
         total = total + loss
-        alloctrace.step()
     return total
 
 
 def forward_hook_appends_to_a_closure(device: str) -> object:
     net, seen = network(device), []
     net[0].register_forward_hook(lambda module, inputs, output: seen.append(output.detach()))
-    for _ in range(STEPS):
+    for _ in steps():
         with torch.no_grad():
             net(torch.randn(8, 64, device=device))  # LEAK
-        alloctrace.step()
     return seen
 
 
 def gradient_hook_appends_to_a_closure(device: str) -> object:
     net, gradients = network(device), []
-    for _ in range(STEPS):
+    for _ in steps():
         hidden = net[0](torch.randn(8, 64, device=device))
         hidden.register_hook(gradients.append)
         out = hidden.exp()  # LEAK on cuda
         out.sum().backward()  # LEAK on cpu
         net.zero_grad()
-        alloctrace.step()
     return gradients
 
 
 def penalty_of_gradients_kept_with_create_graph(device: str) -> object:
     net, penalties = network(device), []
-    for _ in range(STEPS):
+    for _ in steps():
         x = torch.randn(8, 64, device=device, requires_grad=True)
         penalties.append(torch.autograd.grad(net(x).sum(), x, create_graph=True)[0].square().sum())  # LEAK
-        alloctrace.step()
     return penalties
 
 
 def hidden_state_never_detached(device: str) -> object:
     cell = torch.nn.RNNCell(32, 128).to(device)
     state = torch.zeros(8, 128, device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         x = torch.randn(8, 32, device=device)
         state = cell(x, state)  # LEAK
-        alloctrace.step()
     return state
 
 
@@ -132,9 +124,8 @@ class Remembering(torch.nn.Module):
 
 def module_attribute_list(device: str) -> object:
     net = Remembering().to(device)
-    for _ in range(STEPS):
+    for _ in steps():
         net(torch.randn(8, 64, device=device))
-        alloctrace.step()
     return net
 
 
@@ -157,9 +148,8 @@ class Exponential(torch.autograd.Function):
 
 def output_as_an_attribute_of_ctx(device: str) -> object:
     weight = torch.randn(64, 64, device=device, requires_grad=True)
-    for _ in range(STEPS):
+    for _ in steps():
         Exponential.apply(weight * 2)
-        alloctrace.step()
     return weight
 
 
@@ -171,11 +161,10 @@ def optimizer_made_anew_each_epoch_and_kept(device: str) -> object:
     for _ in range(STEPS // 3):
         optimizer = torch.optim.Adam(net.parameters())
         optimizers.append(optimizer)
-        for _ in range(3):
+        for _ in steps(3):
             net(torch.randn(8, 64, device=device)).mean().backward()
             optimizer.step()  # LEAK
             optimizer.zero_grad()
-            alloctrace.step()
     return optimizers
 
 
@@ -214,10 +203,9 @@ def cycles_while_the_collector_is_off(device: str) -> object:
 
     gc.disable()
     net = network(device)
-    for _ in range(STEPS):
+    for _ in steps():
         with torch.no_grad():
             net(Batch().data)
-        alloctrace.step()
     return net
 
 
@@ -257,9 +245,8 @@ def activations_of_many_lines(device: str) -> object:
         return layers[2](x)
 
     outputs = []
-    for _ in range(STEPS):
+    for _ in steps():
         outputs.append(model(torch.randn(8, 64, device=device)))  # LEAK
-        alloctrace.step()
     return outputs
 
 
@@ -277,68 +264,62 @@ def buffer_of_features_concatenated(device: str) -> object:
 
 def losses_concatenated_every_third_step(device: str) -> object:
     net, losses = network(device), torch.zeros(0, device=device)
-    for step in range(2 * STEPS):
+    for step in steps(2 * STEPS):
         with torch.no_grad():
             loss = net(torch.randn(8, 64, device=device)).square().mean(dim=1)
         if step % 3 == 0:
             losses = torch.cat([losses, loss])  # LEAK
-        alloctrace.step()
     return losses
 
 
 def hook_registered_in_every_step(device: str) -> object:
     net = network(device)
-    for _ in range(STEPS):
+    for _ in steps():
         mask = torch.rand(64, 256, device=device).round()  # LEAK
         net[2].weight.register_hook(lambda gradient, mask=mask: gradient * mask)
         net(torch.randn(8, 64, device=device)).mean().backward()
         net.zero_grad()
-        alloctrace.step()
     return net
 
 
 def counts_of_each_epoch_in_a_dict(device: str) -> object:
     net, counts = network(device), {}
-    for step in range(80):
+    for step in steps(80):
         with torch.no_grad():
             output = net(torch.randn(8, 64, device=device))
             epoch = step // 10
             if epoch not in counts:
                 counts[epoch] = torch.zeros(64, 64, device=device)  # LEAK
             counts[epoch] += output.T @ output
-        alloctrace.step()
     return counts
 
 
 def two_leaks_of_different_rate(device: str) -> object:
     net, outputs, sums = network(device), [], []
-    for step in range(80):
+    for step in steps(80):
         with torch.no_grad():
             output = net(torch.randn(8, 64, device=device))
             outputs.append(output.abs())  # LEAK
             if step % 3 == 0:
                 sums.append(output.sum(dim=1))
-        alloctrace.step()
     return outputs, sums
 
 
 def embedding_that_grows_by_a_row(device: str) -> object:
     words = torch.nn.Embedding(100, 32, device=device)
-    for _ in range(STEPS):
+    for _ in steps():
         larger = torch.nn.Embedding(words.num_embeddings + 1, 32, device=device)  # LEAK
         with torch.no_grad():
             larger.weight[:-1] = words.weight
         words = larger
-        alloctrace.step()
     return words
 
 
 def history_thinned_out_now_and_then(device: str) -> object:
     # What is dropped is less than what is added.
     history = []
-    for step in range(80):
+    for step in steps(80):
         history.append(torch.randn(64, 64, device=device).abs())  # LEAK
         if step % 10 == 9:
             del history[-4:]
-        alloctrace.step()
     return history

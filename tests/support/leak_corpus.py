@@ -18,6 +18,8 @@ from types import ModuleType
 
 from steady_clock import make_steady, tick
 
+import pytorch_alloctrace as alloctrace
+
 STEPS = 60
 """Used by most cases."""
 REQUESTS = 150
@@ -27,6 +29,9 @@ HEALTHY = ("healthy_cases_training", "healthy_cases_serving")
 
 Case = Callable[[str], object]
 
+has_ticked = False
+"""Whether time passes in the recorded case, by the clock of steady_clock."""
+
 
 def network(device: str) -> object:
     """A small model whose activations are larger than its input."""
@@ -35,8 +40,17 @@ def network(device: str) -> object:
     return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)).to(device)
 
 
+def steps(count: int = STEPS) -> Iterator[int]:
+    """Numbers of steps. Each step ends when the next number is asked for."""
+    for number in range(count):
+        yield number
+        alloctrace.step()
+
+
 def requests() -> Iterator[int]:
     """Requests as they come in to a server: apart in time (by the clock of steady_clock), without steps."""
+    global has_ticked
+    has_ticked = True
     for number in range(REQUESTS):
         tick()
         yield number
@@ -69,20 +83,21 @@ def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
     """Runs these cases, or all, on a device in this process, each recorded into a trace of its own in the folder."""
     import torch
 
-    import pytorch_alloctrace as alloctrace
-
+    global has_ticked
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     for name, case in cases(LEAKING + HEALTHY).items():
         if names and name not in names:
             continue
         path = folder / f"{name}.alloctrace"
+        has_ticked = False
         with alloctrace.enable(path, devices=(device,)):
             kept = case(device)
         del kept
         gc.enable()
         gc.collect()
-        make_steady(path)
+        if has_ticked:  # else it would be read for nothing
+            make_steady(path)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,22 @@ def block(size: int, device: str = PLAIN) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
+def hold_all(*sizes: int) -> None:
+    """Allocate blocks that are all held at once."""
+    held = [block(size) for size in sizes]
+    del held
+
+
+def one_at_a_time(*sizes: int) -> None:
+    for size in sizes:
+        block(size)
+
+
+def in_one_pool(*sizes: int) -> None:
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        one_at_a_time(*sizes)
+
+
 def full_by_activations() -> None:
     """ "a smaller batch" """
     weights = [torch.empty(4096, 4096, device=PLAIN, requires_grad=True) for _ in range(12)]
@@ -45,24 +61,15 @@ def full_by_weights() -> None:
 def full_by_a_leak() -> None:
     """ "if that is not intended, it is a leak" """
     for _ in range(40):
-        batch = block(300 * MIB)
-        loss = block(600 * MIB)
-        del batch, loss
+        hold_all(300 * MIB, 600 * MIB)
         alloctrace.step()
 
 
 def long_lived_first(count: int = 5, size: int = GIB, request: int = 3 * GIB) -> None:
-    kept = [block(12 * MIB) for _ in range(count)]
-    for _ in range(count):
-        batch = block(size)
-        del batch
-    block(request)
-    del kept
-
-
-def fragmented() -> None:
     """ "allocate long-lived memory before large memory" """
-    long_lived_first()
+    kept = [block(12 * MIB) for _ in range(count)]
+    one_at_a_time(*[size] * count, request)
+    del kept
 
 
 def fragmented_with_max_split_size() -> None:
@@ -79,22 +86,15 @@ def fragmented_below_a_memory_fraction() -> None:
 
 def cache_in_a_private_pool() -> None:
     """ "let go of pool" """
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        batch = block(5 * GIB)
-        del batch
-    del pool
+    in_one_pool(5 * GIB)
     block(4 * GIB)
 
 
 def cache_in_a_pool_that_is_held() -> None:
     """ "or allocate both from one pool" """
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
         held = block(64 * MIB)
-        batch = block(5 * GIB)
-        del batch
-        block(4 * GIB)
+        one_at_a_time(5 * GIB, 4 * GIB)
     del held
 
 
@@ -111,78 +111,40 @@ def cache_of_a_graph() -> None:
 
 def cache_outside_of_the_pool_in_use() -> None:
     """ "torch.cuda.empty_cache() before the pool is used" """
-    batch = block(5 * GIB)
-    del batch
+    block(5 * GIB)
     torch.cuda.empty_cache()
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        block(4 * GIB)
+    in_one_pool(4 * GIB)
 
 
 def cache_of_another_stream() -> None:
     """ "allocate on one stream" """
-    batch = block(5 * GIB)
-    del batch
-    kept = block(12 * MIB)
-    block(4 * GIB)
-    del kept
-
-
-def another_process() -> None:
-    """ "a device that nothing else uses" """
-    kept = block(GIB)
-    block(2 * GIB)
-    del kept
-
-
-def outside_of_pytorch() -> None:
-    """ "a device that nothing else uses" """
-    kept = block(GIB)
-    block(3 * GIB)
-    del kept
+    block(5 * GIB)
+    hold_all(12 * MIB, 4 * GIB)
 
 
 def memory_fraction() -> None:
     """ "raise the limit" """
     torch.cuda.set_per_process_memory_fraction(0.7)
-    kept = block(3 * GIB)
-    block(2 * GIB)
-    del kept
+    hold_all(3 * GIB, 2 * GIB)
 
 
 def memory_fraction_set_late() -> None:
     """ "raise the limit" """
-    batch = block(6 * GIB)
-    del batch
+    block(6 * GIB)
     torch.cuda.empty_cache()
     memory_fraction()
-
-
-def larger_than_the_device() -> None:
-    """ "smaller requests (a smaller batch, chunks)" """
-    for _ in range(3):
-        block(3 * GIB)
 
 
 def expandable_full() -> None:
     """ "a smaller batch" """
     set_allocator_settings("expandable_segments:True")
-    kept = [block(350 * MIB) for _ in range(11)]
-    del kept
-
-
-def caught_and_recovered() -> None:
-    """ "freeing earlier what these lines hold" """
-    kept = block(6 * GIB)
-    del kept
-    block(3 * GIB)
+    hold_all(*[350 * MIB] * 11)
 
 
 def one_of_two_devices() -> None:
     """ "a smaller batch" """
-    spare, kept = block(GIB), block(3 * GIB, OTHER)
-    block(GIB, OTHER)
-    del spare, kept
+    held = [block(GIB), block(3 * GIB, OTHER), block(GIB, OTHER)]
+    del held
 
 
 def in_backward() -> None:
@@ -199,8 +161,7 @@ def nearly_full() -> None:
     """ "a smaller batch" """
     kept = []
     for _ in range(7):
-        batch = block(500 * MIB)
-        del batch
+        block(500 * MIB)
         kept.append(block(480 * MIB))
     block(450 * MIB)
 
@@ -222,7 +183,21 @@ def under(case: str, setting: str) -> Callable[[], None]:
     return run
 
 
+PROGRAMS: dict[str, Callable[[], None]] = {
+    "fragmented": long_lived_first,
+    # "a device that nothing else uses"
+    "another_process": lambda: hold_all(GIB, 2 * GIB),
+    "outside_of_pytorch": lambda: hold_all(GIB, 3 * GIB),
+    # "smaller requests (a smaller batch, chunks)"
+    "larger_than_the_device": lambda: one_at_a_time(3 * GIB, 3 * GIB, 3 * GIB),
+    # "freeing earlier what these lines hold"
+    "caught_and_recovered": lambda: one_at_a_time(6 * GIB, 3 * GIB),
+}
+"""The others are functions of this module."""
+
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         case, _, setting = name.partition("=")
-        oom_programs.run(name, under(case, setting) if setting else globals()[case], Path(sys.argv[1]))
+        oom_programs.run(
+            name, under(case, setting) if setting else PROGRAMS.get(case) or globals()[case], Path(sys.argv[1])
+        )
