@@ -253,16 +253,6 @@ def random_sizes_expandable() -> None:
     random_sizes()
 
 
-def with_setting(setting: str) -> Callable[[], None]:
-    """The fragmented program once more, as it is advised to run."""
-
-    def run() -> None:
-        set_allocator_settings(setting)
-        fragmented()
-
-    return run
-
-
 def no_case() -> None:
     torch.empty(GIB, dtype=torch.uint8, device=PLAIN)
 
@@ -283,5 +273,4 @@ def run(case: str, program: Callable[[], None], folder: Path) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[2:]:
-        case, _, setting = name.partition("=")
-        run(case, with_setting(setting) if setting else globals()[case], Path(sys.argv[1]))
+        run(name, globals()[name], Path(sys.argv[1]))
