@@ -34,20 +34,15 @@ def converted(path: Path) -> alloctrace.Trace:
     return alloctrace.load(alloctrace.convert(path, overwrite=True).trace)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("native", [False, True])
+# What releases write differently: made_up_snapshots. Frames of C++ are the same in all.
+@pytest.mark.parametrize(("release", "native"), [*((release, False) for release in RELEASES), ("2.15", True)])
 def test_each_release(write: Write, release: str, native: bool) -> None:
     maker = training(release, native=native)
     trace = converted(write(snapshot(release, maker)))
     assert trace.verify().ok and trace.verify().agreeing == 1
     counts = trace.kind_counts
-    assert {name: counts[name] for name in ("alloc", "free_requested", "free_completed", "segment_alloc", "oom")} == {
-        "alloc": 16,
-        "free_requested": 10,
-        "free_completed": 9,
-        "segment_alloc": 1,
-        "oom": 1,
-    }
+    kinds = ("alloc", "free_requested", "free_completed", "segment_alloc", "oom")
+    assert [counts[name] for name in kinds] == [16, 10, 9, 1, 1]
     sites = trace.sites().set_index("line")
     assert sites["live_bytes"].to_dict() == {11: 4 * MIB, 12: 0, 13: 5 * (MIB + 1024)}
     assert set(sites["filename"]) == {"/home/user/train.py"}  # neither torch's nor those of C++
@@ -89,7 +84,7 @@ def in_use(blocks: pd.DataFrame) -> list[list[Any]]:
     return blocks.assign(requested=requested)[["address", "nbytes", "requested", "state"]].to_numpy().tolist()
 
 
-@pytest.mark.parametrize("last", range(38))
+@pytest.mark.parametrize("last", [*range(0, 38, 3), 35, 37])
 def test_a_history_that_begins_in_mid_run(write: Write, last: int) -> None:
     """What was there before follows from the end, however much of the history is there."""
     maker = training("2.11")
@@ -127,16 +122,13 @@ def test_without_a_history(write: Write) -> None:
     assert str(trace.diagnose())
 
 
-@pytest.mark.parametrize(
-    "verb", ["diagnose", "leaks", "peak", "sites", "segments", "blocks", "timeline", "fragmentation", "oom", "verify"]
-)
-@pytest.mark.parametrize("has_history", [True, False])
-def test_every_verb_reads_it(write: Write, verb: str, has_history: bool) -> None:
-    data = snapshot("2.11", training("2.11"))
-    path = write(data if has_history else {**data, "device_traces": []})
+def test_verbs_read_a_snapshot_without_a_history(write: Write) -> None:
+    """With one: test_snapshot_verdicts."""
+    path = write({**snapshot("2.11", training("2.11")), "device_traces": []})
     alloctrace.convert(path)
-    done = run_command(path.parent, [verb, "snapshot.alloctrace"], {})
-    assert (done.returncode, done.stderr) == (0, "")
+    for verb in ("diagnose", "leaks", "peak", "sites", "timeline", "fragmentation", "oom", "verify"):
+        done = run_command(path.parent, [verb, "snapshot.alloctrace"], {})
+        assert (done.returncode, done.stderr) == (0, ""), verb
 
 
 def test_the_list_of_very_old_releases(write: Write) -> None:
@@ -233,6 +225,7 @@ def test_a_trace_that_is_there_stays(write: Write) -> None:
         ({"segments": [{"address": "x", "total_size": 5, "blocks": []}]}, "address is str"),
         ({"segments": [{"address": 4096, "total_size": 512, "blocks": []}]}, "do not fill it"),
         ({"segments": [{"device": 10**9, "address": 0, "total_size": 0, "blocks": []}]}, "device 1000000000"),
+        ({"segments": [training("2.11").segment] * 2}, "over each other"),
         ({"segments": [], "device_traces": 7}, "device_traces are no list"),
         ({"segments": [], "device_traces": [[{}]]}, "no action"),
         ({"segments": [], "device_traces": [[]] * 300 + [[{"action": "alloc"}]]}, "device 300"),
@@ -245,24 +238,12 @@ def test_what_is_no_snapshot_is_refused(write: Write, data: Any, says: str) -> N
     assert [one.name for one in path.parent.iterdir()] == ["snapshot.pickle"]
 
 
-def test_segments_that_lie_over_each_other_are_refused(write: Write) -> None:
-    segment = training("2.11").segment
-    with pytest.raises(alloctrace.TraceError, match="over each other"):
-        alloctrace.convert(write({"segments": [segment, segment]}))
-
-
 def test_the_command(write: Write, tmp_path: Path) -> None:
     write(snapshot("2.11", training("2.11"), last=20))
     done = run_command(tmp_path, ["convert", "snapshot.pickle", "--json"], {})
-    assert json.loads(done.stdout) == {
-        "trace": "snapshot.alloctrace",
-        "events": 20,
-        "devices": ["cuda:0"],
-        "mid_run": ["cuda:0"],
-        "frames": True,
-        "faults": 0,
-        "skipped": {},
-    }
+    device = ["cuda:0"]
+    rest = {"devices": device, "mid_run": device, "frames": True, "faults": 0, "skipped": {}}
+    assert json.loads(done.stdout) == {"trace": "snapshot.alloctrace", "events": 20, **rest}
     for arguments, says in (
         (["convert", "nothing.pickle"], "No such file"),
         (["convert", "snapshot.alloctrace"], "is a trace already"),

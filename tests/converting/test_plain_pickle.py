@@ -44,7 +44,7 @@ OLD = st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allo
 
 
 @given(OLD, st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_old_protocols_too(value: Any, protocol: int) -> None:
     assert _replay.load_plain_pickle(pickle.dumps(value, protocol=protocol)) == value
 
@@ -58,7 +58,7 @@ def test_shared_and_circular_values_stay_so() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for beginning in (b"", b"\x80\x04"):
         with contextlib.suppress(TraceError):

@@ -15,11 +15,7 @@ RELEASES = ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 def frames(line: int, *, native: bool = False) -> list[dict[str, Any]]:
     """Innermost first, as torch lists them."""
     made = [
-        {
-            "name": "forward",
-            "filename": "/opt/env/lib/python3.12/site-packages/torch/nn/modules/linear.py",
-            "line": 125,
-        },
+        {"name": "forward", "filename": LINEAR, "line": 125},
         {"name": "train", "filename": "/home/user/train.py", "line": line},
         {"name": "<module>", "filename": "/home/user/train.py", "line": 40},
     ]
@@ -123,9 +119,7 @@ def snapshot(release: str, *devices: Maker, last: int = 10**9) -> dict[str, Any]
     """The whole, with the last so many entries of each history."""
     made: dict[str, Any] = {
         "segments": [maker.segment for maker in devices],
-        "device_traces": [
-            maker.history if last is None else maker.history[len(maker.history) - last :] for maker in devices
-        ],
+        "device_traces": [maker.history[max(len(maker.history) - last, 0) :] for maker in devices],
         "allocator_settings": {
             "PYTORCH_CUDA_ALLOC_CONF": "",
             "max_split_size": -1,
