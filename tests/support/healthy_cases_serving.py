@@ -7,7 +7,7 @@ import queue
 import threading
 
 import torch
-from leak_corpus import STEPS, network, requests, steps
+from leak_corpus import STEPS, network, requests, steps, update
 
 
 def caches_filled_once(device: str) -> object:
@@ -131,8 +131,7 @@ def prefetched_batches_used_up(device: str) -> object:
         while len(ready) < 4:
             ready.append(torch.randn(16, 64, device=device))
         net(ready.popleft()).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return ready
 
 

@@ -7,7 +7,7 @@ import copy
 import gc
 
 import torch
-from leak_corpus import STEPS, network, steps
+from leak_corpus import STEPS, network, steps, update
 
 import pytorch_alloctrace as alloctrace
 
@@ -46,8 +46,7 @@ def part_of_the_model_unfrozen_late(device: str) -> object:
         if step == STEPS // 2:
             net.requires_grad_(True)
         head(net(torch.randn(8, 64, device=device))).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return net, head, optimizer
 
 
@@ -57,8 +56,7 @@ def average_of_the_weights(device: str) -> object:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for _ in range(STEPS):
         net(torch.randn(8, 64, device=device)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
         # Each average is a new tensor that replaces the one before.
         average = {name: 0.99 * average[name] + 0.01 * value for name, value in net.state_dict().items()}
     return average
@@ -72,8 +70,7 @@ def losses_accumulated_and_summed(device: str) -> object:
         if step % 6 == 5:
             torch.stack(losses).mean().backward()
             losses.clear()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     return losses
 
 
@@ -101,8 +98,7 @@ def evaluation_every_five_steps_keeps_its_last_outputs(device: str) -> object:
     optimizer = torch.optim.Adam(net.parameters())
     for step in range(STEPS):
         net(torch.randn(8, 64, device=device)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
         if step % 5 == 4:
             with torch.no_grad():
                 outputs = [net(torch.randn(16, 64, device=device)) for _ in range(8)]
@@ -115,8 +111,7 @@ def best_checkpoints_replaced(device: str) -> object:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for step in range(STEPS):
         net(torch.randn(8, 64, device=device)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
         if step % 6 == 0:
             kept.append(copy.deepcopy(net.state_dict()))
     return kept
@@ -139,8 +134,7 @@ def curriculum_in_stages(device: str) -> object:
         x = torch.randn(8 * (1 + step // 6), 64, device=device)
         loss = net(x).square().mean()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return net
 
 
@@ -153,8 +147,7 @@ def curriculum_longer_with_every_step(device: str) -> object:
         output = net(x)
         loss = output.square().mean()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return net
 
 
@@ -207,8 +200,7 @@ def inputs_of_varying_length(device: str) -> object:
         x = torch.randn(8 + step * 37 % 50, 64, device=device)
         loss = net(x).square().mean()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return net
 
 
@@ -219,8 +211,7 @@ def hidden_state_detached_each_step(device: str) -> object:
     for _ in range(STEPS):
         state = cell(torch.randn(8, 32, device=device), state.detach())
         state.mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return state
 
 
@@ -247,8 +238,7 @@ def dataset_kept_from_the_first_epoch(device: str) -> object:
         if step < STEPS // 3:
             dataset.append(torch.randn(8, 64, device=device))
         net(dataset[step % (STEPS // 3)]).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return dataset
 
 
@@ -292,8 +282,7 @@ def experts_at_their_first_use(device: str) -> object:
     for step in range(2 * STEPS):
         chosen = int((step * 0.618 % 1) ** 2 * len(experts))
         experts[chosen](torch.randn(8, 64, device=device)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return experts, optimizer
 
 
@@ -306,8 +295,7 @@ def layers_added_while_training(device: str) -> object:
         for layer in layers[: 1 + step // 7]:
             x = layer(x)
         x.mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return layers, optimizer
 
 
@@ -320,8 +308,7 @@ def results_of_validation_until_the_epoch_ends(device: str) -> object:
             x = torch.randn(8, 64, device=device)
             if batch < 10:
                 net(x).mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
             else:
                 with torch.no_grad():
                     results.append(net(x))
@@ -337,6 +324,5 @@ def more_and_more_batches_a_step(device: str) -> object:
     for step in range(STEPS):
         losses = [net(torch.randn(8, 64, device=device)).mean() for _ in range(1 + min(step // 5, 8))]
         torch.stack(losses).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return net

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import torch
-from leak_corpus import STEPS, network, requests, steps
+from leak_corpus import STEPS, network, requests, steps, update
 
 
 def cache_by_step_number(device: str) -> object:
@@ -210,8 +210,7 @@ def prefetched_batches_read_but_not_removed(device: str) -> object:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for _ in range(STEPS):
         net(loader.next()).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return loader
 
 

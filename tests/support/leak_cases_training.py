@@ -10,7 +10,7 @@ import gc
 from typing import Any
 
 import torch
-from leak_corpus import STEPS, network, steps
+from leak_corpus import STEPS, network, steps, update
 
 
 def loss_kept_with_its_graph(device: str) -> object:
@@ -176,8 +176,7 @@ def parameters_added_and_never_removed(device: str) -> object:
         optimizer.add_param_group({"params": [prompt]})
         net(prompt).mean().backward()
         prompt.grad = None
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return optimizer
 
 
@@ -214,8 +213,7 @@ def small_block_once_in_seven_steps(device: str) -> object:
     optimizer = torch.optim.Adam(net.parameters())
     for step in range(3 * STEPS):
         net(torch.randn(8, 64, device=device)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
         if step % 7 == 0:
             marks.append(torch.zeros(1, device=device))  # LEAK
     return marks
@@ -257,8 +255,7 @@ def buffer_of_features_concatenated(device: str) -> object:
         output = net(torch.randn(8, 64, device=device))
         output.mean().backward()
         features = torch.cat([features, output.detach()])  # LEAK
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
     return features
 
 

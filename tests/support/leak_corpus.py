@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from steady_clock import make_steady, tick
 
@@ -38,6 +39,12 @@ def network(device: str) -> object:
     import torch
 
     return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)).to(device)
+
+
+def update(optimizer: Any) -> None:
+    """Let an optimizer step, and drop the gradients."""
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def steps(count: int = STEPS) -> Iterator[int]:
