@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
-from running import run_python
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import TraceError
@@ -67,8 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("annotate")
     (made / "models").mkdir()
     (made / "models/model.py").write_text(MODEL)
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], True, 600, {})
+    run_source(made, PROGRAM)
     return made
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from format_reader import TraceFile
 from marked_programs import run_analyze
-from running import run_python
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import Trace, TraceError
@@ -54,10 +53,7 @@ for name in options:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("modules")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], True, 600, {})
-    return made
+    return run_source(tmp_path_factory.mktemp("modules"), PROGRAM)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from running import needs_cuda_build
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.clock import Clocks
@@ -51,10 +51,7 @@ with alloctrace.enable("run.alloctrace", devices=("cuda", "cpu")):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("range")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
-    return made
+    return run_source(tmp_path_factory.mktemp("range"), PROGRAM, cuda=True)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +155,7 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 
 def test_leaks_of_a_range(tmp_path: Path) -> None:
     """A leak that is over is not one of the whole run, but it is one of the steps in which it happened."""
-    (tmp_path / "program.py").write_text(LEAKS_FOR_A_WHILE)
-    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=600, environment={})
+    run_source(tmp_path, LEAKS_FOR_A_WHILE)
     trace = alloctrace.load(tmp_path / "for_a_while.alloctrace")
     assert trace.leaks().empty
     [leak] = trace.leaks(since="step:19", until="step:44").to_dict("records")

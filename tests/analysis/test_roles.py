@@ -15,6 +15,7 @@ from format_reader import TraceFile
 from marked_programs import run_analyze
 from role_account import PROGRAMS
 from running import ROOT, run_python, torch_has_cuda, with_cuda
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.roles import roles_of
@@ -161,8 +162,7 @@ with alloctrace.enable("t.alloctrace", devices="cpu"):
 
 
 def test_what_autograd_made_before_the_recording_is_no_forward(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(NODES_BEFORE)
-    run_python(tmp_path, [sys.executable, "program.py"], True, 600, {})
+    run_source(tmp_path, NODES_BEFORE)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     for number in (1, 2):
         found = held(trace, f"mark:forward#{number}", "cpu")

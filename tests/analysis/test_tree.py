@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
-from running import run_python
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.differing_frames import differing_frames
@@ -59,10 +58,7 @@ def line_with(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tree")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], True, 600, {})
-    return made
+    return run_source(tmp_path_factory.mktemp("tree"), PROGRAM)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ import pytest
 import torch
 from command_line import run_command
 from rich.console import Console
-from running import program_environment, run_python
+from running import program_environment
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.summary import summarize
@@ -54,14 +55,7 @@ LEAKING = "prediction = model(x)  # planted, with a comment so long that the quo
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds program.py and the trace of its run, run.alloctrace."""
-    made = tmp_path_factory.mktemp("analyze")
-    record(made, PROGRAM)
-    return made
-
-
-def record(folder: Path, source: str) -> None:
-    (folder / "program.py").write_text(textwrap.dedent(source))
-    run_python(folder, [sys.executable, "program.py"], True, 600, {})
+    return run_source(tmp_path_factory.mktemp("analyze"), textwrap.dedent(PROGRAM))
 
 
 def verdict_of(folder: Path, *arguments: str) -> str:
@@ -170,7 +164,7 @@ def test_top_limits_the_tables(folder: Path) -> None:
 
 def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: Path) -> None:
     lines = "\n".join(f"    kept.append(torch.empty({number}000))" for number in range(1, 8))
-    record(
+    run_source(
         tmp_path,
         "import torch, pytorch_alloctrace as alloctrace\nkept = []\n"
         f"with alloctrace.enable('run.alloctrace', devices=('cpu',)):\n{lines}\n",

@@ -6,14 +6,13 @@ What hardly costs anything is a note, and not a leak.
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import run_python
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze.verbs import VERBS
@@ -68,9 +67,7 @@ FIRST = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds whole.alloctrace, half of it in cut.alloctrace, one with damage in the middle, an empty and a short one."""
-    made = tmp_path_factory.mktemp("misread")
-    (made / "program.py").write_text(HEALTHY)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
+    made = run_source(tmp_path_factory.mktemp("misread"), HEALTHY)
     whole = (made / "whole.alloctrace").read_bytes()
     (made / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
     damaged = bytearray(whole)

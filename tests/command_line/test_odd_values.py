@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import run_command
-from running import run_python
+from shared_recordings import run_source
 
 PROGRAM = """
 import torch, pytorch_alloctrace as alloctrace
@@ -40,10 +39,7 @@ COUNTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("odd_values")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
-    return made
+    return run_source(tmp_path_factory.mktemp("odd_values"), PROGRAM)
 
 
 def refusal(folder: Path, *arguments: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from running import needs_cuda_build
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 
@@ -53,10 +53,7 @@ with alloctrace.enable("no_steps.alloctrace", devices=("cpu",)):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("regions")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, [sys.executable, "program.py"], check=True, timeout=600, environment={})
-    return made
+    return run_source(tmp_path_factory.mktemp("regions"), PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +200,7 @@ with alloctrace.enable("run.alloctrace", devices=("cpu",)):
 
 
 def test_leaks_in_regions_are_judged_one_by_one(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(EPOCHS)
-    run_python(tmp_path, [sys.executable, "program.py"], check=True, timeout=600, environment={})
+    run_source(tmp_path, EPOCHS)
     words = ("leaks", "run.alloctrace", "--in", "epoch", "--fail")
     text = run_analyze(tmp_path, *words, status=1)
     assert "\nIN epoch#2\n" in f"\n{text}" and "IN epoch#1" not in text and "program.py:10" in text
@@ -304,9 +300,7 @@ with alloctrace.enable("cuda.alloctrace"):
 @needs_cuda_build
 def test_cuda_names_all_devices_or_is_refused_where_one_is_meant(tmp_path: Path) -> None:
     """Where there is one: tests/analysis/test_roles.py."""
-    (tmp_path / "program.py").write_text(CUDA)
-    command = with_cuda([sys.executable, "program.py"], devices=2)
-    run_python(tmp_path, command, check=True, timeout=600, environment={})
+    run_source(tmp_path, CUDA, cuda=True, devices=2)
     whole = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--device", "cuda", "--json"))
     assert sorted(one["device"] for one in whole["devices"]) == ["cuda:0", "cuda:1"]
     error = run_analyze(tmp_path, "peak", "cuda.alloctrace", "--device", "cuda", "--json", status=2)

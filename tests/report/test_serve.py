@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from command_line import run_command
-from running import run_python
 from served import served
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.page.columns import unpacked
@@ -36,9 +35,7 @@ alloctrace.disable()
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    folder = tmp_path_factory.mktemp("serve")
-    (folder / "program.py").write_text(PROGRAM)
-    run_python(folder, [sys.executable, "program.py"], True, 600, {})
+    folder = run_source(tmp_path_factory.mktemp("serve"), PROGRAM)
     return alloctrace.load(folder / "cpu.alloctrace")
 
 

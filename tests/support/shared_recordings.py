@@ -1,4 +1,4 @@
-"""Recordings that several test files read, made once for all test processes."""
+"""Programs that tests record, some of them once for all test processes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def record_once(factory: pytest.TempPathFactory, name: str, record: Callable[[Pa
             folder.mkdir(exist_ok=True)
             record(folder)
             (folder / "complete").touch()
+    return folder
+
+
+def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False, devices: int = 1) -> Path:
+    """Run a program given as text as program.py of the folder; return the folder."""
+    (folder / "program.py").write_text(source)
+    command = [sys.executable, "program.py", *arguments]
+    run_python(folder, with_cuda(command, devices=devices) if cuda else command, True, 600, {})
     return folder
 
 
