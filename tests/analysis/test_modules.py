@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from format_reader import TraceFile
 from marked_programs import run_analyze
 from shared_recordings import run_source
 
@@ -99,14 +98,6 @@ def test_depth_sums_up_what_is_inside(trace: Trace, depth: int) -> None:
     assert (short.set_index("site")[list(expected.columns)].sort_index() == expected.sort_index()).all(axis=None)
     if depth == 2:
         assert {"Model.layers", "Model", "Model.(Softmax)"} <= set(short["site"])
-
-
-def test_an_independent_reader_finds_the_same_names(folder: Path, trace: Trace) -> None:
-    names = TraceFile(folder / "modules.alloctrace").names
-    stacks = [int(stack) for stack in trace.events(columns=["stack_id"])["stack_id"].unique() if stack]
-    assert len(stacks) > 20
-    for stack in stacks:
-        assert trace.stacks.modules.name(stack) == (names.module(stack) or "(outside of modules)")
 
 
 def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:

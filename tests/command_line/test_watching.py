@@ -122,14 +122,6 @@ def test_verb_of_a_running_recording_answers_and_says_that_the_program_runs(
     assert "The program still runs: this is what it had recorded." in errors
 
 
-def test_a_running_recording_cannot_be_finished(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    status, out, errors = say(capsys, "finish", "run.alloctrace")
-    assert status == Exit.BAD_INPUT and "still being recorded" in errors and not out
-
-
 def test_what_is_no_recording_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

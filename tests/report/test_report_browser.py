@@ -290,22 +290,6 @@ with alloctrace.enable("many.alloctrace"):
 """
 
 
-def test_where_nothing_can_be_tried_the_reason_is_there(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
-    run_cuda_program(
-        "import torch, pytorch_alloctrace as alloctrace\n"
-        'with alloctrace.enable("async.alloctrace", devices=("cuda",)):\n'
-        '    block = torch.empty(5000, device="cuda")\n',
-        PYTORCH_ALLOC_CONF="backend:cudaMallocAsync",
-    )
-    trace = alloctrace.load(tmp_path / "async.alloctrace")
-    with pytest.raises(alloctrace.NotPredictableError) as refused:
-        trace.what_if()
-    made = Opened(browser, trace.report().write(tmp_path / "async.html"))
-    assert made.page.inner_text("#what-if").endswith(str(refused.value))
-    assert made.page.query_selector("#what-if table") is None and made.said == []
-    made.page.context.close()
-
-
 def test_of_many_segments_the_largest_are_drawn(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
     """A page with 100,000 segments was as long as thirty screens."""
     run_cuda_program(MANY_SEGMENTS)
@@ -328,12 +312,8 @@ def test_what_if_says_what_was_left_out_and_why(
     said = made.page.inner_text("#what-if")
     assert "Not tried, since the trace is long: max_split_size_mb" in said and "not tried" in said
     assert 1 < len(made.rows("what-if", 2)) < 7
-    monkeypatch.setattr(what_if, "MOST_WORK", 10)
-    none = Opened(browser, trace.report().write(tmp_path / "none.html"))
-    assert "The trace is too long" in none.page.inner_text("#what-if")
-    assert made.said == none.said == []
-    for one in (made, none):
-        one.page.context.close()
+    assert made.said == []
+    made.page.context.close()
 
 
 def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:

@@ -140,13 +140,6 @@ def test_arrows_go_from_an_event_to_the_next_moment_of_the_page(served: Served) 
     assert served.event() == prepared[1]
 
 
-def test_moments_of_the_page_have_their_own_map(served: Served) -> None:
-    for moment in range(0, served.moments(), 5):
-        served.go(moment)
-        served.wait()
-        assert "nearest moment" not in served.page.inner_text("#segments")
-
-
 def test_a_server_that_is_gone_is_said(browser: Any, trace: alloctrace.Trace) -> None:
     server, thread = started(trace)
     made = Served(browser, server.address)
