@@ -69,10 +69,6 @@ def tell(program: subprocess.Popen[str], steps: int) -> None:
     assert program.stdout.readline()
 
 
-def end(program: subprocess.Popen[str]) -> None:
-    program.communicate(timeout=600)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of a program that runs."""
@@ -198,7 +194,7 @@ def test_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
         terminal.until("60 steps")
         tell(program, 20)
         terminal.until("80 steps")
-        end(program)
+        program.communicate(timeout=600)
         status, shown = terminal.rest()
     assert status == Exit.OK
     assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
@@ -224,7 +220,7 @@ def test_ctrl_c_leaves_the_last_look(tmp_path: Path) -> None:
         status, shown = terminal.rest()
         assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
         tell(program, 1)  # it goes on
-        end(program)
+        program.communicate(timeout=600)
         assert program.returncode == 0
     # Afterwards, the verdict.
     done = subprocess.run(

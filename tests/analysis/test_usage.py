@@ -1,0 +1,515 @@
+"""What memory consisted of, at positions of one run and of two side by side; and the verbs peak, diff and sites.
+
+The oracles are the program's own account of its tensors, torch's statistics and the events."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marked_programs import run_analyze
+from peak_programs import VERSIONS, line_of, record
+from running import needs_cuda_build
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
+from pytorch_alloctrace.analysis.usage.last_steps import LastSteps
+from pytorch_alloctrace.analysis.usage.matching import NEAR, SAME, CodeLine, match_files, match_lines
+from pytorch_alloctrace.analysis.usage.tree import Call, Tree
+from pytorch_alloctrace.analyze.arguments import byte_count
+
+MIB = 2**20
+DEVICES = {"cuda": "cuda:0", "cpu": "cpu"}
+POSITIONS = ("end", "peak", "step:3", "mark:stepped", 40, 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("usage")
+    record(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def traces(folder: Path) -> dict[tuple[str, str], alloctrace.Trace]:
+    return {
+        (version, device): alloctrace.load(folder / version / f"{device}.alloctrace")
+        for version in VERSIONS
+        for device in DEVICES
+    }
+
+
+Traces = dict[tuple[str, str], alloctrace.Trace]
+Base = dict[str, alloctrace.Trace]
+
+
+@pytest.fixture(scope="module")
+def base(traces: Traces) -> Base:
+    return {device: traces["base", device] for device in DEVICES}
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("by", COMPOSITION_BY)
+def test_a_run_equals_itself(traces: Traces, by: str) -> None:
+    for device in DEVICES:
+        trace = traces["base", device]
+        for at in ("peak", "end", "mark:stepped"):
+            table = alloctrace.compare(trace, trace, at=at, by=by)
+            assert (table["change"] == 0).all()
+            assert table["bytes_after"].sum() == trace.live(at)["nbytes"].sum()
+            if "match" in table:
+                assert set(table["match"]) == {SAME}
+                assert (table["line_before"] == table["line_after"]).all()
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("by", COMPOSITION_BY)
+def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
+    for device in DEVICES:
+        table = alloctrace.compare(traces["base", device], traces["shifted", device], by=by)
+        assert (table["change"] == 0).all()
+        assert table["bytes_after"].sum() == traces["shifted", device].live("peak")["nbytes"].sum() > 0
+        if by == "line":
+            assert set(table["match"]) == {SAME}
+            own = table[table["user"]]
+            assert (own["line_after"] > own["line_before"]).all()
+            assert (own["source_before"].str.strip() == own["source_after"].str.strip()).all()
+            # Two lines of one function have the same text: their order tells them apart.
+            kept = own[own["function"] == "keep"].sort_values("line_before")
+            assert [*kept["line_after"] - kept["line_before"]] == [
+                line_of("shifted", "EDITED") - line_of("base", "EDITED")
+            ] * 3
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("by", COMPOSITION_BY)
+def test_sums_of_a_comparison_are_those_of_live_blocks(traces: Traces, by: str) -> None:
+    for device in DEVICES:
+        before, after = traces["base", device], traces["changed", device]
+        table = alloctrace.compare(before, after, by=by)
+        assert table["bytes_before"].sum() == before.live("peak")["nbytes"].sum()
+        assert table["bytes_after"].sum() == after.live("peak")["nbytes"].sum()
+        assert table["blocks_after"].sum() == len(after.live("peak"))
+        assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
+
+
+@needs_cuda_build
+def test_what_changed_is_named(traces: Traces) -> None:
+    for device in DEVICES:
+        table = alloctrace.compare(traces["base", device], traces["changed", device])
+        moved = table[table["change"] != 0].fillna({"line_before": 0, "line_after": 0})
+        rows = [
+            (row["match"], int(row["line_before"]), int(row["line_after"]), row["change"])
+            for row in moved.to_dict("records")
+        ]
+        assert rows == [
+            ("new", 0, line_of("changed", "NEW"), 7 * MIB),
+            ("near", line_of("base", "EDITED"), line_of("changed", "EDITED"), 6 * MIB),
+            ("gone", line_of("base", "GONE"), 0, -2 * MIB),
+        ]
+        near = moved.iloc[1]
+        assert "5 * MIB" in near["source_before"] and "11 * MIB" in near["source_after"]
+
+
+@needs_cuda_build
+def test_devices_that_only_one_run_has(traces: Traces) -> None:
+    cuda, cpu = traces["base", "cuda"], traces["base", "cpu"]
+    table = alloctrace.compare(cuda, cpu, device="cpu")
+    assert set(table["match"]) == {"new"} and table["bytes_before"].sum() == 0
+    assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
+
+
+def of_line(table: pd.DataFrame, line: int) -> pd.Series:
+    [row] = table[table["line"] == line].to_dict("records")
+    return pd.Series(row)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("by", COMPOSITION_BY)
+def test_composition_sums_to_what_is_live(base: Base, by: str) -> None:
+    for trace in base.values():
+        for at in POSITIONS:
+            live, table = trace.live(at), trace.composition(at, by=by)
+            assert table["bytes"].sum() == live["nbytes"].sum(), at
+            assert table["blocks"].sum() == len(live)
+            assert table["backward_bytes"].sum() == live.loc[live["backward"].astype(bool), "nbytes"].sum()
+            if len(live):
+                assert table["largest"].max() == live["nbytes"].max()
+                assert table["share"].sum() == pytest.approx(1)
+
+
+def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
+    """Every call, last, with those above it, outermost first."""
+    found = [(call,) for call in tree.calls]
+    for path in found:
+        found += [(*path, call) for call in path[-1].calls]
+    return found
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("all_frames", [False, True])
+def test_the_tree_agrees_with_the_frames_of_each_block(base: Base, all_frames: bool) -> None:
+    for trace in base.values():
+        for at in ("peak", "mark:stepped", "end"):
+            tree, live = trace.tree(at, all_frames=all_frames), trace.live(at)
+            assert (tree.bytes, tree.blocks) == (live["nbytes"].sum(), len(live))
+            expected: dict[tuple[tuple[str, int], ...], int] = defaultdict(int)
+            for stack, size in live.groupby("stack_id")["nbytes"].sum().items():
+                path: list[tuple[str, int]] = []
+                while stack:
+                    frame = trace.stacks.frame(stack)
+                    if trace.stacks.is_user[stack] or (all_frames and frame.filename):
+                        path.insert(0, (frame.filename, frame.line))
+                    stack = int(trace.stacks.parent[stack])
+                for length in range(1, len(path) + 1):
+                    expected[tuple(path[:length])] += size
+            found = {
+                tuple((call.site.filename, call.site.line) for call in path): path[-1].bytes
+                for path in calls_with_callers(tree)
+                if path[0].site.filename and (all_frames or path[0].site.user)
+            }
+            assert found == dict(expected)
+            for *_, call in calls_with_callers(tree):
+                assert call.bytes == call.own_bytes + sum(one.bytes for one in call.calls)
+
+
+@needs_cuda_build
+def test_backward_is_under_the_line_of_forward(base: Base) -> None:
+    tree, line = base["cuda"].tree("mark:stepped"), line_of("base", "FORWARD")
+    [forward] = [path[-1] for path in calls_with_callers(tree) if path[-1].site.line == line]
+    of_lines = base["cuda"].composition("mark:stepped")
+    assert forward.backward_bytes >= of_line(of_lines, line)["backward_bytes"] > 0
+
+
+@needs_cuda_build
+def test_composition_by_phase_is_what_the_program_knows(folder: Path, base: Base) -> None:
+    for name, trace in base.items():
+        known = json.loads((folder / f"base/{name}.json").read_text())
+        found = trace.composition("mark:stepped", by="phase").set_index("phase")["bytes"]
+        # The file was written in the last step, the mark set in the first: all steps hold the same.
+        assert found["backward"] == known["backward"]
+        assert found["optimizer"] == known["optimizer"]
+        # On the CPU nothing distinguishes a product outside of any module from other work.
+        assert found["forward"] == known["in_module"] + (known["in_backward_of_line"] if name == "cuda" else 0)
+
+
+@needs_cuda_build
+def test_composition_by_age(folder: Path, base: Base) -> None:
+    for trace in base.values():
+        live = trace.live("step:5")
+        expected: dict[str, int] = defaultdict(int)
+        for size, born in zip(live["nbytes"], live["step"], strict=True):
+            if pd.isna(born):
+                expected["before the recording"] += int(size)
+                continue
+            age = 5 - int(born)
+            label = {0: "this step", 1: "1 step"}.get(age, "2 to 3 steps" if age < 4 else "4 to 7 steps")
+            expected[label] += int(size)
+        table = trace.composition("step:5", by="age")
+        assert dict(zip(table["age"], table["bytes"], strict=True)) == expected
+        assert len(expected) >= 2
+        known = table[table["age"] != "before the recording"]
+        assert (known["from_age"] < known["to_age"]).all()
+    trace = alloctrace.load(folder / "no_steps/cpu.alloctrace")
+    # After the last allocation, not at the end: how long it takes to end a recording depends on the machine.
+    table = trace.composition(int(trace.events(kinds=("alloc",))["seq"].iloc[-1]), by="age")
+    assert [*table["unit"].unique()] == ["second"]
+    # Youngest first; the older one was allocated before the program slept for 50 ms.
+    assert [*table["bytes"]] == [20_000, 4_000]
+    assert table["to_age"].iloc[-1] >= 0.05
+
+
+@needs_cuda_build
+def test_peak_is_what_torch_says(folder: Path, base: Base) -> None:
+    known = json.loads((folder / "base/cuda.json").read_text())
+    trace = base["cuda"]
+    peak = trace.peak()
+    assert (peak.device, peak.bytes) == ("cuda:0", known["allocated"])
+    assert trace.peak("reserved").bytes == known["reserved"] == trace.peak("reserved").reserved
+    for device, found in ((DEVICES[name], trace.peak()) for name, trace in base.items()):
+        assert found.device == device
+        trace = base["cpu" if device == "cpu" else "cuda"]
+        assert found.requested == found.composition["bytes"].sum() == trace.live(found.seq)["nbytes"].sum()
+        assert found.requested > trace.live(found.seq - 1)["nbytes"].sum()
+        assert of_line(found.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
+        assert found.phases["bytes"].sum() == found.ages["bytes"].sum() == found.requested
+        assert found.step == 2  # before it the optimizer has no state yet
+    assert base["cpu"].peak().reserved is None
+
+
+@needs_cuda_build
+def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
+    trace = base["cpu"]
+    with pytest.raises(alloctrace.PositionError, match="no peak"):
+        trace.peak("reserved")
+    with pytest.raises(ValueError, match="measure"):
+        trace.peak("active")
+    with pytest.raises(ValueError, match="use one of"):
+        trace.composition(by="moon")
+    with pytest.raises(ValueError, match="use one of"):
+        trace.lifetimes(by="phase")
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("by", COMPOSITION_BY)
+def test_diff_sums_to_the_change_of_what_is_live(base: Base, by: str) -> None:
+    for trace in base.values():
+        for a, b in (("step:1", "peak"), ("peak", "end"), (0, "mark:stepped"), ("end", 30)):
+            live_a, live_b = trace.live(a), trace.live(b)
+            table = trace.diff(a, b, by=by)
+            assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)
+            assert table["bytes_before"].sum() == live_a["nbytes"].sum()
+            assert table["blocks_after"].sum() == len(live_b)
+            assert table["change"].abs().is_monotonic_decreasing
+            back = trace.diff(b, a, by=by)
+            assert sorted(back["change"]) == sorted(-table["change"])
+        assert (trace.diff("peak", "peak", by=by)["change"] == 0).all()
+
+
+@needs_cuda_build
+def test_diff_names_the_line(base: Base) -> None:
+    for trace in base.values():
+        first = trace.diff("mark:kept", "peak").iloc[0]
+        assert (first["line"], first["change"]) == (line_of("base", "LARGE"), 20 * MIB)
+
+
+def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
+    """The measured steps by line, from the events: bytes, churn, and what backward freed of what forward allocated."""
+    window = LastSteps.before(trace, trace.end_seq)
+    columns = ["seq", "kind", "address", "nbytes", "stack_id", "node_type"]
+    ends = [int(end) for end in window.step_ends]
+    held: dict[int, tuple[int, int, int, bool]] = {}
+    sums: dict[str, dict[int, int]] = {name: defaultdict(int) for name in ("bytes", "churn", "retained")}
+    for event in trace.events(since=window.first - 1, until=window.end - 1, columns=columns).to_dict("records"):
+        address = event["address"]
+        if event["kind"] == "alloc":
+            line = int(trace.stacks.describe(int(event["stack_id"]), "line")["line"])
+            held[address] = (line, int(event["nbytes"]), int(event["seq"]), event["node_type"] == "")
+            sums["bytes"][line] += int(event["nbytes"])
+        elif event["kind"] in ("free_requested", "free_completed") and address in held:
+            line, size, born, in_forward = held.pop(address)
+            ends_between = [end for end in ends if born <= end < event["seq"]]
+            sums["churn"][line] += 0 if ends_between else size
+            sums["retained"][line] += size if in_forward and event["node_type"] else 0
+    return sums
+
+
+@needs_cuda_build
+def test_lifetimes_are_those_of_the_events(base: Base) -> None:
+    """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
+    for name, trace in base.items():
+        steps = len(LastSteps.before(trace, trace.end_seq).step_ends)
+        assert steps == 6
+        table, expected = trace.lifetimes(), in_plain_python(trace)
+        for measure, by_line in expected.items():
+            found = (table.set_index("line")[f"{measure}_per_step"] * steps).astype(float)
+            assert found.sum() == pytest.approx(sum(by_line.values()))
+            assert sum(by_line.values()) > 0
+            if name == "cpu":
+                assert {line: round(value) for line, value in found.items() if value} == {
+                    line: value for line, value in by_line.items() if value
+                }
+        pd.testing.assert_frame_equal(table[trace.sites().columns], trace.sites(), check_dtype=False)
+
+
+@needs_cuda_build
+def test_lifetimes_tell_temporaries_and_activations(folder: Path, base: Base) -> None:
+    without_steps = alloctrace.load(folder / "no_steps/cpu.alloctrace").lifetimes()
+    assert without_steps["churn_per_step"].isna().all() and not without_steps["temporary"].any()
+    large, forward = line_of("base", "LARGE"), line_of("base", "FORWARD")
+    for name, trace in base.items():
+        table = trace.lifetimes(device=DEVICES[name])
+        row = of_line(table, large)
+        assert row["temporary"] and row["churn_per_step"] == row["bytes_per_step"] == 20 * MIB
+        assert row["allocations_per_step"] == 1
+        kept = of_line(table, line_of("base", "EDITED"))
+        assert not kept["temporary"] and kept["churn_per_step"] == 0
+        # What the module allocates last is saved for the product's backward, and nothing else holds it.
+        last = table[table["source"].str.contains("self.last(self.seen)", regex=False).fillna(False)].iloc[0]
+        assert last["retained_per_step"] == 64 * 256 * 4
+    product = of_line(base["cuda"].lifetimes(), forward)
+    # The gradients of both its factors in backward, and its result in forward.
+    assert product["backward_per_step"] == (256 * 256 + 64 * 256) * 4
+    assert product["bytes_per_step"] == product["backward_per_step"] + 64 * 256 * 4
+    halfway = base["cuda"].lifetimes(until="step:3")
+    assert of_line(halfway, large)["allocations"] == 3
+
+
+@needs_cuda_build
+def test_slow_calls_are_those_in_the_events(base: Base) -> None:
+    trace = base["cuda"]
+    reported = trace.events(kinds=("latency",))
+    for by in ("line", "function", "stack"):
+        table = trace.lifetimes(by=by)
+        assert table["slow_calls"].sum() == len(reported) > 0
+        assert table["slow_ns"].sum() == reported["nbytes"].sum()
+        assert table["slowest_ns"].max() == reported["nbytes"].max()
+    events = trace.events(columns=["seq", "stack_id", "forward_stack_id"]).set_index("seq")
+    live = trace.live()
+    for_libraries = live.loc[live["site"].str.endswith(" workspace"), "birth_seq"].dropna()
+    called = events[~events.index.isin(for_libraries)].reindex(reported["address"]).max(axis=1).to_numpy()
+    sums = reported.groupby(called)["nbytes"].sum().astype(np.int64).to_dict()
+    by_stack = trace.lifetimes(by="stack").set_index("stack_id")["slow_ns"]
+    # What autograd's threads asked for has the line of forward, or no line.
+    assert {stack: value for stack, value in by_stack.items() if value and trace.frames(stack)} == {
+        stack: value for stack, value in sums.items() if stack > 0
+    }
+    assert base["cpu"].lifetimes()["slow_calls"].sum() == 0
+
+
+texts = st.sampled_from(["x = f(x)", "y = g(x)", "x = x + 1", "z = x @ y", "kept.append(z)", "w = h(z)"])
+functions = st.lists(texts, min_size=1, max_size=12)
+
+
+def code_lines(sources: list[str], gaps: list[int], filename: str = "/here/train.py") -> list[CodeLine]:
+    """One function, with as many lines before each line as its gap says."""
+    numbers = [sum(gaps[: index + 1]) + index + 1 for index in range(len(sources))]
+    return [CodeLine(filename, "f", number, text) for number, text in zip(numbers, sources, strict=True)]
+
+
+@given(functions, st.data())
+def test_lines_of_a_function_that_moved_are_matched_in_order(sources: list[str], data: st.DataObject) -> None:
+    gaps = st.lists(st.integers(0, 9), min_size=len(sources), max_size=len(sources))
+    before, after = code_lines(sources, data.draw(gaps)), code_lines(sources, data.draw(gaps), "/there/train.py")
+    files = match_files(["/here/train.py"], ["/there/train.py"])
+    found = match_lines(before, after, files)
+    assert {(match.before, match.after, match.kind) for match in found} == {
+        (index, index, SAME) for index in range(len(sources))
+    }
+
+
+@given(functions, functions, st.data())
+def test_matches_are_one_to_one(one: list[str], other: list[str], data: st.DataObject) -> None:
+    def drawn(sources: list[str]) -> list[CodeLine]:
+        return code_lines(sources, data.draw(st.lists(st.integers(0, 9), min_size=len(sources), max_size=len(sources))))
+
+    before, after = drawn(one), drawn(other)
+    found = match_lines(before, after, {"/here/train.py": "/here/train.py"})
+    assert len({match.before for match in found}) == len({match.after for match in found}) == len(found)
+    # A text that both have is not left unmatched on both sides.
+    left = {before[index].text for index in range(len(before)) if index not in {match.before for match in found}}
+    right = {after[index].text for index in range(len(after)) if index not in {match.after for match in found}}
+    assert not left & right
+    for match in found:
+        assert (before[match.before].text == after[match.after].text) == (match.kind == SAME)
+
+
+@given(st.lists(texts, min_size=2, max_size=6, unique=True), st.data())
+def test_a_line_that_was_edited_is_matched_with_its_neighbourhood(sources: list[str], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(sources) - 1))
+    shift = data.draw(st.integers(0, 40))
+    edited = [*sources[:index], "edited = True", *sources[index + 1 :]]
+    before = code_lines(sources, [0] * len(sources))
+    after = code_lines(edited, [shift, *[0] * (len(sources) - 1)])
+    found = {match.before: match for match in match_lines(before, after, {"/here/train.py": "/here/train.py"})}
+    assert (found[index].after, found[index].kind) == (index, NEAR)
+
+
+def test_lines_put_in_elsewhere_are_not_those_taken_out_and_lines_without_text_go_by_number() -> None:
+    before = code_lines(["gone = 1", "a", "b"], [0, 0, 0])
+    after = code_lines(["a", "b", "new = 2"], [0, 0, 0])
+    found = match_lines(before, after, {"/here/train.py": "/here/train.py"})
+    assert {(match.before, match.after) for match in found} == {(1, 0), (2, 1)}
+    before = [CodeLine("a", "f", number, None) for number in (3, 9)]
+    after = [CodeLine("a", "f", number, None) for number in (9, 30)]
+    matches = match_lines(before, after, {"a": "a"})
+    assert [(match.before, match.after, match.kind) for match in matches] == [(1, 0, SAME)]
+
+
+def test_files_are_matched_by_what_their_paths_share() -> None:
+    same = {"/a/train.py": "/a/train.py", "/a/model/layers.py": "/a/model/layers.py"}
+    assert match_files(same, same) == same
+    found = match_files(
+        ["/home/one/run/train.py", "/home/one/run/model/util.py", "/home/one/run/data/util.py", "/gone.py"],
+        ["/srv/two/train.py", "/srv/two/data/util.py", "/srv/two/model/util.py", "/new.py"],
+        ("/home/one/run", "/srv/two"),
+    )
+    assert found == {
+        "/home/one/run/train.py": "/srv/two/train.py",
+        "/home/one/run/model/util.py": "/srv/two/model/util.py",
+        "/home/one/run/data/util.py": "/srv/two/data/util.py",
+    }
+    # Without the working directories, the last parts of the paths decide.
+    assert match_files(["/x/model/util.py", "/x/data/util.py"], ["/y/data/util.py", "/y/model/util.py"]) == {
+        "/x/model/util.py": "/y/model/util.py",
+        "/x/data/util.py": "/y/data/util.py",
+    }
+
+
+@needs_cuda_build
+def test_verb_diff_of_two_runs(folder: Path) -> None:
+    two = ("diff", "base/cuda.alloctrace", "changed/cuda.alloctrace")
+    [found] = json.loads(run_analyze(folder, *two, "--json"))
+    assert found["change"] == 11 * MIB == found["bytes_after"] - found["bytes_before"]
+    assert [row["match"] for row in found["changes"][:3]] == ["new", "near", "gone"]
+    table = pd.read_csv(io.StringIO(run_analyze(folder, *two, "--csv", "--by", "function")))
+    assert table["change"].sum() == 11 * MIB and set(table["device"]) == {"cuda:0"}
+    text = run_analyze(folder, *two, "--top", "2")
+    assert text.startswith("MORE  cuda:0: +11.0 MiB") and "(--top 0 shows all)" in text
+    assert f"train.py:{line_of('changed', 'EDITED')} in keep, was line {line_of('base', 'EDITED')}" in " ".join(
+        text.split()
+    )
+    run_analyze(folder, *two, "--fail-above", "11MiB")
+    run_analyze(folder, *two, "--fail-above", "10.5MiB", status=1)
+    same = run_analyze(folder, "diff", "base/cuda.alloctrace", "shifted/cuda.alloctrace", "--fail-above", "0")
+    assert same.startswith("SAME")
+    assert "needs a second trace" in run_analyze(folder, *two[:2], status=2)
+    # CUDA in one, the CPU in the other: each device is compared by itself.
+    other = run_analyze(folder, "diff", "base/cuda.alloctrace", "base/cpu.alloctrace", "--device", "cuda:0")
+    assert other.startswith("LESS  cuda:0")
+
+
+@needs_cuda_build
+def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
+    arguments = ("diff", "base/cuda.alloctrace", "--since", "mark:kept", "--until", "peak")
+    [found] = json.loads(run_analyze(folder, *arguments, "--json"))
+    expected = traces["base", "cuda"].diff("mark:kept", "peak")
+    assert [row["change"] for row in found["changes"]] == [*expected["change"]]
+    assert f"train.py:{line_of('base', 'LARGE')} in step (0 B to 20.0 MiB)" in run_analyze(folder, *arguments)
+    assert run_analyze(folder, *arguments[:4], "--by", "phase").startswith("MORE")
+
+
+@needs_cuda_build
+def test_verb_peak(folder: Path, traces: Traces) -> None:
+    peak = traces["base", "cuda"].peak()
+    found = json.loads(run_analyze(folder, "peak", "base/cuda.alloctrace", "--json"))
+    assert (found["bytes"], found["seq"], found["reserved"]) == (peak.bytes, peak.seq, peak.reserved)
+    assert sum(row["bytes"] for row in found["composition"]) == peak.requested
+    text = run_analyze(folder, "peak", "base/cuda.alloctrace")
+    assert text.startswith("PEAK  cuda:0: 105 MiB allocated") and "BY PHASE" in text
+    table = pd.read_csv(io.StringIO(run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3", "--csv")))
+    assert table["bytes"].sum() == traces["base", "cpu"].live("step:3")["nbytes"].sum()
+    assert run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3").startswith("LIVE  cpu: 20.0 MiB")
+
+
+@needs_cuda_build
+def test_verb_sites(folder: Path, traces: Traces) -> None:
+    table = pd.read_csv(io.StringIO(run_analyze(folder, "sites", "base/cuda.alloctrace", "--csv")))
+    expected = traces["base", "cuda"].lifetimes()
+    assert [*table["churn_per_step"]] == pytest.approx([*expected["churn_per_step"].astype(float)])
+    rows = json.loads(run_analyze(folder, "sites", "base/cpu.alloctrace", "--json", "--at", "step:2", "--top", "3"))
+    assert len(rows) == 3 and rows[0]["live_bytes"] == 5 * MIB
+    text = run_analyze(folder, "sites", "base/cuda.alloctrace")
+    for label in ("LIVE", "CHURN", "KEPT FOR BACKWARD", "LARGE TEMPORARIES", "SLOW CALLS"):
+        assert f"\n{label}  " in text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB)]
+)
+def test_sizes_of_the_command_line(text: str, size: int) -> None:
+    assert byte_count(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-5", "5 XiB", "1e9", "12 GiB per step"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        byte_count(text)
