@@ -177,15 +177,12 @@ def test_leaks_of_a_range(tmp_path: Path) -> None:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
+def test_empty_and_contradicting_ranges_are_refused(folder: Path) -> None:
+    for arguments, part in (
         (("sites", "--since", "step:7", "--until", "step:3"), "nothing happened between step:7 and step:3"),
         (("peak", "--since", "99s"), "nothing happened between 99s and the end"),
         (("peak", "--since", "step:3", "--at", "end"), "look for a peak"),
         (("peak", "--since", "step:3", "--at", "peak:reserved", "--device", "cpu"), "no peak of cpu"),
         (("sites", "--since", "step:3", "--at", "end"), "--at is one position"),
-    ],
-)
-def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], part: str) -> None:
-    assert part in run_analyze(folder, *arguments, "run.alloctrace", status=2).splitlines()[-1]
+    ):
+        assert part in run_analyze(folder, *arguments, "run.alloctrace", status=2).splitlines()[-1], arguments

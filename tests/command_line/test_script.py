@@ -57,6 +57,8 @@ def run(folder: Path, words: list[str], **environment: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         timeout=600,
+        # What a shell runs in the background begins with the signal ignored, and so may these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
@@ -139,8 +141,7 @@ def test_a_process_that_runs_the_command_goes_on(folder: Path) -> None:
     code = "import sys; sys.argv = ['alloctrace', 't.alloctrace']; "
     code += "from pytorch_alloctrace.__main__ import script; print('status', script())"
     assert run(folder, [sys.executable, "-c", code]).stdout.endswith("status 0\n")
-    profile = [sys.executable, "-m", "cProfile", "-o", "profile", *MODULE[1:], "t.alloctrace"]
-    done = run(folder, profile)
+    done = run(folder, [sys.executable, "-m", "cProfile", "-o", "profile", *MODULE[1:], "t.alloctrace"])
     assert done.returncode == 0 and (folder / "profile").stat().st_size
 
 
@@ -179,19 +180,8 @@ def interrupted_at(folder: Path, moment: str, words: list[str]) -> tuple[int, st
     """The status and stderr of a command that gets SIGINT when it imports a module."""
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site/sitecustomize.py").write_text(INTERRUPTER)
-    environment = program_environment(INTERRUPT_AT=moment)
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder / "site"), environment["PYTHONPATH"]])
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        # What a shell runs in the background begins with the signal ignored, and so may these tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    path = os.pathsep.join([str(folder / "site"), program_environment()["PYTHONPATH"]])
+    done = run(folder, words, INTERRUPT_AT=moment, PYTHONPATH=path)
     return done.returncode, done.stderr
 
 

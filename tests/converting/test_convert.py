@@ -57,14 +57,6 @@ def test_each_release(write: Write, release: str, native: bool) -> None:
     assert blocks["state"].value_counts()["active_pending_free"] == 1
 
 
-@pytest.mark.parametrize("protocol", range(1, 6))
-def test_each_protocol(write: Write, protocol: int) -> None:
-    data = snapshot("2.11", training("2.11"))
-    if protocol < 3:
-        del data["external_annotations"]
-    assert converted(write(data, protocol)).verify().ok
-
-
 def test_times_and_order(write: Write) -> None:
     """Two devices, whose entries go by time."""
     makers = [training("2.9", device) for device in (0, 1)]

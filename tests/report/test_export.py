@@ -149,8 +149,6 @@ def test_perfetto_keeps_the_rules_of_its_json(trace: alloctrace.Trace, tmp_path:
             assert event["s"] in ("g", "p", "t")
     assert latest
 
-
-def test_a_stretch_for_perfetto(trace: alloctrace.Trace, tmp_path: Path) -> None:
     events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
     begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))
     assert {one["name"] for one in events if one["ph"] == "X"} >= {"step 5", "step 14"}

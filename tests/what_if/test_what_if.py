@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from marked_programs import run_analyze
 from running import ROOT, build_simulated_device, needs_cuda_build, program_environment
 
 import pytorch_alloctrace as alloctrace
@@ -185,8 +185,7 @@ def test_what_cannot_be_modelled_is_refused(tmp_path: Path, program: str, settin
             ask()
         assert refused.value.reason == reason and str(refused.value).endswith(".")
     if reason == "pools":
-        status = run_command(tmp_path, ["what-if", "refused.alloctrace"], {})
-        assert status.returncode == 2 and status.stderr.count("\n") == 1
+        assert run_analyze(tmp_path, "what-if", "refused.alloctrace", status=2).count("\n") == 1
 
 
 def test_a_pool_with_an_allocator_of_its_own_is_modelled(tmp_path: Path) -> None:
@@ -215,31 +214,27 @@ def test_a_recording_that_began_late_is_modelled_from_there(tmp_path: Path) -> N
     assert found.inherited and found.check.is_exact and found.check.recorded > 10
 
 
-def run(folder: Path, *arguments: str) -> str:
-    done = run_command(folder, list(arguments), {})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
-    shown = run(folder, "what-if", "buffers.alloctrace")
+    shown = run_analyze(folder, "what-if", "buffers.alloctrace")
     assert "segment events of this recording." in shown and "max_split_size_mb:64" in shown
     arguments = ("what-if", "buffers.alloctrace", "--setting", "expandable_segments:True", "--memory", "2GiB")
-    data = json.loads(run(folder, *arguments, "--outside", "700MiB", "--json"))
+    data = json.loads(run_analyze(folder, *arguments, "--outside", "700MiB", "--json"))
     assert data["memory"] == 2 * GIB and data["outside"] == 700 * MIB and data["check"]["first_difference"] is None
     assert [one["setting"] for one in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
     assert data["outcomes"][0]["refused"]["requested"] > 0
-    text = run(folder, *arguments)
+    text = run_analyze(folder, *arguments)
     assert "FAILS" in text and "in block" in text
-    table = run(folder, *arguments, "--csv")
+    table = run_analyze(folder, *arguments, "--csv")
     assert table.splitlines()[0].startswith("setting,fits,peak_reserved_low") and len(table.splitlines()) == 3
-    assert run_command(folder, [*arguments[:3], "max_split_size_mb:1"], {}).returncode == 2
+    run_analyze(folder, *arguments[:3], "max_split_size_mb:1", status=2)
 
 
 def test_verb_fit(folder: Path, buffers: alloctrace.Trace) -> None:
-    shown = run(folder, "fit", "buffers.alloctrace")
+    shown = run_analyze(folder, "fit", "buffers.alloctrace")
     assert "80 GB (A100, H100)" in shown and "expandable_segments:True" in shown
-    data = json.loads(run(folder, "fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json"))
+    data = json.loads(
+        run_analyze(folder, "fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
+    )
     [fitting] = data["settings"]
     assert fitting["smallest"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest
     assert [card["fits"] for card in fitting["cards"]] == [True] * 6
@@ -249,5 +244,5 @@ def test_peak_says_in_a_line_whether_it_fits(folder: Path) -> None:
     assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in run(
         folder, "peak", "buffers.alloctrace", "--fits", "24GiB"
     )
-    shown = " ".join(run(folder, "peak", "buffers.alloctrace", "--fits", "2GiB").split())
+    shown = " ".join(run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB").split())
     assert "the run does not fit: a request is refused at event" in shown
