@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from running import has_nvidia_gpu, needs_cuda_build
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.what_if import choices, model
@@ -35,6 +36,10 @@ with alloctrace.enable("run.alloctrace", devices=("cuda",)):
 LIMIT = "torch.cuda.set_per_process_memory_fraction(0.5)"
 
 
+def record(folder: Path, limit: str = "", last: int = 3000) -> alloctrace.Trace:
+    return alloctrace.load(run_source(folder, PROGRAM.format(limit=limit, last=last), cuda=True) / "run.alloctrace")
+
+
 @pytest.mark.parametrize(
     ("limit", "last", "cards"),
     [
@@ -44,11 +49,8 @@ LIMIT = "torch.cuda.set_per_process_memory_fraction(0.5)"
         (LIMIT, 2000, None),
     ],
 )
-def test_the_smallest_card_is_that_of_fit(
-    run_cuda_program: Any, tmp_path: Path, limit: str, last: int, cards: dict[str, str] | None
-) -> None:
-    run_cuda_program(PROGRAM.format(limit=limit, last=last), memory="80GiB")
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
+def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, cards: dict[str, str] | None) -> None:
+    trace = record(tmp_path, limit, last)
     found = choices_for(trace, "cuda:0")
     assert found.found is not None and found.left_out == ()
     table = trace.what_if(device="cuda:0").table
@@ -65,10 +67,9 @@ def test_the_smallest_card_is_that_of_fit(
 
 
 def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
-    run_cuda_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_cuda_program(PROGRAM.format(limit="", last=3000), memory="80GiB")
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    trace = record(tmp_path)
     at_once = trace.what_if().table
     passes = []
     predicted = type(trace).predicted
@@ -83,9 +84,8 @@ def test_lanes_that_do_not_fit_into_memory_together_run_in_several_passes(
     assert len(passes) > 3 and max(passes) < 10
 
 
-def test_bounds(run_cuda_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_cuda_program(PROGRAM.format(limit="", last=3000), memory="80GiB")
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
+def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = record(tmp_path)
     requests = trace.what_if().check.blocks
     few = choices_for(trace, "cuda:0", requests * 100)
     assert few.found is not None and 0 < len(few.left_out) < len(SENSIBLE)
