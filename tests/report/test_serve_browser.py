@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from report_in_browser import Opened, labels, open_browser
-from running import ROOT, run_python, with_cuda
+from shared_recordings import record_once, record_report
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.page.server import ReportServer
 
 pytestmark = pytest.mark.slow("browser")
 
-PROGRAM = ROOT / "tests/support/report_program.py"
 STOPS = 12
 
 
@@ -30,10 +28,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    folder = tmp_path_factory.mktemp("serve")
-    command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
-    run_python(folder, command, True, 600, {})
-    return alloctrace.load(folder / "run.alloctrace")
+    return alloctrace.load(record_once(tmp_path_factory, "report", record_report) / "run.alloctrace")
 
 
 class Served(Opened):
