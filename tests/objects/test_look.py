@@ -15,30 +15,19 @@ from pytorch_alloctrace.objects.look import Group, look
 
 EXPECTED = {
     "loss_kept_with_its_graph": "kept (list of 60)",
-    "outputs_in_a_list": "kept (list of 60)",
     "validation_loss_summed_without_no_grad": "kept",
     "forward_hook_appends_to_a_closure": "kept (list of 60)",
-    "gradient_hook_appends_to_a_closure": "kept (list of 60)",
-    "penalty_of_gradients_kept_with_create_graph": "kept (list of 60)",
-    "hidden_state_never_detached": "kept",
     "metrics_object": "Metric.errors (list of 60) in kept",
-    "module_attribute_list": "Remembering.history (list of 60) in kept",
-    "optimizer_made_anew_each_epoch_and_kept": "kept (list of 20)",
     "parameters_added_and_never_removed": "SGD.param_groups (list of 61) in kept",
-    "tensors_in_the_log": "kept (list of 60)",
     "hook_registered_in_every_step": "Parameter._backward_hooks (OrderedDict of 60) in kept[2].weight",
     "two_leaks_of_different_rate": "kept[0] (list of 80)",
-    "history_thinned_out_now_and_then": "kept (list of 48)",
     "cache_by_step_number": "kept (dict of 60)",
-    "cache_by_request_without_steps": "kept (dict of 150)",
-    "one_answer_in_fifteen_without_steps": "kept (list of 10)",
     "exceptions_keep_their_frames": "kept (list of 60)",
     "callbacks_keep_what_they_close_over": "kept (list of 150)",
     "lru_cache_without_a_bound_keyed_by_tensors": "kept (lru_cache of 60)",
     "generators_never_finished": "kept (list of 60)",
     "coroutines_that_wait_for_ever": "kept (list of 150)",
     "queue_never_drained": "Queue.queue (deque of 150) in kept",
-    "prefetched_batches_read_but_not_removed": "Loader.ready (list of 62) in kept",
 }
 
 

@@ -51,61 +51,26 @@ def run(
 
 
 @pytest.mark.slow("simcuda")
-def test_training(tmp_path: Path) -> None:
+def test_training_with_scaled_gradients_and_checkpointing_runs_and_values_are_zero(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        def perceptron():
-            return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
-
-        for options in ({"foreach": True}, {"fused": True}, {"foreach": False}, {"capturable": True}):
-            model = perceptron()
+        for options in ({"foreach": False}, {"fused": True}, {"capturable": True}):
+            model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
             optimizer = torch.optim.AdamW(model.parameters(), **options)
             before = torch.cuda.memory_allocated()
             assert train(model, random(32, 64), optimizer=optimizer).shape == (32, 10)
             kept = torch.cuda.memory_allocated() - before
-            parameters = sum(p.numel() * 4 for p in model.parameters())
-            assert kept >= 3 * parameters          # gradients and two moments, whatever their values
-            assert len(optimizer.state) == 6
-        for kind in (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adafactor):
-            model = perceptron()
-            train(model, random(32, 64), optimizer=kind(model.parameters(), lr=0.1))
-
-        for kind in (torch.float16, torch.bfloat16):
-            model = perceptron()
-            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-            scaler = torch.amp.GradScaler("cuda", enabled=kind == torch.float16)
-            for _ in range(2):
-                with torch.autocast("cuda", dtype=kind):
-                    output = model(random(32, 64))
-                    assert output.dtype == kind
-                    loss = F.cross_entropy(output, torch.randint(0, 10, (32,), device="cuda"))
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-            assert loss.item() == 0                # as the README says about values
-
-        x, y, z = random(8, 5, requires_grad=True), torch.randint(0, 5, (8,), device="cuda"), random(8, 5).abs()
-        losses = [F.cross_entropy(x, y), F.nll_loss(F.log_softmax(x, 1), y), F.mse_loss(x, z), F.l1_loss(x, z),
-                  F.smooth_l1_loss(x, z), F.huber_loss(x, z), F.binary_cross_entropy_with_logits(x, z),
-                  F.kl_div(F.log_softmax(x, 1), z), F.multi_margin_loss(x, y), F.triplet_margin_loss(x, z, z),
-                  F.cosine_embedding_loss(x, z, torch.ones(8, device="cuda")), F.poisson_nll_loss(x, z)]
-        for loss in losses:
-            assert loss.shape == ()
-            x.grad = None
-            loss.backward()
-            assert x.grad.shape == x.shape
-        logits = random(20, 4, 10).log_softmax(2).detach().requires_grad_()
-        F.ctc_loss(logits, torch.randint(1, 10, (4, 5), device="cuda"), torch.full((4,), 20), torch.full((4,), 5)
-                   ).backward()
-        assert logits.grad.shape == logits.shape
-
-        tensors = [random(5) for _ in range(10)]
-        torch._foreach_add_(tensors, 1.0)
-        assert len(torch._foreach_norm(tensors)) == len(torch._foreach_mul(tensors, tensors)) == 10
+            assert kept >= 3 * sum(p.numel() * 4 for p in model.parameters())    # gradients and two moments
+        scaler = torch.amp.GradScaler("cuda")
+        with torch.autocast("cuda", dtype=torch.float16):
+            output = model(random(32, 64))
+            loss = F.cross_entropy(output, torch.randint(0, 10, (32,), device="cuda"))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert output.dtype == torch.float16 and loss.item() == 0                # as the README says about values
 
         from torch.utils.checkpoint import checkpoint
         model, x = nn.Sequential(*[nn.Linear(1000, 1000) for _ in range(4)]).cuda(), random(1000, 1000)
@@ -117,12 +82,12 @@ def test_training(tmp_path: Path) -> None:
             y.sum().backward()
             model.zero_grad()
             del y
-        assert peaks[1] < peaks[0]                 # the purpose of checkpointing
+        assert peaks[1] < peaks[0]
         """,
     )
 
 
-def test_layers(tmp_path: Path) -> None:
+def test_layers_train_and_attention_has_the_kernels_of_the_device(tmp_path: Path) -> None:
     """Torch uses its own kernels instead of cuDNN's."""
     done = run(
         tmp_path,
@@ -130,48 +95,28 @@ def test_layers(tmp_path: Path) -> None:
         assert not torch.backends.cudnn.enabled and not torch.backends.cuda.cudnn_sdp_enabled()
         network = nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=8),
-            nn.GroupNorm(2, 8), nn.ConvTranspose2d(8, 4, 2, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-            nn.Linear(4, 2)).cuda()
+            nn.ConvTranspose2d(8, 4, 2, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).cuda()
         for layout in (torch.contiguous_format, torch.channels_last):
             x = random(4, 3, 32, 32).to(memory_format=layout)
-            network = network.to(memory_format=layout)
-            assert train(network, x).shape == (4, 2)
-            with torch.autocast("cuda"):
-                assert train(network, x).dtype == torch.float16
-            network.eval()
-            assert network(x).shape == (4, 2)
-            network.train()
-        assert train(nn.Conv1d(3, 4, 3).cuda(), random(2, 3, 9)).shape == (2, 4, 7)
+            assert train(network.to(memory_format=layout), x).shape == (4, 2)
+        with torch.autocast("cuda"):
+            assert train(network, x).dtype == torch.float16
         assert train(nn.Conv3d(3, 4, 3).cuda(), random(2, 3, 9, 9, 9)).shape == (2, 4, 7, 7, 7)
-        assert train(nn.Conv2d(3, 4, 3, dilation=2).cuda(), random(2, 3, 9, 9)).shape == (2, 4, 5, 5)
-        x = random(1, 3, 8, 8)
-        for mode in ("nearest", "bilinear", "bicubic"):
-            assert F.interpolate(x, scale_factor=2, mode=mode).shape == (1, 3, 16, 16)
-        assert F.grid_sample(x, random(1, 4, 4, 2), align_corners=False).shape == (1, 3, 4, 4)
-
-        for kind in (nn.LSTM, nn.GRU, nn.RNN):
-            layer = kind(8, 16, num_layers=2, bidirectional=True, batch_first=True, dropout=0.1).cuda()
-            assert train(layer, random(4, 7, 8)).shape == (4, 7, 32)
-        packed = nn.utils.rnn.pack_padded_sequence(random(4, 7, 8), torch.tensor([7, 5, 3, 2]), batch_first=True)
-        assert nn.LSTM(8, 16).cuda()(packed)[0].data.shape == (17, 16)
-
+        assert train(nn.LSTM(8, 16, num_layers=2, batch_first=True).cuda(), random(4, 7, 8)).shape == (4, 7, 16)
         words = torch.randint(0, 100, (4, 7), device="cuda")
-        assert train(nn.Embedding(100, 16, padding_idx=0).cuda(), words).shape == (4, 7, 16)
         assert train(nn.EmbeddingBag(100, 16).cuda(), words).shape == (4, 16)
-
         x = random(2, 16, 32)
         encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).cuda()
         assert train(encoder, x).shape == x.shape
         encoder.eval()
         with torch.no_grad():
             assert encoder(x, src_key_padding_mask=torch.zeros(2, 16, dtype=torch.bool, device="cuda")).shape == x.shape
-        assert train(nn.Transformer(32, 4, 1, 1, 64, batch_first=True).cuda(), x, x).shape == x.shape
 
         from torch.nn.attention import SDPBackend, sdpa_kernel
         names = set()
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, None):
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH):
             q, k, v = (random(2, 4, 64, 32, dtype=torch.float16, requires_grad=True) for _ in range(3))
-            with sdpa_kernel(backend or list(SDPBackend.__members__.values())[1:4]):
+            with sdpa_kernel(backend):
                 for options in ({"is_causal": True}, {"dropout_p": 0.1}, {}):
                     y = F.scaled_dot_product_attention(q, k, v, **options)
                     names.add(y.grad_fn.name())
@@ -206,36 +151,7 @@ def test_cudnn_on_demand_names_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("simcuda")
-def test_gpt2(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-        from transformers import GPT2Config, GPT2LMHeadModel
-        words = torch.randint(0, 100, (2, 16), device="cuda")
-        for attention in ("sdpa", "eager"):
-            config = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=64, vocab_size=100, bos_token_id=1,
-                                eos_token_id=2, attn_implementation=attention)
-            model = GPT2LMHeadModel(config).cuda()
-            optimizer = torch.optim.AdamW(model.parameters())
-            for kind in (torch.float32, torch.bfloat16):
-                with torch.autocast("cuda", dtype=kind, enabled=kind != torch.float32):
-                    output = model(input_ids=words, labels=words)
-                assert output.logits.shape == (2, 16, 100)
-                output.loss.backward()
-                assert all(parameter.grad is not None for parameter in model.parameters())
-                optimizer.step()
-                optimizer.zero_grad()
-            model.eval()
-            with torch.no_grad():
-                cache = model(words, use_cache=True).past_key_values
-                assert model(words[:, :1], past_key_values=cache).logits.shape == (2, 1, 100)
-        """,
-        HF_HUB_OFFLINE="1",
-    )
-
-
-@pytest.mark.slow("simcuda")
-def test_tensor_functions(tmp_path: Path) -> None:
+def test_functions_of_cublas_cufft_and_the_generator_return_and_cusparse_names_itself(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -244,7 +160,6 @@ def test_tensor_functions(tmp_path: Path) -> None:
         assert torch.bmm(x[None], x[None]).shape == torch.baddbmm(x[None], x[None], x[None]).shape == (1, 8, 8)
         assert (x @ x[0]).shape == torch.outer(x[0], x[0])[0].shape == (8,)
         assert torch.dot(x[0], x[1]).item() == 0.0
-        assert torch.linalg.norm(x).shape == torch.linalg.multi_dot([x[0], x, x[0]]).shape == ()
         z = torch.randn(8, 8, dtype=torch.cfloat, device="cuda")
         assert (z @ z.conj()).dtype == torch.cfloat and torch.vdot(z[0], z[1]).shape == ()
         small = torch.zeros(32, 32, dtype=torch.int8, device="cuda")
@@ -255,32 +170,18 @@ def test_tensor_functions(tmp_path: Path) -> None:
         assert F.gelu(linear(random(8, 64, dtype=torch.bfloat16)), approximate="tanh").shape == (8, 64)
 
         assert torch.fft.rfft(x).shape == (8, 5) and torch.fft.ifft2(torch.fft.fft2(x)).shape == (8, 8)
-        window = torch.hann_window(64, device="cuda")
-        assert torch.stft(random(1000), 64, window=window, return_complex=True).shape[0] == 33
 
-        generator = torch.Generator(device="cuda").manual_seed(7)
-        assert torch.randn(5, generator=generator, device="cuda").shape == (5,)
-        assert generator.initial_seed() == 7
         torch.cuda.manual_seed_all(3)
         state = torch.cuda.get_rng_state()
         F.dropout(x)
         assert not torch.equal(torch.cuda.get_rng_state(), state)            # the generator advances, on the host
         torch.cuda.set_rng_state(state)
         assert torch.equal(torch.cuda.get_rng_state(), state)
-        for draw in (torch.rand(3, device="cuda"), torch.bernoulli(x), torch.normal(x, 1.0), x.clone().exponential_(),
-                     torch.randint(0, 5, (3,), device="cuda"), torch.multinomial(x[0].abs(), 2)):
-            assert draw.is_cuda
-        assert torch.randperm(10, device="cuda").shape == (10,)
 
-        v = random(100)
-        assert v.sort().values.shape == v.cumsum(0).shape == (100,) and v.topk(5).indices.shape == (5,)
-        for result in (v.nonzero(), v[v > 0], v.unique(), torch.histc(v), v.median(), v.kthvalue(3).values, v.mode()[0],
-                       torch.bincount(torch.randint(0, 5, (10,), device="cuda")), torch.searchsorted(v, v),
-                       torch.special.bessel_j0(v)):
+        v = random(100)                                                      # sizes that are read from the device
+        for result in (v.sort().values, v.nonzero(), v[v > 0], v.unique(), torch.special.bessel_j0(v)):
             assert result.is_cuda
-        assert "device='cuda:0'" in repr(x) and "device='cuda:0'" in repr(random(5000))
-        torch.save(linear.state_dict(), "weights")
-        assert torch.load("weights", map_location="cuda")["bias"].is_cuda
+        assert "device='cuda:0'" in repr(random(5000))
 
         try:
             torch.sparse.mm(torch.eye(5).to_sparse().cuda(), x[:5])
@@ -294,8 +195,8 @@ def test_tensor_functions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("simcuda")
-def test_several_devices(tmp_path: Path) -> None:
-    done = run(
+def test_tensors_and_modules_are_copied_between_devices(tmp_path: Path) -> None:
+    run(
         tmp_path,
         """
         first, second = nn.Linear(8, 8).to("cuda:0"), nn.Linear(8, 8).to("cuda:1")
@@ -303,12 +204,10 @@ def test_several_devices(tmp_path: Path) -> None:
         assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
         copies = torch.nn.parallel.comm.broadcast(torch.ones(1000, device="cuda"), [0, 1])
         assert [copy.device.index for copy in copies] == [0, 1]
-        model = nn.DataParallel(nn.Linear(8, 8).cuda(), [0, 1])
-        assert train(model, random(4, 8)).shape == (4, 8)
+        assert train(nn.DataParallel(nn.Linear(8, 8).cuda(), [0, 1]), random(4, 8)).shape == (4, 8)
         """,
         "--devices=2",
     )
-    assert done.returncode == 0
 
 
 @pytest.mark.slow("simcuda")
