@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from format_reader import BLOCK_HEADER, EVENTS, TraceFile
 from replay_oracle import Checkpoint, Comparison, read_expected
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
@@ -92,13 +93,6 @@ def read_sample(folder: Path) -> Sample:
     )
 
 
-@pytest.fixture
-def sample(run_cuda_program: Callable[..., Any], tmp_path: Path) -> Sample:
-    for allocator in ("expandable_segments:False",):
-        run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, PYTHONPATH=WITH_TESTS, PYTORCH_ALLOC_CONF=allocator)
-    return read_sample(tmp_path)
-
-
 def differences(trace: alloctrace.Trace, checkpoint: Checkpoint) -> list[str]:
     comparison = Comparison()
     comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
@@ -127,46 +121,37 @@ def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first:
     return exact, wrong
 
 
-def test_blocks_cut_out_of_the_middle(sample: Sample, tmp_path: Path) -> None:
-    """Each block of events alone: of what comes before it, nothing changes; after the next states, all is exact."""
-    cut = tmp_path / "cut.alloctrace"
-    whole = alloctrace.load(sample.path)
-    assert whole.verify().ok and len(sample.states) >= 6
-    exact = wrong = unfitting = 0
+def test_each_block_of_events_cut_out_changes_nothing_before_it_and_nothing_after_the_next_states(
+    run_cuda_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Where the block has a part of an allocator's state, what is left of the state is not taken for all of it."""
+    arguments = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": "expandable_segments:False"}
+    run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, **arguments)
+    sample, cut = read_sample(tmp_path), tmp_path / "cut.alloctrace"
+    assert alloctrace.load(sample.path).verify().ok and len(sample.states) >= 6
+    exact = wrong = unfitting = hit = 0
     blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
     assert len(blocks) >= 6
     for block in blocks[:-1]:
-        if any(first <= block.first + block.count and last >= block.first for _, first, last in sample.states):
-            continue  # states are tests of their own, below
+        end = block.first + block.count
+        inside = [state for state in sample.states if state[1] < end and state[2] >= block.first]
+        if block is blocks[0] if inside else any(first == end for _, first, _ in sample.states):
+            continue
         cut.write_bytes(sample.data[: block.offset] + sample.data[block.offset + BLOCK_HEADER + len(block.payload) :])
         trace = alloctrace.load(cut)
         assert trace.integrity.state == "gaps" and trace.integrity.missing_events == block.count
-        found = assert_exact_but_for_the_gap(trace, sample, block.first, block.first + block.count - 1)
-        exact, wrong = exact + found[0], wrong + found[1]
+        found = assert_exact_but_for_the_gap(trace, sample, block.first, end - 1)
         verified = trace.verify()
-        unfitting += verified.after_loss
-        # A block of a few events may have none that moves memory.
-        assert verified.resumed >= 1 or found[1] == 0
+        if inside:
+            hit += 1
+            assert verified.states == len(sample.states) - len(inside)
+        else:
+            exact, wrong, unfitting = exact + found[0], wrong + found[1], unfitting + verified.after_loss
+            # A block of a few events may have none that moves memory.
+            assert verified.resumed >= 1 or found[1] == 0
     assert exact >= 20, "most checkpoints lie outside the gaps"
     assert wrong >= 1 and unfitting >= 10, "a gap must show"
-
-
-def test_a_state_that_is_cut_through_is_void(sample: Sample, tmp_path: Path) -> None:
-    """The block of events with a state's end is missing: what is left of the state is not taken for all of it."""
-    cut = tmp_path / "cut.alloctrace"
-    blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
-    hit = 0
-    for block in blocks[1:-1]:
-        end = block.first + block.count
-        inside = [state for state in sample.states if state[1] < end and state[2] >= block.first]
-        if not inside:
-            continue
-        hit += 1
-        cut.write_bytes(sample.data[: block.offset] + sample.data[block.offset + BLOCK_HEADER + len(block.payload) :])
-        trace = alloctrace.load(cut)
-        assert trace.verify().states == len(sample.states) - len(inside)
-        assert_exact_but_for_the_gap(trace, sample, block.first, end - 1)
-    assert hit >= 1
+    assert hit >= 1, "no state was cut through"
 
 
 def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_path: Path) -> None:
@@ -386,24 +371,17 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
     assert verified.ok and verified.states == 0 and verified.contradictions == 0
 
 
-CPU_MANY_CHUNKS = """
-import torch, pytorch_alloctrace as alloctrace
-session = alloctrace.enable("t.alloctrace", devices=("cpu",))
-held = []
-for number in range(400):
-    held.append(torch.empty(1000 + number))
-    if number % 3 == 2:
-        del held[number % 5]
-    if number % 40 == 39:
-        session.flush()  # ends a block of the file
-alloctrace.disable()
-"""
-
-
-def test_a_file_that_shrinks_while_it_is_read(run_cuda_program, tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     """Every way to ask says so, as one type of error; when the file is whole again, so are the answers."""
-    run_cuda_program(CPU_MANY_CHUNKS)
     path = tmp_path / "t.alloctrace"
+    with alloctrace.enable(path, devices=("cpu",)) as session:
+        held = []
+        for number in range(400):
+            held.append(torch.empty(1000 + number))
+            if number % 3 == 2:
+                del held[number % 5]
+            if number % 40 == 39:
+                session.flush()  # ends a block of the file
     whole, trace = path.read_bytes(), alloctrace.load(path)
     seq = trace.integrity.events - 20
     pd.testing.assert_frame_equal(trace.blocks(at=50), alloctrace.load(path).blocks(at=50))

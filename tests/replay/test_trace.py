@@ -116,7 +116,7 @@ def test_live_and_peak(trace: alloctrace.Trace) -> None:
         trace.live(device="cuda:7")
 
 
-@pytest.mark.parametrize("points", [1, 7, 37, 1999, 4001])
+@pytest.mark.parametrize("points", [1, 7, 1999])
 def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Trace, points: int) -> None:
     finest, table = trace.timeline(60_000), trace.timeline(points)
     rows = [*table["time_ns"].searchsorted(finest["time_ns"], side="right") - 1]
@@ -133,7 +133,7 @@ def test_a_timeline_of_any_number_is_that_of_all_intervals(trace: alloctrace.Tra
     assert max(lengths) - min(lengths) <= (trace.end_ns - trace.begin_ns) / 60_000 + 2
 
 
-@pytest.mark.parametrize("points", [60_001, 100_000, 180_000])
+@pytest.mark.parametrize("points", [60_001, 180_000])
 def test_a_timeline_finer_than_what_is_measured_repeats_it(trace: alloctrace.Trace, points: int) -> None:
     replay = trace.replay
     measured, table = trace.timeline(60_000), trace.timeline(points)
@@ -151,15 +151,9 @@ def test_a_timeline_finer_than_what_is_measured_repeats_it(trace: alloctrace.Tra
     assert table["requested_max"].max() == 5064 and table["requested"].iloc[-1] == 64
 
 
-def test_timeline_keeps_the_peak_however_few_points(trace: alloctrace.Trace) -> None:
-    for points in (1, 2, 7, 2000):
-        timeline = trace.timeline(points)
-        assert len(timeline) == points
-        assert timeline["requested_max"].max() == 5064
-        assert timeline["requested"].iloc[-1] == 64
-        assert (timeline["requested_min"] <= timeline["requested"]).all()
-        assert (timeline["requested"] <= timeline["requested_max"]).all()
-    assert trace.timeline(1)["seq"].iloc[0] == trace.peak().seq
+def test_a_timeline_of_one_point_is_at_the_peak_and_one_of_none_is_refused(trace: alloctrace.Trace) -> None:
+    [point] = trace.timeline(1).to_dict("records")
+    assert (point["seq"], point["requested_max"], point["requested"]) == (trace.peak().seq, 5064, 64)
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
 
@@ -186,14 +180,3 @@ def test_unknown_stacks_are_refused_and_zero_is_empty(trace: alloctrace.Trace) -
 def test_a_spool_that_is_not_there_is_refused(trace: alloctrace.Trace) -> None:
     with pytest.raises(alloctrace.TraceError, match=r"no spool .*run\.spol"):
         alloctrace.load(trace.path, spool="run.spol")
-
-
-@pytest.mark.parametrize("content", [b"hello", b"\x00" * 500, b"PK\x03\x04" + b"x" * 300])
-def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x").write_bytes(content)
-    with pytest.raises(alloctrace.TraceError, match="not an alloctrace trace"):
-        alloctrace.load(tmp_path / "x")
-    with pytest.raises(alloctrace.TraceError, match="cannot open"):
-        alloctrace.load(tmp_path / "absent")
-    with pytest.raises(alloctrace.TraceError):
-        alloctrace.load(tmp_path)
