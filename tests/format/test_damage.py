@@ -112,17 +112,12 @@ def test_cut_at_every_byte(sample: Sample) -> None:
         kept = sum(len(sample.events_of.get(index, ())) for index in whole)
         assert fields(rows) == fields(sample.rows[:kept]) and integrity.events == kept, size
         end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
-        reported = (
-            integrity.state,
-            integrity.truncated_bytes,
-            integrity.corrupt_blocks,
-            integrity.missing_events,
-        )
+        reported = (integrity.state, integrity.truncated_bytes, integrity.corrupt_blocks, integrity.missing_events)
         assert reported == ("truncated", size - end, 0, 0), size
         assert not integrity.ended
 
 
-def test_every_bit_flipped(sample: Sample) -> None:
+def test_every_bit_of_headers_and_a_bit_of_every_other_byte_flipped(sample: Sample) -> None:
     lost: list[int]
     for offset in range(len(sample.data)):
         index = sample.block_at(offset)
@@ -130,7 +125,8 @@ def test_every_bit_flipped(sample: Sample) -> None:
         gone = len(sample.events_of.get(index, ()))
         size = FILE_HEADER if index < 0 else sample.end_of(index) - sample.blocks[index].offset
         expected = sample.without(lost)
-        for bit in range(8):
+        # Behind the checksums of a payload, one bit is as good as another.
+        for bit in range(8) if index < 0 or offset < sample.blocks[index].offset + BLOCK_HEADER else [offset % 8]:
             data = bytearray(sample.data)
             data[offset] ^= 1 << bit
             integrity, rows = sample.read(bytes(data))
@@ -172,7 +168,7 @@ def test_blocks_repeated(sample: Sample) -> None:
         assert integrity.state == ("corrupt" if index in sample.events_of else "complete")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(150):
@@ -220,33 +216,6 @@ def test_zeroed_pages(sample: Sample) -> None:
         assert fields(rows) == fields(sample.without(touched)) and integrity.state == "corrupt"
 
 
-def test_a_larger_trace_damaged_anywhere(tmp_path: Path) -> None:
-    """Real sizes: many blocks, and damage at random offsets, through the public interface."""
-    path, count = tmp_path / "t.alloctrace", 40_000
-    with Recorder(path, ring_events=4096, wait_ns=60_000_000_000) as recorder:
-        assert recorder.push(some_events(count)) == count
-    data, original = path.read_bytes(), alloctrace.load(path).events().set_index("seq")
-    dice = random.Random(5)
-    for _ in range(25):
-        damaged = bytearray(data)
-        for _ in range(dice.randrange(1, 4)):
-            at = dice.randrange(FILE_HEADER, len(damaged))
-            damaged[at] ^= dice.randrange(1, 256)
-        if dice.random() < 0.3:
-            del damaged[dice.randrange(FILE_HEADER, len(damaged)) :]
-        path.write_bytes(damaged)
-        trace = alloctrace.load(path)
-        events = trace.events().set_index("seq")
-        assert trace.integrity.state in ("corrupt", "truncated") and len(events) == trace.integrity.events < count
-        assert not trace.integrity.ended or trace.integrity.missing_events == count - len(events)
-        same = ["kind", "device", "address", "stream", "thread", "stack_id"]
-        assert (events[same].astype(str) == original.loc[events.index, same].astype(str)).all().all()
-        trace.sites()
-        trace.live()
-        trace.timeline(20)
-        assert str(trace.integrity)
-
-
 def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
@@ -269,16 +238,8 @@ def test_what_is_no_trace(sample: Sample, tmp_path: Path) -> None:
     empty.touch()
     trace = alloctrace.load(empty)
     assert trace.integrity.state == "truncated" and trace.integrity.events == 0 and trace.header == {}
-    for table in (
-        trace.events(),
-        trace.live(),
-        trace.sites(),
-        trace.timeline(5),
-        trace.steps(),
-        trace.marks(),
-        trace.threads,
-    ):
-        assert len(table) == 0
+    tables = (trace.events(), trace.live(), trace.sites(), trace.timeline(5), trace.steps(), trace.marks())
+    assert [len(table) for table in (*tables, trace.threads)] == [0] * 7
     assert trace.frames(0) == []
     with pytest.raises(alloctrace.PositionError, match="nothing was allocated"):
         trace.peak()
@@ -333,15 +294,11 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def test_mutated_files_under_sanitizers(tmp_path: Path) -> None:
-    """Thousands of damaged traces and spools, with checksums mended in half of them, read by code that checks every
-    access
-    and every operation."""
-    program = core_probe.build(
-        "fuzz_reader.cpp",
-        core_probe.READING,
-        ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    )
-    path, rounds = tmp_path / "t.alloctrace", 2500
+    """Damaged traces and spools, with checksums mended in half of them, read by code that checks every access and every
+    operation."""
+    options = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program = core_probe.build("fuzz_reader.cpp", core_probe.READING, options)
+    path, rounds = tmp_path / "t.alloctrace", 800
     spool = core_probe.killed(path, some_events(300), ring_events=128, definitions_bytes=512)
     done = subprocess.run(
         [program, path, spool, tmp_path, str(rounds), "1"], capture_output=True, text=True, timeout=600,

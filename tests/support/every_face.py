@@ -1,6 +1,6 @@
 """Shows a trace that may be hostile to every face that reads traces, each in a process of its own under limits.
 
-    python every_face.py TRACE...
+    python every_face.py TRACE[@FACE,FACE...]...
 
 prints a line of JSON for each trace: the faults that were found, and the most memory and processor time that a face
 took. Imports everything once and forks for each face: what a face does stays in its own process, and what it takes is
@@ -295,8 +295,8 @@ def _become(face: str, run: Callable[[], int], out: Path, error: Path) -> NoRetu
 
 def main() -> None:
     prepare()
-    faces = os.environ.get("FACES")
-    for name in sys.argv[1:]:
+    for argument in sys.argv[1:]:
+        name, _, faces = argument.partition("@")
         print(json.dumps(vars(show(Path(name), faces.split(",") if faces else None))), flush=True)
 
 

@@ -9,9 +9,7 @@ that grows with the product would show here, in minutes or gigabytes.
 from __future__ import annotations
 
 import json
-import struct
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,9 @@ from hostile_traces import DEFINITIONS, END, EVENTS, HEADER, delta, text, varint
 
 MOST_BYTES = 1_000_000
 _MS = 1_000_000
-_ALLOC, _REQUESTED, _COMPLETED, _SEGMENT, _SEGMENT_FREE, _MAP, _UNMAP = range(1, 8)
-_OOM, _STEP, _MARK, _BEGIN, _END, _ROLE, _CONFIG, _NO_SPLIT = 9, 10, 11, 12, 13, 16, 18, 19
-_STATE_SEGMENT, _STATE_BLOCK, _LATENCY, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 22, 25, 27, 28
+_ALLOC, _COMPLETED, _SEGMENT, _SEGMENT_FREE = 1, 3, 4, 5
+_OOM, _STEP, _MARK, _CONFIG, _NO_SPLIT = 9, 10, 11, 18, 19
+_STATE_SEGMENT, _STATE_BLOCK, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 25, 27, 28
 _BASE = 0x7F0000000000
 
 Made = Callable[[int], bytes]
@@ -39,14 +37,14 @@ def _extreme(made: Made) -> Made:
     return made
 
 
-def largest(name: str) -> bytes:
-    """The trace with as many of a thing as there is room for."""
+def largest(name: str, most: int = MOST_BYTES) -> bytes:
+    """The trace with as many of a thing as there is room for, in so many bytes."""
     made, low, high = TRACES[name], 1, 2
-    while len(made(high)) < MOST_BYTES and high < 1 << 21:
+    while len(made(high)) < most and high < 1 << 21:
         low, high = high, high * 2
     while high - low > max(low // 64, 1):
         middle = (low + high) // 2
-        low, high = (middle, high) if len(made(middle)) < MOST_BYTES else (low, middle)
+        low, high = (middle, high) if len(made(middle)) < most else (low, middle)
     return made(low)
 
 
@@ -268,24 +266,10 @@ def far_apart(n: int) -> bytes:
 
 
 @_extreme
-def requests_without_blocks(n: int) -> bytes:
-    """Frees of blocks that nobody made, then many small blocks of the file: each is a place to begin from."""
-    asked = events(n, kind=_REQUESTED, address=_addresses(n))
-    return trace(made=asked, block_events=max(n // 3000, 1), gap=1 << 20)
-
-
-@_extreme
 def steps_of_many_devices(n: int) -> bytes:
     places = b"".join(location(number, index=number) for number in _numbers(78, 2))
     begin = events(78, kind=_ALLOC, address=_addresses(78), size=100 + np.arange(78), location=np.arange(2, 80))
     return trace(places, np.concatenate([begin, events(n, kind=_STEP, size=np.arange(n), address=1, location=0)]))
-
-
-@_extreme
-def regions(n: int) -> bytes:
-    """All of one name, none of which ends before the last has begun."""
-    begins, ends = (events(n, kind=kind, size=1, location=0) for kind in (_BEGIN, _END))
-    return trace(made=np.concatenate([begins, ends]))
 
 
 @_extreme
@@ -303,36 +287,9 @@ def refused_requests(n: int) -> bytes:
 
 
 @_extreme
-def refused_requests_of_stacks(n: int) -> bytes:
-    frames = b"".join(frame(number, 0, 1, number) for number in _numbers(n))
-    segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
-    stacks = np.arange(n) + 1
-    live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512, stack=stacks)
-    refused = events(n, kind=_OOM, size=(1 << 41) + stacks, stack=stacks)
-    return trace(frames, np.concatenate([segment, mixed(live, refused)]))
-
-
-@_extreme
-def holders(n: int) -> bytes:
-    made = b"".join(
-        record(13, varint(n), varint(number), varint(1), varint(100), text(f"h{number}"), text("p"), text("f"),
-               varint(2), delta(_BASE + 512 * number, 0), delta(512, 0)) for number in range(n))  # fmt: skip
-    return trace(made + frame(1, 0), events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=1))
-
-
-@_extreme
 def library_blocks(n: int) -> bytes:
     made = b"".join(record(10, varint(n), varint(_BASE + 512 * n), text(f"w{n}")) for n in range(n))
     return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100))
-
-
-@_extreme
-def named_blocks(n: int) -> bytes:
-    """Each again and again."""
-    address = _addresses(n)
-    live = events(n, kind=_ALLOC, address=address, size=100)
-    roles = events(n, kind=_ROLE, address=address, node_sequence=np.arange(n) % 4 + 1, size=np.arange(n) % 2 + 1)
-    return trace(made=np.concatenate([live, roles, roles]))
 
 
 @_extreme
@@ -345,108 +302,11 @@ def modules(n: int) -> bytes:
 
 
 @_extreme
-def modules_without_names(n: int) -> bytes:
-    made = b"".join(record(11, *map(varint, (number, 1, 0, 0))) for number in _numbers(n))
-    frames = b"".join(frame(number, number - 1, 1, 4, number) for number in _numbers(n))
-    return trace(made + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),
-                 header={"options": {"modules": True}})  # fmt: skip
-
-
-@_extreme
-def threads(n: int) -> bytes:
-    made = b"".join(thread(number) for number in _numbers(n))
-    return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100, thread=np.arange(n) + 1, sequence=7))
-
-
-@_extreme
-def steps_of_stacks(n: int) -> bytes:
-    """A line for each step, each with a block that stays."""
-    frames = b"".join(frame(number, 0, 1, number) for number in _numbers(n))
-    blocks = events(n, kind=_ALLOC, address=_addresses(n), size=4096, stack=np.arange(n) + 1)
-    return trace(frames, mixed(blocks, events(n, kind=_STEP, size=np.arange(n), location=0)))
-
-
-@_extreme
-def loops(n: int) -> bytes:
-    """Under many calls: each pair of stacks is another."""
-    codes = b"".join(code(number, 1, 2) for number in _numbers(9, 2))
-    frames = b"".join(frame(number, number // 3, number % 9 + 1, number % 50) for number in _numbers(n))
-    stacks = (np.arange(n, dtype=np.uint64) * np.uint64(7919)) % n + 1
-    address = _addresses(n)
-    return trace(codes + frames, mixed(events(n, kind=_ALLOC, address=address, size=100, stack=stacks),
-                                       events(n, kind=_COMPLETED, address=address)))  # fmt: skip
-
-
-@_extreme
-def mappings(n: int) -> bytes:
-    """Of one range, in pieces, with as much between as there is of each."""
-    unit = 2 << 20
-    address = _addresses(n, unit)
-    mapped = events(n, kind=_MAP, address=address, size=unit)
-    taken = events(n, kind=_ALLOC, address=address, size=unit)
-    gone = events(n, kind=_UNMAP, address=address, size=unit)
-    return trace(made=np.concatenate([mapped, taken, gone[::2], mapped[::2]]))
-
-
-@_extreme
-def blocks_of_one_segment(n: int) -> bytes:
-    """Half of them free, each stranded by the next."""
-    address = _addresses(n, 1024)
-    segment = events(1, kind=_SEGMENT, address=_BASE, size=1024 * n)
-    born = events(n, kind=_ALLOC, address=address, size=1024)
-    asked, done = (events(n, kind=kind, address=address, size=1024) for kind in (_REQUESTED, _COMPLETED))
-    return trace(made=np.concatenate([segment, born, mixed(asked[::2], done[::2])]))
-
-
-@_extreme
-def segments(n: int) -> bytes:
-    """A small block in each of very many."""
-    address = _addresses(n, 2 << 20)
-    segment = events(n, kind=_SEGMENT, address=address, size=2 << 20)
-    return trace(made=mixed(segment, events(n, kind=_ALLOC, address=address, size=512)))
-
-
-@_extreme
-def driver_samples(n: int) -> bytes:
-    return trace(made=events(n, kind=17, address=np.arange(n) * 4096, size=80 << 30, sequence=core_probe_unknown(n),
-                             node_sequence=core_probe_unknown(n)))  # fmt: skip
-
-
-def core_probe_unknown(n: int) -> npt.NDArray[np.uint64]:
-    return np.full(n, (1 << 64) - 1, dtype=np.uint64)
-
-
-@_extreme
-def losses(n: int) -> bytes:
-    """Between any two events; the device's memory is unknown after each."""
-    live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
-    return trace(made=mixed(live, events(n, kind=14, size=3, location=0)))
-
-
-@_extreme
-def sources(n: int) -> bytes:
-    made = b"".join(record(8, varint(2), varint(number), text("x = 1")) for number in _numbers(n))
-    return trace(made + frame(1, 0), events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=1))
-
-
-@_extreme
 def streams(n: int) -> bytes:
     places = b"".join(location(number, stream=number) for number in _numbers(n, 2))
     at = np.arange(n) + 2
     segment = events(n, kind=_SEGMENT, address=_addresses(n, 2 << 20), size=2 << 20, location=at)
     return trace(places, mixed(segment, events(n, kind=_ALLOC, address=_addresses(n, 2 << 20), size=1, location=at)))
-
-
-@_extreme
-def damaged_blocks(n: int) -> bytes:
-    """Sound headers of blocks that each claim the rest of the file, and do not have it."""
-    whole = trace()
-    headers = []
-    for number in range(n):
-        left = (n - 1 - number) * 136
-        rest = struct.pack("<IHH", 1, EVENTS, 0) + struct.pack("<15Q", left, 0, 1, *[0] * 12)
-        headers.append(struct.pack("<II", 0x4B425441, zlib.crc32(rest)) + rest)
-    return whole + b"".join(headers)
 
 
 @_extreme
