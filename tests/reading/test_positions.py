@@ -146,16 +146,12 @@ def damaged_trace(path: Path) -> alloctrace.Trace:
     return trace
 
 
-def test_the_last_steps_of_a_damaged_trace_are_measured(tmp_path: Path) -> None:
+def test_the_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path) -> None:
     """The count of events was taken for the number after the last one, so the last steps were left out."""
     trace = damaged_trace(tmp_path / "t.alloctrace")
     assert trace.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
     table = trace.lifetimes()
     larger = table[table["largest"] == 4096]
     assert len(larger) == 1 and larger["allocations_per_step"].iloc[0] > 0
-
-
-def test_the_end_of_a_damaged_trace_is_in_its_last_step(tmp_path: Path) -> None:
-    trace = damaged_trace(tmp_path / "t.alloctrace")
     assert trace.first_event_after("end") == trace.end_seq
     assert trace.positions.step_at(trace.end_seq - 1) == 39
