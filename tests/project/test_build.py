@@ -5,57 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from running import ROOT
+from test_install import copy_of_sources, run
 
 import pytorch_alloctrace as alloctrace
 
-ROOT = Path(__file__).resolve().parents[2]
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-
-
-def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as a user would, without the variables of this environment that concern Python or the build."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={**inherited, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """The sources, as in a clone in which nothing was built."""
-    folder = tmp_path / "checkout"
-    built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
-    for name in ("csrc", "pytorch_alloctrace"):
-        shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    return folder
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    import torch
-
-    with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)) as session:
-        kept = [torch.ones(1000) for _ in range(10)]
-    assert len(kept) == 10
-    return session.path
 
 
 def test_the_build_is_stamped_with_what_it_was_made_for() -> None:
@@ -70,23 +31,11 @@ def test_the_build_is_stamped_with_what_it_was_made_for() -> None:
 
 
 @pytest.mark.slow("builds")
-def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Path) -> None:
+def test_a_build_without_isolation_makes_both_modules(tmp_path: Path) -> None:
     # In this checkout, whose objects are up to date: that saves minutes.
-    made = run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--no-build-isolation",
-            "--no-deps",
-            "--wheel-dir",
-            tmp_path / "wheels",
-            ".",
-        ],
-        ROOT,
-        **{name: value for name, value in os.environ.items() if name == "ALLOCTRACE_WERROR"},
-    )
+    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path / "wheels"]
+    inherited = {name: value for name, value in os.environ.items() if name == "ALLOCTRACE_WERROR"}
+    made = run([sys.executable, "-m", "pip", "wheel", *options, "."], ROOT, **inherited)
     assert made.returncode == 0, made.stdout + made.stderr
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -106,8 +55,9 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path, trace: Pat
     assert 4 * 54321 in list(alloctrace.load(tmp_path / "new.alloctrace").live("end")["nbytes"])
 
 
-def test_the_reading_half_has_no_linux_calls(checkout: Path) -> None:
+def test_the_reading_half_has_no_linux_calls(tmp_path: Path) -> None:
     """It has to compile on macOS too, which cannot be tested here: none of its files may use what macOS lacks."""
+    checkout = copy_of_sources(tmp_path / "checkout")
     program = "import runpy, sys; sys.argv = ['setup.py', 'egg_info']; "
     program += "setup = runpy.run_path('setup.py'); "
     program += "print(*setup['building'].reader(setup['CSRC'], '').sources, sep='\\n')"

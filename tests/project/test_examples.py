@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from example_checks import check_between_lines, check_formula, check_saved_by_module, check_views
+from example_checks import check_formula
 from marked_programs import run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
@@ -40,6 +41,16 @@ PROGRAMS = [
     "saved_by_module",
     "fragmented",
 ]
+FIGURES = {
+    "freed_memory": {"allocated": [100, 0, 100], "reserved": [100, 100, 100]},
+    "rebinding": {"allocated": [100, 100, 100], "peak": [100, 100, 200], "reserved": [100, 100, 200]},
+    "plus_one": {"allocated": [100, 100, 100, 100], "peak": [100, 200, 200, 200], "reserved": [100, 200, 200, 200]},
+    "to_cpu": {"allocated": [128, 128, 0], "reserved": [128, 128, 128]},
+    "empty_cache": {"allocated": [1024, 0, 0], "reserved": [1024, 1024, 0], "driver": [1524, 1524, 500]},
+    "function_scope": {"allocated": [16, 18, 22, 16, 18, 18, 18]},
+    "views": {"allocated": [100, 100, 200, 300, 300]},
+}
+"""MiB at each mark, as torch reports them: what the example is there to show."""
 WORKSPACE = "cuBLAS"
 """A comment on the line that allocates what function_scope sets aside."""
 
@@ -71,19 +82,13 @@ def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
     return [sizes[figure] / MIB for sizes in by_torch.values()]
 
 
-def held(trace: Trace, at: str, device: str = GPU) -> dict[tuple[str, str], float]:
+def held(trace: Trace, at: str) -> dict[tuple[str, str], float]:
     """MiB live at a position, by function and quoted line."""
-    sites = trace.sites(at=at, device=device)
+    sites = trace.sites(at=at, device=GPU)
     sites = sites[sites["live_bytes"] > 0]
     # What no line made has a name instead of one.
     lines = zip(sites["function"], sites["source"].fillna(sites["site"]).str.strip(), strict=True)
     return dict(zip(lines, sites["live_bytes"] / MIB, strict=True))
-
-
-def held_at_top_level(trace: Trace, at: str, device: str = GPU) -> dict[str, float]:
-    found = held(trace, at, device)
-    assert {function for function, _ in found} <= {"<module>", "<listcomp>"}
-    return {source: size for (_, source), size in found.items()}
 
 
 def sequence_of(trace: Trace, mark: str) -> int:
@@ -91,9 +96,9 @@ def sequence_of(trace: Trace, mark: str) -> int:
     return int(marks.loc[mark, "seq"])
 
 
-def reported_by_driver(trace: Trace, mark: str, device: str = GPU) -> pd.Series[Any]:
-    """The last sample before a mark: from the driver or, for the CPU, from the system."""
-    samples = trace.driver_memory(device=device)
+def reported_by_driver(trace: Trace, mark: str) -> pd.Series[Any]:
+    """The driver's last sample before a mark."""
+    samples = trace.driver_memory(device=GPU)
     return samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
 
 
@@ -119,81 +124,18 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
         assert trace.segments(f"mark:{mark}", device=GPU)["total_size"].sum() == figures["reserved"], mark
         # torch's peak is the peak so far.
         assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
+        if name == "empty_cache":
+            driver = reported_by_driver(trace, mark)
+            assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
+    for figure, expected in FIGURES.get(name, {}).items():
+        assert mib(by_torch, figure) == expected, figure
+    leaks = trace.leaks()
+    assert leaks.empty, leaks.to_string()
 
 
-def test_freed_memory_is_reused(folder: Path) -> None:
-    trace, by_torch = load(folder, "freed_memory"), reported_by_torch(folder, "freed_memory")
-    assert mib(by_torch, "allocated") == [100, 0, 100]
-    assert mib(by_torch, "reserved") == [100, 100, 100]
-    [before], [after] = trace.live("mark:made")["address"], trace.live("mark:made-again")["address"]
-    assert before == after
-    assert trace.live("mark:freed", device=GPU).empty
-    assert trace.kind_counts["segment_alloc"] == 1
-    assert trace.fragmentation("mark:freed", device=GPU).releasable == 100 * MIB
-
-
-def test_rebinding_needs_twice_the_memory(folder: Path) -> None:
-    trace, by_torch = load(folder, "rebinding"), reported_by_torch(folder, "rebinding")
-    assert mib(by_torch, "allocated") == [100, 100, 100]
-    assert mib(by_torch, "peak") == mib(by_torch, "reserved") == [100, 100, 200]
-    line = 'c = torch.zeros(n, device="cuda")'
-    rebound = f"{line}  # while the old one is still there"
-    assert held_at_top_level(trace, "mark:rebound") == {rebound: 100}
-    # At the peak, both exist.
-    assert held_at_top_level(trace, "peak") == {line: 100, rebound: 100}
-
-
-def test_plus_one(folder: Path) -> None:
-    trace, by_torch = load(folder, "plus_one"), reported_by_torch(folder, "plus_one")
-    assert mib(by_torch, "allocated") == [100, 100, 100, 100]
-    assert mib(by_torch, "peak") == mib(by_torch, "reserved") == [100, 200, 200, 200]
-    made = 'x = torch.zeros(25 * MIB, device="cuda")'
-    for position, line in {
-        "made": made,
-        "expression": made,
-        "assignment": "x = x + 1",
-        "in-place": "x = x + 1",
-    }.items():
-        assert held_at_top_level(trace, f"mark:{position}") == {line: 100}, position
-    lines = trace.sites(device=GPU).set_index("source")["allocations"]
-    [expression] = [source for source in lines.index if source.startswith("x + 1")]
-    assert lines.to_dict() == {made: 1, expression: 1, "x = x + 1": 1}
-    # The new x lies where the result of `x + 1` was: only those two segments were made.
-    [first], [second] = trace.live("mark:expression")["address"], trace.live("mark:assignment")["address"]
-    assert first != second
-    assert {first, second} == set(trace.segments(device=GPU)["address"])
-
-
-def test_moving_to_the_cpu_copies(folder: Path) -> None:
-    trace, by_torch = load(folder, "to_cpu"), reported_by_torch(folder, "to_cpu")
-    assert mib(by_torch, "allocated") == [128, 128, 0]
-    assert mib(by_torch, "reserved") == [128, 128, 128]
-    line = "on_cpu = [tensor.cpu() for tensor in on_gpu]"
-    assert held(trace, "mark:on-gpu", "cpu") == {}
-    for position in ("mark:copied", "mark:moved"):
-        assert held_at_top_level(trace, position, "cpu") == {line: 128}
-    assert held(trace, "mark:moved") == {}
-    resident = [reported_by_driver(trace, mark, "cpu")["used"] for mark in ("on-gpu", "copied")]
-    assert resident[1] - resident[0] > 0.9 * 128 * MIB  # the process may have released something else in between
-
-
-def test_only_empty_cache_gives_back_to_the_driver(folder: Path) -> None:
-    trace, by_torch = load(folder, "empty_cache"), reported_by_torch(folder, "empty_cache")
-    assert mib(by_torch, "allocated") == [1024, 0, 0]
-    assert mib(by_torch, "reserved") == [1024, 1024, 0]
-    assert mib(by_torch, "driver") == [1524, 1524, 500]
-    for mark, figures in by_torch.items():
-        driver = reported_by_driver(trace, mark)
-        assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
-    deleted = trace.fragmentation("mark:deleted", device=GPU)
-    assert (deleted.active, deleted.releasable, deleted.stranded) == (0, 1024 * MIB, 0)
-
-
-def test_function_and_top_level(folder: Path) -> None:
-    trace, by_torch = load(folder, "function_scope"), reported_by_torch(folder, "function_scope")
-    assert mib(by_torch, "allocated") == [16, 18, 22, 16, 18, 18, 18]
+def test_function_scope_frees_what_the_top_level_keeps(folder: Path) -> None:
+    trace = load(folder, "function_scope")
     [workspace] = [source for _, source in held(trace, "mark:before") if WORKSPACE in source]
-    assert held(trace, "mark:before")[workspace, workspace] == 32
 
     def without_operands(mark: str) -> dict[tuple[str, str], float]:
         found = held(trace, f"mark:{mark}")
@@ -203,34 +145,29 @@ def test_function_and_top_level(folder: Path) -> None:
         return found
 
     first = ("<module>", 'x = torch.zeros(B, L, C, device="cuda")')
-    weights, product = "weights = q @ k.transpose(-2, -1)", "x = weights @ v"
-    result = "x.transpose(1, 2).reshape(B, L, C)"
-    returned = ("attention", f"return {result}")
-    assert without_operands("before") == {first: 4}
-    assert without_operands("function-weights") == {first: 4, ("attention", weights): 2}
+    weights, product, result = (
+        "weights = q @ k.transpose(-2, -1)",
+        "x = weights @ v",
+        "x.transpose(1, 2).reshape(B, L, C)",
+    )
     assert without_operands("function-x") == {first: 4, ("attention", weights): 2, ("attention", product): 4}
-    assert without_operands("function-after") == {returned: 4}
-    assert without_operands("top-weights") == {returned: 4, ("<module>", weights): 2}
-    assert without_operands("top-x") == {("<module>", weights): 2, ("<module>", product): 4}
+    assert without_operands("function-after") == {("attention", f"return {result}"): 4}
     assert without_operands("top-after") == {("<module>", weights): 2, ("<module>", f"x = {result}"): 4}
 
 
-def test_views_allocate_nothing(folder: Path) -> None:
-    trace, by_torch = load(folder, "views"), reported_by_torch(folder, "views")
-    assert mib(by_torch, "allocated") == [100, 100, 200, 300, 300]
+def test_only_copies_of_views_allocate(folder: Path) -> None:
+    trace = load(folder, "views")
     kinds = ("alloc", "free_requested", "free_completed", "segment_alloc")
     assert trace.events(since="mark:made", until="mark:viewed", kinds=kinds).empty
     assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
-    base = {"x = torch.zeros(1024, 25 * 1024, device=DEVICE)": 100}
-    copies = {"cloned = x.clone()": 100, "packed = transposed.contiguous()": 100}
-    assert held_at_top_level(trace, "mark:viewed") == base
-    # Even after x is deleted: the view of one row keeps all of it.
-    for position in ("mark:contiguous", "mark:base-deleted"):
-        assert held_at_top_level(trace, position) == {**base, **copies}
 
 
 def test_views_are_tensors_of_one_block(folder: Path) -> None:
-    check_views(folder)
+    parts = (folder / "views.txt").read_text().split("tensors")[1:]
+    [viewed, deleted] = [re.findall(r"^ *(\w+) +\(.*?\) +(\d+) +(\d+) +\S*views.py:\d+$", part, re.M) for part in parts]
+    whole = str(100 * MIB)
+    assert [(size, tensors) for _, size, tensors in viewed] == [(whole, "4")]
+    assert {*deleted} == {("row", whole, "1"), ("cloned", whole, "1"), ("packed", whole, "1")}
 
 
 def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
@@ -243,45 +180,74 @@ def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
     assert trace.timeline(device=GPU)["outside"].iloc[-1] == 500 * MIB
 
 
-def test_what_saves_activations(folder: Path) -> None:
-    trace, by_torch = load(folder, "activations"), reported_by_torch(folder, "activations")
-    lines = {
-        "hidden = x @ wide": "widen",
-        "hidden = leaky_relu(hidden, inplace=in_place)": "activation",
-        "return hidden @ narrow": "narrow",
-    }
-
-    def in_layer(mark: str) -> dict[str, float]:
-        found = held(trace, f"mark:{mark}")
-        return {name: found.get(("layer", source), 0) for source, name in lines.items()}
-
-    # For two layers, in MiB: each hidden tensor takes 32, each output 8.
-    expected = {
-        "no-grad": {"widen": 64, "activation": 64, "narrow": 8},
-        "checkpointing": {"widen": 64, "activation": 64, "narrow": 0},
-        # Half of everything, plus copies: 4 of the batch, 2 of each weight.
-        "autocast": {"widen": 32 - 4 - 2 * 2, "activation": 32, "narrow": 8 - 2 * 2},
-        "in-place": {"widen": 0, "activation": 64, "narrow": 0},
-    }
-    plain = in_layer("plain")
-    assert plain == {"widen": 64, "activation": 64, "narrow": 16}
-    for mark, saved in expected.items():
-        here = in_layer(mark)
-        assert {name: plain[name] - here[name] for name in plain} == saved, mark
-        # The lines account for everything that torch says was saved.
-        assert by_torch["plain"]["allocated"] - by_torch[mark]["allocated"] == sum(saved.values()) * MIB, mark
-
-
 def test_what_saves_activations_by_module(folder: Path) -> None:
-    check_saved_by_module(folder, GPU)
+    trace = load(folder, "saved_by_module")
+    wide, narrow, batch, weight = (4 * count for count in (4096 * 2048, 4096 * 512, 4096 * 512, 512 * 2048))
+    expected = {
+        "plain": {"0.wide": wide, "0.leaky": wide, "0.narrow": narrow, "1.wide": wide, "1.leaky": wide},
+        "no-grad": {},
+        "in-place": {"0.wide": wide, "0.narrow": narrow, "1.wide": wide},
+        "checkpointing": {"0.narrow": narrow},
+        "autocast": {
+            "0.wide": (wide + batch) // 2,  # the batch needs no gradient, so the copy of this weight is not kept
+            "0.leaky": wide // 2,
+            "0.narrow": (narrow + weight) // 2,
+            "1.wide": (wide + weight) // 2,
+            "1.leaky": wide // 2,
+            "1.narrow": weight // 2,
+        },
+    }
+    for mark, by_layer in expected.items():
+        at = f"mark:{mark}"
+        by_role = trace.composition(at, device=GPU, by="role").set_index("role")["bytes"]
+        activations = int(by_role.get("activation", 0))
+        by_module = trace.composition(at, device=GPU, by="module").set_index("site")["bytes"].to_dict()
+        layers = {name: size for name, size in by_module.items() if name.startswith("Model.")}
+        if mark == "no-grad":
+            assert activations == 0 and layers == {}
+            continue
+        assert layers == {f"Model.layers.{name}": size for name, size in by_layer.items()}, mark
+        assert activations == sum(by_layer.values()), mark
+        printed = re.search(rf"^{mark} (Model.*)$", (folder / "saved_by_module.txt").read_text(), re.M)
+        assert printed is not None, mark
+        words = printed[1].split()
+        said = {name: float(size) for name, size in zip(words[::2], words[1::2], strict=True) if name != "Model"}
+        assert said == {f"Model.layers.{name}": size / MIB for name, size in by_layer.items()}, mark
 
 
 def test_roles_are_what_the_formula_says(folder: Path) -> None:
     check_formula(folder, GPU)
 
 
+def printed_changes(folder: Path) -> list[Counter[tuple[str, str, str, str]]]:
+    """Of each line of between_lines: sign, size, name, and shape with dtype and device, of each tensor."""
+    parts = [part for part in (folder / "between_lines.txt").read_text().split("\n\n") if part.strip()]
+    rows = [re.findall(r"^([+-]) +([\d.]+ \w+)  (\S+)  (.*?)  \S*between_lines.py:\d+$", one, re.M) for one in parts]
+    for part, found in zip(parts, rows, strict=True):
+        assert len(found) == sum(line[:2] in ("+ ", "- ") for line in part.splitlines()), part
+    return [Counter(found) for found in rows]
+
+
 def test_what_came_and_went_between_two_lines(folder: Path) -> None:
-    check_between_lines(folder, GPU)
+    def rows(sign: str, *tensors: tuple[str, str, str]) -> Counter[tuple[str, str, str, str]]:
+        return Counter((sign, size, name, f"{shape} float32 {GPU}") for size, name, shape in tensors)
+
+    shapes = [("2.00 MiB", "1024x512"), ("4.00 KiB", "1024"), ("1.00 MiB", "256x1024"), ("1.00 KiB", "256")]
+    of_net = ["net[0].weight", "net[0].bias", "net[2].weight", "net[2].bias"]
+    batch = ("4.00 MiB", "batch", "2048x512")
+    saved = [("8.00 MiB", "loss.grad_fn", "2048x1024"), ("2.00 MiB", "loss.grad_fn", "2048x256")]
+    gradients = [(size, f"{name}.grad", shape) for name, (size, shape) in zip(of_net, shapes, strict=True)]
+    state = 'optimizer.state[Parameter]["{}"]'
+    averages = [(size, state.format(name), shape) for name in ("exp_avg", "exp_avg_sq") for size, shape in shapes]
+    steps = Counter({("+", "4 B", state.format("step"), "scalar float32 cpu"): len(shapes)})
+    assert printed_changes(folder) == [
+        rows("+", batch),
+        rows("+", *saved, ("4 B", "loss", "scalar")),
+        rows("+", *gradients) + rows("-", *saved),
+        rows("+", *averages) + steps,
+        rows("-", *gradients),
+        rows("-", batch),
+    ]
 
 
 def test_fails_though_enough_is_free(folder: Path) -> None:
@@ -310,12 +276,6 @@ def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
     # The same run: it did not just request less.
     by_torch, torch_before = reported_by_torch(tmp_path, "fragmented"), reported_by_torch(folder, "fragmented")
     assert mib(by_torch, "allocated") == mib(torch_before, "allocated")
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_none_is_reported_as_a_leak(folder: Path, name: str) -> None:
-    found = load(folder, name).leaks()
-    assert found.empty, found.to_string()
 
 
 def rows_of_readme() -> list[tuple[str, str]]:

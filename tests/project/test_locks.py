@@ -13,18 +13,7 @@ from typing import IO
 
 import pytest
 from running import ROOT
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """The sources without anything that was built."""
-    folder = tmp_path / "checkout"
-    built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
-    for name in ("csrc", "pytorch_alloctrace"):
-        shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in ("pyproject.toml", "setup.py", "README.md"):
-        shutil.copy(ROOT / name, folder)
-    return folder
+from test_install import copy_of_sources
 
 
 def locked(path: Path) -> IO[str]:
@@ -62,7 +51,8 @@ def first_line_of_stderr(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
-def test_setup_waits_for_another_build(checkout: Path, started: list[subprocess.Popen[str]]) -> None:
+def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    checkout = copy_of_sources(tmp_path / "checkout")
     with locked(checkout / "build" / "setup.lock"):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
@@ -109,22 +99,3 @@ def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subpro
     results = [process.communicate(timeout=600) for process in started]
     assert [said for said, _ in results] == ["ran\n"] * 3, results
     assert (tmp_path / "builds").read_text() == "built\n"
-
-
-def test_a_probe_is_compiled_once(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    """Tests that run at once need the same objects."""
-    compiler = tmp_path / "compiler"
-    compiler.write_text(
-        f'#!/bin/sh\necho compiled >> {tmp_path}/compilations\nfor last; do :; done\nsleep 0.2\necho object > "$last"\n'
-    )
-    compiler.chmod(0o755)
-    program = (
-        "import core_probe, pathlib, sys; core_probe.BUILT = pathlib.Path(sys.argv[1]); "
-        "print(core_probe._made('object', 'source', []).read_text(), end='')"
-    )
-    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "probes"]
-    environment = {"CXX": str(compiler), "PYTHONPATH": str(ROOT / "tests" / "support")}
-    started += [start(command, tmp_path, **environment) for _ in range(3)]
-    results = [process.communicate(timeout=600) for process in started]
-    assert [said for said, _ in results] == ["object\n"] * 3, results
-    assert (tmp_path / "compilations").read_text() == "compiled\n"
