@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -291,21 +290,3 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
     for table in (trace.sites(), trace.live(), trace.timeline(10), trace.steps(), trace.marks(), trace.live(at="peak")):
         assert len(table) >= 0
     assert all(trace.frames(stack) == [] for stack in set(read["stack_id"]))
-
-
-def test_mutated_files_under_sanitizers(tmp_path: Path) -> None:
-    """Damaged traces and spools, with checksums mended in half of them, read by code that checks every access and every
-    operation."""
-    options = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = core_probe.build("fuzz_reader.cpp", core_probe.READING, options)
-    path, rounds = tmp_path / "t.alloctrace", 800
-    spool = core_probe.killed(path, some_events(300), ring_events=128, definitions_bytes=512)
-    done = subprocess.run(
-        [program, path, spool, tmp_path, str(rounds), "1"], capture_output=True, text=True, timeout=600,
-        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048", "UBSAN_OPTIONS":
-        "print_stacktrace=1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    outcomes = {name: int(count) for name, count in (line.split() for line in done.stdout.splitlines())}
-    assert sum(outcomes.values()) == rounds
-    assert {"complete", "corrupt", "gaps", "truncated"} <= set(outcomes), "one kind of damage was not tried"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import core_probe
 import every_face
 import hostile_traces
 import pytest
+from format_reader import FILE_HEADER
 from running import ROOT, program_environment
+from test_damage import some_events
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _replay
@@ -132,38 +136,68 @@ def test_impossible_sizes_are_contradictions(tmp_path: Path, events: list[dict[s
     assert [item.sentence for item in found.contradiction_list] == [sentence] and not found.ok
 
 
-def test_the_reader_under_sanitizers(tmp_path: Path) -> None:
-    """The corpus, changed further, read and replayed by code that checks every access and every operation."""
-    options = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = core_probe.build("fuzz_reader.cpp", core_probe.READING, options)
-    spool = core_probe.killed(
-        tmp_path / "t.alloctrace", core_probe.make_events([{"kind": 1, "address": 512}]), ring_events=128
-    )
-    for seed, trace in enumerate(TRACES):
-        if len(hostile_traces.blocks_of(trace.read_bytes())) < 3:
-            continue
-        done = subprocess.run(
-            [program, trace, spool, tmp_path, "8", str(seed)], capture_output=True, text=True, timeout=600,
-            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048"},
-        )  # fmt: skip
-        assert done.returncode == 0, trace.name + done.stderr[-4000:]
-
-
-@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
-def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
-    """What tools/fuzz has made that reached something new, with any compiler that has the sanitizers."""
+def read_under(sanitizers: str, inputs: list[Path]) -> None:
+    """Read and replay inputs of the fuzzer by code that checks every access and operation, with any compiler."""
     options = ["-O1", "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     program = core_probe.build("fuzz_target.cpp", core_probe.READING, options)
-    inputs = sorted((hostile_traces.CORPUS.parent / "reader").iterdir())
-    assert len(inputs) > 50 and sum(path.stat().st_size for path in inputs) < 250_000
-    if sanitizers == "thread":
-        inputs = inputs[::4]  # what runs at once is the same for all of them
     done = subprocess.run(
         ["setarch", os.uname().machine, "-R", program, *inputs], capture_output=True, text=True, timeout=600,
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1:max_allocation_size_mb=2048"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.splitlines() == [str(path) for path in inputs]
+
+
+def as_it_is(data: bytes) -> bytes:
+    """The trace, of a session whose blocks the fuzzer's target does not put right."""
+    header = bytearray(data[:FILE_HEADER])
+    header[16] |= 0x80
+    header[12:16] = bytes(4)
+    header[12:16] = zlib.crc32(header).to_bytes(4, "little")
+    return bytes(header) + data[FILE_HEADER:]
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """The data with bits flipped, and bytes overwritten, taken out or put in."""
+    made = bytearray(data)
+    for _ in range(dice.randrange(1, 4)):
+        at, size = dice.randrange(len(made)), dice.choice([1, 1, 8, 40, 400])
+        other = dice.choice([dice.randbytes(size), bytes(size), b"\xff" * size])
+        match dice.randrange(5):
+            case 0:
+                made[at] ^= 1 << dice.randrange(8)
+            case 1:
+                made[at : at + size] = other
+            case 2:
+                made[at:at] = other
+            case 3 if at:
+                del made[at : at + size]
+            case _ if at:
+                del made[at:]
+    return bytes(made)
+
+
+def test_damaged_traces_and_spools_are_read_without_a_finding_of_sanitizers(tmp_path: Path) -> None:
+    """Half of the traces have checksums that fit."""
+    path, inputs = tmp_path / "t.alloctrace", []
+    spool = core_probe.killed(path, some_events(300), ring_events=128, definitions_bytes=512).read_bytes()
+    traces = [path.read_bytes(), *(trace.read_bytes() for trace in TRACES if trace.stat().st_size < 40_000)]
+    for seed in range(500):
+        dice = random.Random(seed)
+        data = traces[0] if dice.random() < 0.5 else dice.choice(traces)
+        trace = hostile_traces.mutated(data, seed) if seed % 2 else damaged(as_it_is(data), dice)
+        inputs.append(tmp_path / f"{seed:03}")
+        inputs[-1].write_bytes(trace + (damaged(spool, dice) if dice.random() < 0.6 else spool))
+    read_under("address,undefined", inputs)
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
+    """What tools/fuzz has made that reached something new."""
+    inputs = sorted((hostile_traces.CORPUS.parent / "reader").iterdir())
+    assert len(inputs) > 50 and sum(path.stat().st_size for path in inputs) < 250_000
+    # What runs at once is the same for all of them.
+    read_under(sanitizers, inputs[::4] if sanitizers == "thread" else inputs)
 
 
 def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: Path) -> None:
