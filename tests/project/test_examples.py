@@ -133,28 +133,6 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     assert leaks.empty, leaks.to_string()
 
 
-def test_function_scope_frees_what_the_top_level_keeps(folder: Path) -> None:
-    trace = load(folder, "function_scope")
-    [workspace] = [source for _, source in held(trace, "mark:before") if WORKSPACE in source]
-
-    def without_operands(mark: str) -> dict[tuple[str, str], float]:
-        found = held(trace, f"mark:{mark}")
-        assert found.pop((workspace, workspace)) == 32
-        [operands] = [site for site in found if site[1].startswith("q, k, v =")]
-        assert found.pop(operands) == 12
-        return found
-
-    first = ("<module>", 'x = torch.zeros(B, L, C, device="cuda")')
-    weights, product, result = (
-        "weights = q @ k.transpose(-2, -1)",
-        "x = weights @ v",
-        "x.transpose(1, 2).reshape(B, L, C)",
-    )
-    assert without_operands("function-x") == {first: 4, ("attention", weights): 2, ("attention", product): 4}
-    assert without_operands("function-after") == {("attention", f"return {result}"): 4}
-    assert without_operands("top-after") == {("<module>", weights): 2, ("<module>", f"x = {result}"): 4}
-
-
 def test_only_copies_of_views_allocate(folder: Path) -> None:
     trace = load(folder, "views")
     kinds = ("alloc", "free_requested", "free_completed", "segment_alloc")
@@ -178,41 +156,6 @@ def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
     assert driver["used"] == by_torch["used"]["driver"]
     assert driver["outside"] == 500 * MIB
     assert trace.timeline(device=GPU)["outside"].iloc[-1] == 500 * MIB
-
-
-def test_what_saves_activations_by_module(folder: Path) -> None:
-    trace = load(folder, "saved_by_module")
-    wide, narrow, batch, weight = (4 * count for count in (4096 * 2048, 4096 * 512, 4096 * 512, 512 * 2048))
-    expected = {
-        "plain": {"0.wide": wide, "0.leaky": wide, "0.narrow": narrow, "1.wide": wide, "1.leaky": wide},
-        "no-grad": {},
-        "in-place": {"0.wide": wide, "0.narrow": narrow, "1.wide": wide},
-        "checkpointing": {"0.narrow": narrow},
-        "autocast": {
-            "0.wide": (wide + batch) // 2,  # the batch needs no gradient, so the copy of this weight is not kept
-            "0.leaky": wide // 2,
-            "0.narrow": (narrow + weight) // 2,
-            "1.wide": (wide + weight) // 2,
-            "1.leaky": wide // 2,
-            "1.narrow": weight // 2,
-        },
-    }
-    for mark, by_layer in expected.items():
-        at = f"mark:{mark}"
-        by_role = trace.composition(at, device=GPU, by="role").set_index("role")["bytes"]
-        activations = int(by_role.get("activation", 0))
-        by_module = trace.composition(at, device=GPU, by="module").set_index("site")["bytes"].to_dict()
-        layers = {name: size for name, size in by_module.items() if name.startswith("Model.")}
-        if mark == "no-grad":
-            assert activations == 0 and layers == {}
-            continue
-        assert layers == {f"Model.layers.{name}": size for name, size in by_layer.items()}, mark
-        assert activations == sum(by_layer.values()), mark
-        printed = re.search(rf"^{mark} (Model.*)$", (folder / "saved_by_module.txt").read_text(), re.M)
-        assert printed is not None, mark
-        words = printed[1].split()
-        said = {name: float(size) for name, size in zip(words[::2], words[1::2], strict=True) if name != "Model"}
-        assert said == {f"Model.layers.{name}": size / MIB for name, size in by_layer.items()}, mark
 
 
 def test_roles_are_what_the_formula_says(folder: Path) -> None:

@@ -113,7 +113,7 @@ def test_graphs(simulate: Simulate) -> None:
     simulate(
         """
         import torch
-        x = torch.randn(4, 8, device="cuda", requires_grad=True)
+        x = torch.randn(4, 8, device="cuda")
         side, other = torch.cuda.Stream(), torch.cuda.Stream()
 
         # Copies happen at replay, not at capture, and again at each replay.
@@ -161,31 +161,6 @@ def test_graphs(simulate: Simulate) -> None:
         assert not side.query()
         cuda.simcuda_release_stream(pointer(side.cuda_stream))
         assert side.query()
-
-        module = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.ReLU()).cuda()
-        graphed = torch.cuda.make_graphed_callables(module, (x.detach().clone().requires_grad_(),))
-        for _ in range(2):
-            graphed(x).sum().backward()
-        assert x.grad.shape == x.shape
-
-        # The state of a pool, saved and restored, as torch.compile does.
-        pool = torch.cuda.graph_pool_handle()
-        def blocks():
-            return {(b["address"], b["size"], b["state"]) for s in torch.cuda.memory_snapshot()
-                    if tuple(s["segment_pool_id"]) == tuple(pool) for b in s["blocks"]}
-        ones = torch.ones(2**20, device="cuda")
-        first = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(first, pool=pool, stream=side):
-            kept, dropped, later = ones * 2, ones * 3, ones * 4
-        del dropped
-        state, before = torch._C._cuda_getCheckpointState(0, pool), blocks()
-        del later
-        second = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(second, pool=pool, stream=side):
-            fresh = ones * 5
-        assert blocks() != before
-        torch._C._cuda_setCheckpointPoolState(0, state, [fresh.untyped_storage()._cdata], [])
-        assert blocks() == before
         """
     )
 
@@ -238,40 +213,12 @@ def test_what_invalidates_a_capture(simulate: Simulate) -> None:
         """
     )
     lines = done.stdout.splitlines()
-    assert lines[0] == "nothing: fine"
-    assert lines[1] == "900"
-    assert lines[2] == "malloc: CUDA error: operation failed due to a previous error during capture"
-    assert lines[3] == "relaxed malloc: fine"
-    assert lines[4] == "unjoined: CUDA error: capturing stream has unjoined work"
-    assert lines[5].startswith("isolation: CUDA error: ")
-    assert lines[6].startswith("synchronize: CUDA error: operation ")
-    assert lines[7].startswith("event query: CUDA error: operation ")
-
-
-@pytest.mark.slow("simcuda")
-def test_graph_with_the_asynchronous_allocator(simulate: Simulate) -> None:
-    simulate(
-        """
-        import torch
-        x = torch.ones(1000, device="cuda")
-        before = torch.cuda.memory_reserved()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            first = torch.empty(100 * 2**20, dtype=torch.uint8, device="cuda")
-            addresses = {first.data_ptr()}
-            del first
-            y = x * 2
-        graph.replay()
-        addresses.add(y.data_ptr())
-        # The memory that the graph writes to at each replay belongs to it.
-        others = [torch.empty(10 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(20)]
-        low = min(addresses)
-        assert not any(low <= other.data_ptr() < low + 100 * 2**20 for other in others)
-        del others, y
-        graph.reset()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        assert torch.cuda.memory_reserved() <= before + 32 * 2**20
-        """,
-        PYTORCH_ALLOC_CONF="backend:cudaMallocAsync",
-    )
+    assert lines[:5] == [
+        "nothing: fine",
+        "900",
+        "malloc: CUDA error: operation failed due to a previous error during capture",
+        "relaxed malloc: fine",
+        "unjoined: CUDA error: capturing stream has unjoined work",
+    ]
+    begins = ["isolation: CUDA error: ", "synchronize: CUDA error: operation ", "event query: CUDA error: operation "]
+    assert all(line.startswith(begin) for line, begin in zip(lines[5:], begins, strict=True))
