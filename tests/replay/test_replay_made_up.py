@@ -179,7 +179,7 @@ def test_checkpoints_know_what_came_before(tmp_path: Path) -> None:
         part = trace.events(since=since, until=until, columns=list(events_of_all.columns))
         expected = events_of_all[(events_of_all["seq"] > since) & (events_of_all["seq"] <= (until or count))]
         assert part.equals(expected.reset_index(drop=True)), (since, until)
-    for position in (1_699_000, 800_000, 790_000, 1_600_001, 30, 760_000):
+    for position in (1_699_000, 790_000, 1_600_001, 30):
         live = trace.live(at=position)
         births = live["birth_seq"].to_numpy(np.int64)
         own, forward = (allocs.loc[births, name].to_numpy() for name in ("stack_id", "forward_stack_id"))
