@@ -25,13 +25,11 @@ def trace_with(tmp_path: Path, anchors: list[Anchor], counters: list[list[int]])
         hostile_traces.block(HEADER, b"{}", 0, 0, anchors[0], anchors[0], none),
         hostile_traces.block(DEFINITIONS, location(1, 1, 0), 0, 0, anchors[0], anchors[0], none),
     ]
-    fields = ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence",
-              "node_thread", "node_type")  # fmt: skip
     for begin, end, times in zip(anchors[:-1], anchors[1:], counters, strict=True):
         rows = [
-            {**dict.fromkeys(fields, 0), "kind": 1, "time": time, "address": 4096 * (first + at + 1), "size": 512,
-             "location": 1} for at, time in enumerate(times)
-        ]  # fmt: skip
+            {"kind": 1, "time": time, "address": 4096 * (first + at + 1), "size": 512, "location": 1}
+            for at, time in enumerate(times)
+        ]
         payload = hostile_traces.event_payload(rows, begin[0])
         made.append(hostile_traces.block(EVENTS, payload, first, len(rows), begin, end, none))
         first += len(rows)

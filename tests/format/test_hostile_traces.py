@@ -67,17 +67,13 @@ def test_a_short_run_of_the_fuzzer(tmp_path: Path) -> None:
 
 def trace_of(tmp_path: Path, events: list[dict[str, int]], definitions: bytes = b"", first: int = 0) -> Path:
     """A trace of these events."""
-    plain = dict.fromkeys(
-        ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence", "node_thread",
-         "node_type"), 0)  # fmt: skip
-    rows = [{**plain, **event} for event in events]
     path, anchor, none = tmp_path / "t.alloctrace", [10**6, 10**6, 10**18], [0] * 6
     later = [part + 10**9 for part in anchor]
     path.write_bytes(
         hostile_traces.file_header()
         + hostile_traces.block(hostile_traces.DEFINITIONS, definitions, 0, 0, anchor, anchor, none)
         + hostile_traces.block(
-            hostile_traces.EVENTS, hostile_traces.event_payload(rows, 0), first, len(rows), anchor, later, none
+            hostile_traces.EVENTS, hostile_traces.event_payload(events, 0), first, len(events), anchor, later, none
         )
     )
     return path

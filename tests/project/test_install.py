@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -229,26 +228,3 @@ def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tm
     assert done.returncode != 0 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
     assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in done.stderr
     # And then the next sentence, with a torch that has pybind11's headers, is none: see test_build.py.
-
-
-@pytest.mark.slow("builds")
-def test_a_python_that_is_too_old_ends_in_one_sentence(tmp_path: Path) -> None:
-    """Python 3.9 if there is one. Else this one, with a copy that asks for a Python that does not exist yet."""
-    sources = copy_of_sources(tmp_path / "sources")
-    old = next((path for path in Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9")), None) or shutil.which(
-        "/usr/bin/python3.9"
-    )
-    wanted = ">=3.10"
-    if old is None:
-        old, wanted = sys.executable, ">=3.99"
-        pyproject = sources / "pyproject.toml"
-        pyproject.write_text(
-            pyproject.read_text().replace('requires-python = ">=3.10"', f'requires-python = "{wanted}"')
-        )
-    made = run([old, "-m", "venv", tmp_path / "environment"], tmp_path)
-    assert made.returncode == 0, report(made)
-    done = run([tmp_path / "environment" / "bin" / "python", "-m", "pip", "install", "."], sources, CXX="false")
-    print(report(done))
-    assert done.returncode != 0 and "Traceback" not in done.stderr
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR: Package")]
-    assert "requires a different Python" in sentence and wanted in sentence

@@ -19,6 +19,9 @@ from format_reader import BLOCK_HEADER, FILE_HEADER
 MASK = (1 << 64) - 1
 HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "hostile"
+_NOTHING = dict.fromkeys(
+    ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence", "node_thread",
+     "node_type"), 0)  # fmt: skip
 _SESSION = bytes(range(16))
 _WALL = 1_700_000_000_000_000_000
 _ODD = (0, 1, 2, 127, 128, 255, 511, 512, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 57, (1 << 63) - 1, 1 << 63, MASK)
@@ -81,12 +84,12 @@ def block(
 
 
 def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes:
-    """Events in columns, each field written out: nothing is left to predictions."""
+    """Events in columns, each field written out: nothing is left to predictions. Fields that are not given are 0."""
     columns: list[bytearray] = [bytearray() for _ in range(7)]
     tag, kind, time, address, size, stack, context = columns
     last_time, last_address, last_stack = begin_counter, 0, 0
     threads: dict[int, tuple[int, int]] = {}
-    for event in events:
+    for event in ({**_NOTHING, **given} for given in events):
         tag.append(0xF | 0xF0)
         kind.append(event["kind"])
         time += delta(event["time"], last_time)
@@ -187,13 +190,9 @@ class _Maker:
             index = dice.choice([0, 0, 1, number]) if not self.wild() else dice.randrange(1 << 31)
             pool = [self.odd(dice.choice([0, 0, 1])), self.odd(dice.choice([0, 0, 1]))]
             record(6, varint(self.id(number)), delta(kind, 0), delta(index, 0), varint(self.odd(0)), *map(varint, pool))
-            record(
-                9,
-                delta(kind, 0),
-                delta(index, 0),
-                varint(self.odd(80 << 30)),
-                *(text(dice.choice(_TEXTS)) for _ in "abc"),
-            )
+            size = self.odd(80 << 30)
+            names = [text(dice.choice(_TEXTS)) for _ in "abc"]
+            record(9, delta(kind, 0), delta(index, 0), varint(size), *names)
         for number in range(1, self.node_types + 1):
             record(7, varint(self.id(number)), varint(dice.randrange(2)), text(dice.choice(_TEXTS)))
         for _ in range(dice.randrange(10)):
@@ -201,11 +200,8 @@ class _Maker:
         for _ in range(dice.randrange(4)):
             record(10, varint(self.number(300)), varint(dice.choice(self.addresses)), text(dice.choice(_TEXTS)))
         for number in range(1, self.modules + 1):
-            record(
-                11,
-                varint(self.id(number)),
-                *(varint(self.number(limit)) for limit in (self.strings, self.modules + 1, 9)),
-            )
+            numbers = [self.id(number), *(self.number(limit) for limit in (self.strings, self.modules + 1, 9))]
+            record(11, *map(varint, numbers))
         for _ in range(dice.randrange(4)):
             held = [dice.choice(self.addresses) for _ in range(dice.randrange(5))]
             numbers = [self.number(300), self.number(100), self.odd(3), self.odd(4096)]
