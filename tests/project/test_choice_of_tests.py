@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import affected_tests
 import pytest
 import slow_groups
-from running import ROOT, program_environment
-
-TESTS = """
-import pytest
-def test_quick(): pass
-@pytest.mark.slow("docs")
-def test_slow(): pass
-@pytest.mark.slow("browser")
-@pytest.mark.parametrize("n", [1, 2])
-def test_slower(n): pass
-"""
-CONFTEST = f"""
-import pathlib, sys
-sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
-exec(compile(pathlib.Path({str(ROOT / "tests" / "conftest.py")!r}).read_text(), "conftest.py", "exec"))
-"""
+from running import ROOT
 
 
 def test_every_group_has_tests_and_every_extra_a_group() -> None:
@@ -35,25 +18,6 @@ def test_every_group_has_tests_and_every_extra_a_group() -> None:
     assert marked == set(slow_groups.GROUPS)
     extras = set(re.findall(r"^dev-(\w+) =", (ROOT / "pyproject.toml").read_text(), re.M))
     assert extras <= set(slow_groups.GROUPS)
-
-
-def test_slow_tests_run_when_asked_for_and_are_counted_when_left_out(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    (tmp_path / "test_them.py").write_text(TESTS)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=program_environment(), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    out = run("-n", "2")
-    assert "1 passed" in out and "left out: 3 slow tests (browser 2, docs 1)" in out
-    out = run("--slow=browser")
-    assert "2 passed" in out and "left out: 1 slow tests (docs 1)" in out
-    out = run("--all")
-    assert "4 passed" in out and "left out" not in out
 
 
 def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_others() -> None:

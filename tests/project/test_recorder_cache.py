@@ -199,13 +199,27 @@ for level in (1, 0):
     )
 
 
-def test_nothing_is_made_in_the_home_of_another_user_and_folders_are_private(
+def test_folders_of_the_cache_are_private_and_no_others_are_touched(
     run_program: RunProgram, no_compiler: dict[str, str]
 ) -> None:
     run_program(
         WITH_ANOTHER_IN_THE_PACKAGE
         + TO_ANOTHER_USER
         + """
+# A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to: their
+# modes stay.
+shared, linked, other = pathlib.Path("shared"), pathlib.Path("linked"), pathlib.Path("other")
+for folder in (shared, linked, other):
+    folder.mkdir()
+shared.chmod(0o775)
+other.chmod(0o1777)
+(linked / "pytorch_alloctrace").symlink_to(other.absolute())
+for cache in (shared, linked):
+    os.environ["ALLOCTRACE_CACHE"] = str(cache)
+    refusal()
+assert shared.stat().st_mode & 0o777 == 0o775 and (shared / "pytorch_alloctrace").stat().st_mode & 0o777 == 0o700
+assert other.stat().st_mode & 0o7777 == 0o1777 and not list(other.iterdir())
+
 os.umask(0)
 mine = pathlib.Path("mine")
 mine.mkdir(mode=0o700)
@@ -226,27 +240,6 @@ give_away(home)
 os.environ["ALLOCTRACE_CACHE"] = "home/.cache"
 assert loading._writable_folder(key).parent == pathlib.Path(f"temporary/pytorch_alloctrace-{os.geteuid()}").absolute()
 assert not list(home.iterdir())
-""",
-        **no_compiler,
-    )
-
-
-def test_folders_that_are_not_the_cache_keep_their_modes(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
-    run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
-# A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to.
-shared, linked, other = pathlib.Path("shared"), pathlib.Path("linked"), pathlib.Path("other")
-for folder in (shared, linked, other):
-    folder.mkdir()
-shared.chmod(0o775)
-other.chmod(0o1777)
-(linked / "pytorch_alloctrace").symlink_to(other.absolute())
-for cache in (shared, linked):
-    os.environ["ALLOCTRACE_CACHE"] = str(cache)
-    print(refusal())
-assert shared.stat().st_mode & 0o777 == 0o775 and (shared / "pytorch_alloctrace").stat().st_mode & 0o777 == 0o700
-assert other.stat().st_mode & 0o7777 == 0o1777 and not list(other.iterdir())
 """,
         **no_compiler,
     )
