@@ -82,15 +82,6 @@ def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
     return [sizes[figure] / MIB for sizes in by_torch.values()]
 
 
-def held(trace: Trace, at: str) -> dict[tuple[str, str], float]:
-    """MiB live at a position, by function and quoted line."""
-    sites = trace.sites(at=at, device=GPU)
-    sites = sites[sites["live_bytes"] > 0]
-    # What no line made has a name instead of one.
-    lines = zip(sites["function"], sites["source"].fillna(sites["site"]).str.strip(), strict=True)
-    return dict(zip(lines, sites["live_bytes"] / MIB, strict=True))
-
-
 def sequence_of(trace: Trace, mark: str) -> int:
     marks = trace.marks().set_index("name")
     return int(marks.loc[mark, "seq"])
@@ -112,9 +103,10 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     trace, by_torch = load(folder, name), reported_by_torch(folder, name)
     assert list(by_torch) == list(trace.marks()["name"])
     assert trace.integrity.state == "complete" and trace.verify().ok
-    at_first = held(trace, f"mark:{next(iter(by_torch))}")
+    sites = trace.sites(at=f"mark:{next(iter(by_torch))}", device=GPU)
     # That program leaves it out of its figures.
-    workspaces = MIB * sum(size for (_, source), size in at_first.items() if WORKSPACE in source)
+    lines = sites["source"].fillna(sites["site"])  # what no line made has a name instead of one
+    workspaces = int(sites.loc[lines.str.contains(WORKSPACE), "live_bytes"].sum())
     aside = workspaces if name == "function_scope" else 0
     assert aside > 0 or name != "function_scope"
     highest = max(figures["peak"] for figures in by_torch.values())
@@ -133,29 +125,12 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     assert leaks.empty, leaks.to_string()
 
 
-def test_only_copies_of_views_allocate(folder: Path) -> None:
-    trace = load(folder, "views")
-    kinds = ("alloc", "free_requested", "free_completed", "segment_alloc")
-    assert trace.events(since="mark:made", until="mark:viewed", kinds=kinds).empty
-    assert len(trace.events(since="mark:viewed", until="mark:cloned", kinds=("alloc",))) == 1
-
-
 def test_views_are_tensors_of_one_block(folder: Path) -> None:
     parts = (folder / "views.txt").read_text().split("tensors")[1:]
     [viewed, deleted] = [re.findall(r"^ *(\w+) +\(.*?\) +(\d+) +(\d+) +\S*views.py:\d+$", part, re.M) for part in parts]
     whole = str(100 * MIB)
     assert [(size, tensors) for _, size, tensors in viewed] == [(whole, "4")]
     assert {*deleted} == {("row", whole, "1"), ("cloned", whole, "1"), ("packed", whole, "1")}
-
-
-def test_the_context_is_outside_of_pytorch(folder: Path) -> None:
-    trace, by_torch = load(folder, "context"), reported_by_torch(folder, "context")
-    assert "driver" not in by_torch["before"]
-    assert by_torch["used"] == {"allocated": 512, "peak": 512, "reserved": 2 * MIB, "driver": 502 * MIB}
-    driver = reported_by_driver(trace, "used")
-    assert driver["used"] == by_torch["used"]["driver"]
-    assert driver["outside"] == 500 * MIB
-    assert trace.timeline(device=GPU)["outside"].iloc[-1] == 500 * MIB
 
 
 def test_roles_are_what_the_formula_says(folder: Path) -> None:
@@ -193,26 +168,11 @@ def test_what_came_and_went_between_two_lines(folder: Path) -> None:
     ]
 
 
-def test_fails_though_enough_is_free(folder: Path) -> None:
-    trace, by_torch = load(folder, "fragmented"), reported_by_torch(folder, "fragmented")
-    [found] = trace.ooms()
-    assert found.verdict == FRAGMENTED
-    batch = by_torch["trained"]["allocated"] // 6
-    cleared = by_torch["features-cleared"]
-    free = cleared["reserved"] - cleared["allocated"]
-    assert cleared["allocated"] == 6 * 64 * MIB
-    assert found.requested == 3 * batch < free == found.here.free
-    assert found.here.largest_free == batch - 64 * MIB
-    assert "torch.zeros(3 * batch_size" in str(found.site.source)
-    pinners = found.here.pinners_by_line.iloc[0]
-    assert str(pinners["source"]).strip().startswith("results.append(")
-    assert pinners["stranded"] == free
-    assert found.settings_that_help()[0] == "expandable_segments:True"
-    assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text()
-
-
 def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
-    [advised, *_] = load(folder, "fragmented").ooms()[0].settings_that_help()
+    [found] = load(folder, "fragmented").ooms()
+    assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text() and found.verdict == FRAGMENTED
+    [advised, *_] = found.settings_that_help()
+    assert advised == "expandable_segments:True"
     run_marked("example_programs.py", tmp_path, "fragmented", memory="8GiB", PYTORCH_ALLOC_CONF=advised)
     assert load(tmp_path, "fragmented").ooms() == []
     assert "OutOfMemoryError" not in (tmp_path / "fragmented.txt").read_text()

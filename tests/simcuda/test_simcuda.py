@@ -225,8 +225,7 @@ def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
         """
         import torch
         pinned = torch.arange(1000.0).pin_memory()
-        assert pinned.is_pinned() and pinned[10:].is_pinned()
-        assert not torch.empty(5).is_pinned()
+        assert pinned[10:].is_pinned() and not torch.empty(5).is_pinned()
         assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), pinned)
         registered = torch.empty(1000)
         cudart = torch.cuda.cudart()
@@ -236,22 +235,10 @@ def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
         assert int(cudart.cudaHostUnregister(registered.data_ptr())) == 0
         assert cuda.cudaGetLastError() == 712       # or the next launch would report it
         assert not registered.is_pinned()
-        class Attributes(ctypes.Structure):
-            _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int), ("on_device", ctypes.c_void_p),
-                        ("on_host", ctypes.c_void_p), ("reserved", ctypes.c_long * 8)]
-        def kind(tensor, offset=0):
-            found = Attributes()
-            assert cuda.cudaPointerGetAttributes(ctypes.byref(found), pointer(tensor.data_ptr() + offset)) == 0
-            return found.type, found.device
-        with torch.cuda.device(1):
-            assert kind(torch.empty(1000, device="cuda"), 100) == (2, 1)
-        assert kind(pinned, 100) == (1, 0)
-        assert kind(registered)[0] == 0
         assert cuda.cudaFree(pointer(pinned.data_ptr())) == 1
         assert cuda.cudaFree(pointer(12345)) == 1
         cuda.cudaGetLastError()
         """,
-        "--devices=2",
         f"--log={tmp_path / 'log'}",
     )
     events = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
