@@ -371,17 +371,24 @@ def test_an_allocator_that_tells_no_segments(run_cuda_program, tmp_path: Path, a
     assert verified.ok and verified.states == 0 and verified.contradictions == 0
 
 
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+CPU_MANY_CHUNKS = """
+import torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("t.alloctrace", devices=("cpu",))
+held = []
+for number in range(400):
+    held.append(torch.empty(1000 + number))
+    if number % 3 == 2:
+        del held[number % 5]
+    if number % 40 == 39:
+        session.flush()  # ends a block of the file
+alloctrace.disable()
+"""
+
+
+def test_a_file_that_shrinks_while_it_is_read(run_program, tmp_path: Path) -> None:
     """Every way to ask says so, as one type of error; when the file is whole again, so are the answers."""
     path = tmp_path / "t.alloctrace"
-    with alloctrace.enable(path, devices=("cpu",)) as session:
-        held = []
-        for number in range(400):
-            held.append(torch.empty(1000 + number))
-            if number % 3 == 2:
-                del held[number % 5]
-            if number % 40 == 39:
-                session.flush()  # ends a block of the file
+    run_program(CPU_MANY_CHUNKS)
     whole, trace = path.read_bytes(), alloctrace.load(path)
     seq = trace.integrity.events - 20
     pd.testing.assert_frame_equal(trace.blocks(at=50), alloctrace.load(path).blocks(at=50))
