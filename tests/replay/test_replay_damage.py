@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from format_reader import BLOCK_HEADER, EVENTS, TraceFile
 from replay_oracle import Checkpoint, Comparison, read_expected
 from running import ROOT, has_nvidia_gpu, needs_cuda_build

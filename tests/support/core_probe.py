@@ -1,4 +1,4 @@
-"""Builds core_probe.cpp and fuzz_reader.cpp, and drives csrc/core through the first."""
+"""Compiles programs with csrc/core, and drives it through core_probe.cpp."""
 
 from __future__ import annotations
 

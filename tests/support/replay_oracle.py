@@ -192,15 +192,12 @@ class Comparison:
     blocks: int = 0
     unknown_sizes: int = 0
     """Blocks whose stale requested size was not compared: see `rows_to_compare`."""
-    failures_of_torch: int = 0
-    """Programs at which torch fails, by itself or for what it says: nothing of them was compared."""
     differences: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{self.checkpoints} checkpoints, {self.segments} segments and {self.blocks} blocks compared"
-            f" ({self.unknown_sizes} stale sizes left out), {len(self.differences)} differences;"
-            f" {self.failures_of_torch} programs at which torch itself fails"
+            f" ({self.unknown_sizes} stale sizes left out), {len(self.differences)} differences"
         )
 
     def __iadd__(self, other: Comparison) -> Comparison:
