@@ -93,6 +93,7 @@ def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
     global has_ticked
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
+    gc.freeze()  # nor are torch's own objects looked through for each
     for name, case in cases(LEAKING + HEALTHY).items():
         if names and name not in names:
             continue

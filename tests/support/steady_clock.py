@@ -50,11 +50,11 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
         counters += [time for time, _ in span]
         steady += list((number + offsets / offsets[-1]) * tick_ns)
     # Threads may take their times in another order than their numbers.
-    known = np.maximum.accumulate(counters) - first.counter
+    known, reached = np.maximum.accumulate(counters) - first.counter, np.array(steady)
 
     def later(counter: int) -> int:
         """Nanoseconds since the beginning, by the steady clock."""
-        return round(float(np.interp(counter - first.counter, known, steady)))
+        return round(float(np.interp(counter - first.counter, known, reached)))
 
     def moved(anchor: Anchor) -> Anchor:
         # The counter counts nanoseconds from here on.
