@@ -170,10 +170,7 @@ class Check:
         self.checked("build", [sys.executable, "setup.py", "build_ext", "--inplace"])
         self.checked("import", [sys.executable, "-c", "import torch, pytorch_alloctrace._record"])
         if self.simulated:
-            simcuda = ROOT / "tools" / "simcuda"
-            if not (ROOT / ".venv").exists():  # which `run` would make for the build
-                self.checked("simcuda", [str(simcuda / "build"), "--python", sys.executable])
-            self.checked("simcuda", [str(simcuda / "run"), "true"])
+            self.checked("simcuda", [str(ROOT / "tools/simcuda/run"), sys.executable, "-c", ""])
 
     def sequences(self) -> None:
         sys.path[:0] = [str(ROOT), str(SUPPORT)]

@@ -61,9 +61,11 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
         return _made(name, "".join(path.read_text() for path in [*headers, *sources]), [*flags, *words])
 
     core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
-    included = [word for path in core_sources for word in ("-include", str(path))]
+    whole_core = BUILT / f"core-of-{'-'.join(core)}.cpp"
+    with only_one(BUILT / f"{whole_core.name}.lock"):
+        whole_core.write_text("".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources))
     objects = [
-        compiled("core", core_sources, [*included, "-x", "c++", os.devnull]),
+        compiled("core", core_sources, [str(whole_core)]),
         compiled(Path(probe).stem, [folder / probe], [str(folder / probe)]),
     ]
     return _made(f"{Path(probe).stem}-linked", "", [*options, *linker_options, *map(str, objects), "-lpthread"])
