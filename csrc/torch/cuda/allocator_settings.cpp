@@ -1,9 +1,8 @@
 #include "allocator_settings.h"
 
 #include <array>
+#include <charconv>
 #include <limits>
-#include <locale>
-#include <sstream>
 
 #include "rounding_divisions.h"
 #include "torch_release.h"
@@ -50,6 +49,25 @@ Settings& last_seen(int device) {
   return settings[static_cast<std::size_t>(device)];
 }
 
+// JSON without C++ streams: a recorder into which the compiler has linked libstdc++ statically shares its table of
+// locale facets with the copy that the program has loaded, and the first number that a stream prints calls the wrong
+// function.
+void add_value(std::string& text, bool value) { text += value ? "true" : "false"; }
+
+template <typename Number>
+void add_value(std::string& text, Number value) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  text.append(digits.data(), end);
+}
+
+template <typename Value>
+void add_field(std::string& text, const char* name, Value value) {
+  if (text.size() > 1) text += ", ";
+  text.append(1, '"').append(name).append("\": ");
+  add_value(text, value);
+}
+
 }  // namespace
 
 constinit decltype(small_requests) small_requests{};
@@ -67,22 +85,21 @@ bool compare_cuda_settings(int device, std::uint64_t session, std::size_t size, 
 
 std::string cuda_settings_text(int device) {
   const Settings& settings = last_seen(device);
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
-  text << std::boolalpha << "{\"expandable_segments\": " << settings.expandable_segments;
-  if (kHasLargeSegmentSize) text << ", \"large_segment_size\": " << settings.large_segment_size;
-  text << ", \"max_split_size\": " << settings.max_split_size
-       << ", \"max_non_split_rounding_size\": " << settings.max_non_split_rounding_size
-       << ", \"garbage_collection_threshold\": " << settings.garbage_collection_threshold
-       << ", \"graph_capture_record_stream_reuse\": " << settings.stream_reuse_in_capture
-       << ", \"roundup_power2_divisions\": [";
+  std::string text = "{";
+  add_field(text, "expandable_segments", settings.expandable_segments);
+  if (kHasLargeSegmentSize) add_field(text, "large_segment_size", settings.large_segment_size);
+  add_field(text, "max_split_size", settings.max_split_size);
+  add_field(text, "max_non_split_rounding_size", settings.max_non_split_rounding_size);
+  add_field(text, "garbage_collection_threshold", settings.garbage_collection_threshold);
+  add_field(text, "graph_capture_record_stream_reuse", settings.stream_reuse_in_capture);
+  text += ", \"roundup_power2_divisions\": [";
   const char* separator = "";
   for (const std::size_t division : settings.roundup_power2_divisions) {
-    text << separator << division;
+    text += separator;
+    add_value(text, division);
     separator = ", ";
   }
-  text << "]}";
-  return text.str();
+  return text += "]}";
 }
 
 }  // namespace alloctrace::torch_side
