@@ -47,7 +47,7 @@ BINDINGS = ("torch/graph_reading.h", "torch/graph_reading.cpp")
 OF_TORCH = re.compile(r"(c10|ATen|torch)/|cuda_runtime_api\.h")
 OF_PYTHON = re.compile(r"Python\.h|frameobject\.h|internal/pycore|pybind11/")
 STREAMS = ("fstream", "iomanip", "iostream", "locale", "ostream", "regex", "sstream")
-"""Some compilers link libstdc++ statically, and streams then crash in a process that has loaded another release of it."""
+"""Some compilers link libstdc++ statically: streams then crash in a process that has loaded another release of it."""
 
 
 def read_package() -> dict[str, str]:

@@ -26,9 +26,11 @@ void FreeRanges::give(uint64_t start, uint64_t size) {
 }
 
 uint64_t FreeRanges::take(uint64_t size, uint64_t alignment) {
-  for (const auto& [start, length] : ranges_) {
-    const uint64_t aligned = (start + alignment - 1) / alignment * alignment;
-    if (aligned + size > start + length) continue;
+  for (auto range = ranges_.rbegin(); range != ranges_.rend(); ++range) {
+    const auto [start, length] = *range;
+    if (length < size) continue;
+    const uint64_t aligned = (start + length - size) / alignment * alignment;
+    if (aligned < start) continue;
     take_at(aligned, size);
     return aligned;
   }

@@ -1,4 +1,5 @@
-// Address ranges, handed out lowest first: what was freed is soon reused, as on a real device.
+// Address ranges, handed out highest first, as NVIDIA's driver does: of two free blocks of equal size torch takes the
+// one at the lower address, so with the other order programs get other blocks than on a GPU.
 #pragma once
 
 #include <cstdint>
