@@ -1,0 +1,163 @@
+"""Puts small defects into the sources, one at a time, and reports which of them the tests catch.
+
+The defects are in tools/mutants.json. Each is applied in a clone under build/mutants, and the tests run until the first
+failure: those that ``tools/test --changed`` chooses, and if none of them fails, all. With ``--folders`` only the tests
+of the folders that the defect names run, for commits that are older than ``--changed``.
+
+Results are added to benchmarks/results/mutants.json after each defect, by commit; a defect that has a result there for
+the commit is not tried again, so an interrupted run is continued by the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFECTS = ROOT / "tools" / "mutants.json"
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
+CLONES = ROOT / "build" / "mutants"
+
+
+class Defect(NamedTuple):
+    name: str
+    file: str
+    old: str
+    """Occurs once in the file."""
+    new: str
+    effect: str
+    """What a user would see."""
+    tests: list[str]
+    """The folders of tests of this file's subject."""
+
+
+class Outcome(NamedTuple):
+    failed: str
+    """The first test that failed; empty if all passed or the time was up."""
+    seconds: float
+
+
+class CannotTestError(Exception):
+    """The message says why the tests could not be run."""
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotTestError(done.stderr.strip())
+    return done.stdout.strip()
+
+
+def clone_of(commit: str) -> Path:
+    """Return a clone at that commit, without changes. What was built in it before is still there."""
+    clone = CLONES / commit
+    if not clone.exists():
+        git(ROOT, "clone", "--quiet", "--no-checkout", str(ROOT), str(clone))
+        git(clone, "checkout", "--quiet", "--detach", commit)
+    git(clone, "checkout", "--quiet", "--", ".")
+    return clone
+
+
+def apply(defect: Defect, clone: Path) -> None:
+    path = clone / defect.file
+    text = path.read_text()
+    if text.count(defect.old) != 1:
+        raise CannotTestError(f"the old text of {defect.name} occurs {text.count(defect.old)} times in {defect.file}")
+    path.write_text(text.replace(defect.old, defect.new))
+
+
+def run_tests(clone: Path, arguments: list[str], limit: float) -> Outcome:
+    """Run tools/test until the first failure or the limit in seconds."""
+    log = clone / "build" / "mutants.log"
+    log.parent.mkdir(exist_ok=True)
+    start = time.monotonic()
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            ["tools/test", *arguments, "-x", "-q"],
+            cwd=clone,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return Outcome("", limit)
+    seconds = round(time.monotonic() - start, 1)
+    output = log.read_text(errors="replace")
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, flags=re.M)
+    if status != 0 and failed is None and not re.search(r"no tests ran|^\d+ deselected", output, flags=re.M):
+        raise CannotTestError(" | ".join(output.strip().splitlines()[-5:]))
+    return Outcome(failed[1] if failed else "", seconds)
+
+
+def build(clone: Path) -> None:
+    done = subprocess.run(["tools/environment"], cwd=clone, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotTestError(" | ".join(done.stderr.strip().splitlines()[-5:]))
+
+
+def examine(defect: Defect, clone: Path, by_folders: bool, limit: float) -> dict[str, Any]:
+    """Return what is recorded about the defect: by which tests it was caught, the first that failed, and seconds."""
+    git(clone, "checkout", "--quiet", "--", ".")
+    apply(defect, clone)
+    try:
+        build(clone)
+        folders = [f"tests/{folder}" for folder in defect.tests]
+        first = run_tests(clone, folders if by_folders else ["--changed"], limit)
+        if first.failed or by_folders:
+            caught = "folders" if by_folders else "changed"
+            return {"caught_by": caught if first.failed else None, "test": first.failed, "seconds": first.seconds}
+        every = run_tests(clone, [], 3 * limit)
+        seconds = {"seconds": first.seconds, "seconds_of_all": every.seconds}
+        return {"caught_by": "all" if every.failed else None, "test": every.failed, **seconds}
+    finally:
+        git(clone, "checkout", "--quiet", "--", ".")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tools/mutants", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="some of the defects (default: all)")
+    parser.add_argument("--commit", default="HEAD", metavar="REV", help="what to put them into (default: %(default)s)")
+    parser.add_argument("--folders", action="store_true", help="run the tests of the defect's folders only")
+    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for its tests (%(default)s)")
+    options = parser.parse_args()
+    defects = [Defect(**fields) for fields in json.loads(DEFECTS.read_text())]
+    if unknown := set(options.names) - {defect.name for defect in defects}:
+        parser.error(f"no such defect: {', '.join(sorted(unknown))}")
+    commit = git(ROOT, "rev-parse", "--short=7", options.commit)
+    clone = clone_of(commit)
+    errors = 0
+    for defect in defects:
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        of_commit = results.setdefault(commit, {})
+        if defect.name in of_commit or (options.names and defect.name not in options.names):
+            continue
+        try:
+            of_commit[defect.name] = examine(defect, clone, options.folders, options.limit)
+        except CannotTestError as error:
+            errors += 1
+            print(f"{defect.name}: ERROR: {error}", file=sys.stderr, flush=True)
+            continue
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        found = of_commit[defect.name]
+        print(f"{defect.name}: {found['caught_by'] or 'SURVIVED'} {found['test']} {found['seconds']} s", flush=True)
+    found = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
+    caught = sum(1 for outcome in found.values() if outcome["caught_by"])
+    print(f"{commit}: {caught} of {len(found)} caught, {len(defects) - len(found)} not tried")
+    return int(errors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
