@@ -270,7 +270,8 @@ for _ in range(3):
 gc.disable()
 collector.run_paused(lambda: None)
 assert not gc.isenabled()
-"""
+""",
+        fresh=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,10 +1,12 @@
 """Processes that have imported torch already: a test's program starts in a fork of one, in milliseconds.
 
 A server is a Python process that has imported torch and waits. For each program it forks a child, which takes over the
-program's folder, environment, arguments and standard streams, runs the script as `__main__`, and ends as the
-interpreter ends. Such a program differs from one that was started afresh in this: sys.modules has torch and
-torch._dynamo, the outermost frame of its stacks is that of "<frozen warm_python>", which counts as library code, its
-parent is the server, and hashes of texts and addresses of libraries are as in the server's other programs.
+program's folder, environment, arguments and standard streams, and runs the script as `__main__`. Such a program
+differs from one that was started afresh in this: sys.modules has torch and torch._dynamo, the outermost frame of its
+stacks is that of "<frozen warm_python>", which counts as library code, its parent is the server, hashes of texts and
+addresses of libraries are as in the server's other programs, garbage collections and gc.get_objects() leave out what
+torch consists of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
+handlers. The last two would take longer than most programs.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-AFTER_START = ("ALLOCTRACE_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH")
+AFTER_START = ("ALLOCTRACE_", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH")
 """Beginnings of the names of variables that nothing reads before the program begins."""
 MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
@@ -43,6 +45,7 @@ import gc, sys, warm_python
 import torch, torch._dynamo
 gc.freeze()
 exec(*warm_python.wait_for_program(int(sys.argv[1])))
+warm_python.end_program()
 """
 
 
@@ -60,7 +63,6 @@ def wait_for_program(socket_number: int) -> tuple[types.CodeType, dict[str, Any]
         child = os.fork()
         if child == 0:
             requests.close()
-            gc.unfreeze()
             return _become_program(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -91,6 +93,15 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
     sys.excepthook = _print_error_of_program
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec", dont_inherit=True), module.__dict__
+
+
+def end_program() -> None:
+    """End this process as the interpreter would, up to and including the exit handlers."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _print_error_of_program(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
