@@ -33,7 +33,7 @@ ACCOUNT = ROOT / "tests/support/role_account.py"
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(f"roles_{request.param}")
     command = [sys.executable, str(ACCOUNT), request.param, *PROGRAMS]
-    run_python(folder, with_cuda(command) if request.param == "cuda" else command, True, 600, {"OMP_NUM_THREADS": "1"})
+    run_python(folder, with_cuda(command) if request.param == "cuda" else command, True, 600, {})
     return request.param, folder
 
 

@@ -34,7 +34,7 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
         ],
         check=False,  # torch's own threads abort at the exit now and then, on a busy machine, recorded or not
         timeout=600,
-        environment={"OMP_NUM_THREADS": "1"},
+        environment={},
     )
     said = json.loads(run_command(tmp_path, ["traces", "--json"], {}).stdout)
     assert said["run"]["traces"] == expected["ranks"] and not said["run"]["missing"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_reader import TraceFile
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.leak import Leak
@@ -80,6 +83,25 @@ serve()
 """
 
 
+Trained = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The folder of a recording of TRAINER, by the way that it ends; recorded once."""
+
+    @functools.cache
+    def train(end: str) -> Path:
+        folder = tmp_path_factory.mktemp("trainer")
+        (folder / "program.py").write_text(TRAINER)
+        command = [sys.executable, str(folder / "program.py"), end, "cpu"]
+        done = run_python(folder, command, False, 600, {})
+        assert done.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), done.stderr
+        return folder
+
+    return train
+
+
 def first_leak(trace: alloctrace.Trace) -> Leak:
     leak = next(one.leak for one in trace.diagnose() if one.leak is not None)
     assert leak is not None
@@ -93,10 +115,8 @@ def load(folder: Path) -> alloctrace.Trace:
 
 
 @pytest.mark.parametrize("end", ["returned", "disabled", "error", "killed"])
-def test_holder_of_a_leak(run_program: RunProgram, tmp_path: Path, end: str) -> None:
-    done = run_program(TRAINER, end, "cpu", check=False)
-    assert done.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), done.stderr
-    trace = load(tmp_path)
+def test_holder_of_a_leak(trained: Trained, end: str) -> None:
+    trace = load(trained(end))
     holder = first_leak(trace).holder
     assert holder is not None
     (name,) = holder.names
@@ -106,13 +126,6 @@ def test_holder_of_a_leak(run_program: RunProgram, tmp_path: Path, end: str) -> 
     assert holder.path == "trainer.predictions[...]" and holder.share > 0.9
     said = str(trace.diagnose())
     assert "Held by Trainer.predictions (list of " in " ".join(said.split())
-
-
-def test_all_of_it_is_held_at_the_end(run_program: RunProgram, tmp_path: Path) -> None:
-    run_program(TRAINER, "disabled", "cpu")
-    leak = first_leak(load(tmp_path))
-    assert leak.holder is not None
-    assert "(list of 400)" in leak.holder.names[0] and leak.holder.step is None
 
 
 @pytest.mark.parametrize(
@@ -166,9 +179,8 @@ def test_server_without_steps(run_program: RunProgram, tmp_path: Path) -> None:
     assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
 
 
-def test_json(run_program: RunProgram, tmp_path: Path) -> None:
-    run_program(TRAINER, "disabled", "cpu")
-    found = json.loads(json.dumps(leak_data(first_leak(load(tmp_path)))))["holder"]
+def test_all_of_it_is_held_at_the_end(trained: Trained) -> None:
+    found = json.loads(json.dumps(leak_data(first_leak(load(trained("disabled"))))))["holder"]
     assert found["path"] == "trainer.predictions[...]" and found["line"] > 0 and found["step"] is None
     assert found["names"][0].startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
 
@@ -182,9 +194,8 @@ def test_explain(run_program: RunProgram, tmp_path: Path) -> None:
     assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in said
 
 
-def test_addresses_are_those_of_live_blocks(run_program: RunProgram, tmp_path: Path) -> None:
-    run_program(TRAINER, "killed", "cpu", check=False)
-    trace = load(tmp_path)
+def test_addresses_are_those_of_live_blocks(trained: Trained) -> None:
+    trace = load(trained("killed"))
     held = [one for one in trace.held if one.path == "trainer.predictions[...]"]
     assert held
     for one in held:
@@ -193,9 +204,9 @@ def test_addresses_are_those_of_live_blocks(run_program: RunProgram, tmp_path: P
         assert one.count == len(one.addresses) or one.count > 512
 
 
-def test_as_the_format_says(run_program: RunProgram, tmp_path: Path) -> None:
-    run_program(TRAINER, "disabled", "cpu")
-    names = TraceFile(tmp_path / "run.alloctrace").names
+def test_as_the_format_says(trained: Trained) -> None:
+    folder = trained("disabled")
+    names = TraceFile(folder / "run.alloctrace").names
     expected = {
         (one.event, one.holder.encode(), one.path.encode()): (
             one.filename.encode(),
@@ -204,23 +215,19 @@ def test_as_the_format_says(run_program: RunProgram, tmp_path: Path) -> None:
             one.bytes,
             [int(address) for address in one.addresses],
         )
-        for one in load(tmp_path).held
+        for one in load(folder).held
     }
     assert names.holders == expected and expected
 
 
-def test_a_look_makes_no_events(run_program: RunProgram, tmp_path: Path) -> None:
+def test_a_look_makes_no_events(run_program: RunProgram, trained: Trained, tmp_path: Path) -> None:
     """The allocations and frees of a program are the same with looks and without."""
-    program = TRAINER.replace("import pytorch_alloctrace as alloctrace", "{}", 1)
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
     )
-    counts = []
-    for head in ("import pytorch_alloctrace as alloctrace", without):
-        run_program(program.replace("{}", head, 1), "returned", "cpu")
-        trace = load(tmp_path)
-        counts.append((dict(trace.kind_counts), len(trace.held)))
-        (tmp_path / "run.alloctrace").unlink()
+    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned", "cpu")
+    traces = [load(folder) for folder in (trained("returned"), tmp_path)]
+    counts = [(dict(trace.kind_counts), len(trace.held)) for trace in traces]
     kinds = [{kind: n for kind, n in one.items() if kind in ("alloc", "free_completed", "step")} for one, _ in counts]
     assert kinds[0] == kinds[1] and kinds[0]["alloc"] > 400
     assert counts[0][1] > counts[1][1]

@@ -25,7 +25,7 @@ def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
 # 1. Ends
 
 
-@pytest.mark.parametrize("end", ["segfault", "abort", "exit", "exception"])
+@pytest.mark.parametrize("end", ["segfault", "exit", "exception"])
 def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None:
     """Without any clean-up: all that was committed is read back."""
     library = tmp_path / "throws.cpp"
@@ -41,14 +41,13 @@ def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None
         library = ctypes.CDLL("./throws.so")
         alloctrace.enable("t.alloctrace")
         held = [torch.empty(size, dtype=torch.uint8) for size in range(1, 2001)]
-        {"segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(7),
-         "exception": library.fail}[sys.argv[1]]()
+        {"segfault": lambda: ctypes.string_at(0), "exit": lambda: os._exit(7), "exception": library.fail}[sys.argv[1]]()
         """,
         end,
         check=False,
         fresh=True,
     )
-    ends = {"segfault": -signal.SIGSEGV, "abort": -signal.SIGABRT, "exit": 7, "exception": -signal.SIGABRT}
+    ends = {"segfault": -signal.SIGSEGV, "exit": 7, "exception": -signal.SIGABRT}
     assert done.returncode == ends[end], done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert sizes(trace) == list(range(1, 2001)) and len(trace.live()) == 2000
@@ -137,7 +136,7 @@ def work(number):
 
 threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
 for thread in threads: thread.start()
-for number in range(60):
+for number in range(40):
     child = os.fork()
     if child == 0:
         # What a hook of another thread held at the fork must hold nobody up here.
@@ -160,7 +159,7 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.ended and trace.missed_frees == trace.unmatched_frees == 0 and trace.marks().empty
     assert set(sizes(trace)) <= {*range(1000, 1006)} and trace.verify().ok == (trace.integrity.lost == 0)
-    for number in range(0, 60, 10):
+    for number in range(0, 40, 10):
         assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
 
 
@@ -183,7 +182,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_data_loader(run_program, tmp_path: Path, method: str) -> None:
     done = run_program(LOADER, method, timeout=600)
     expected = [1234 * sum(range(first, first + 4)) for first in range(0, 24, 4)]
@@ -364,7 +363,7 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
         stop.set()
         for thread in threads: thread.join()
         """,
-        "200" if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else "70",
+        "200" if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else "48",
         timeout=900,
     )
     for number in range(4):
@@ -423,35 +422,38 @@ def test_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
     assert trace.integrity.state == "complete" and trace.verify().ok
 
 
-NAMES = {
-    "new line": "one\ntwo.py",
-    "quotes": "'\"`$(id).py",
-    "4 KB": "/" + "x" * 4090 + ".py",
-    "not UTF-8": os.fsdecode(b"\xff\xfe-caf\xe9.py"),
-    "escape": "\x1b[31mred\x1b[0m.py",
-    "markup": "<script>alert(1)</script>[bold].py",
-    "nothing": "",
-}
+NAMES = [
+    "one\ntwo.py",
+    "'\"`$(id).py",
+    "/" + "x" * 4090 + ".py",
+    os.fsdecode(b"\xff\xfe-caf\xe9.py"),
+    "\x1b[31mred\x1b[0m.py",
+    "<script>alert(1)</script>[bold].py",
+    "",
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_files(run_program, tmp_path: Path, name: str) -> None:
-    """They are read as they were; what no terminal may get is not printed."""
-    filename = NAMES[name]
+def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_characters(
+    run_program, tmp_path: Path
+) -> None:
     run_program(
         f"""
         import torch, pytorch_alloctrace as alloctrace
-        names = {{"torch": torch}}
-        exec(compile("def make(): return torch.empty(1000, dtype=torch.uint8)", {filename!a}, "exec"), names)
         with alloctrace.enable("t.alloctrace"):
-            held = [names["make"]() for _ in range(3)]
+            held = []
+            for number, filename in enumerate({NAMES!a}):
+                names = {{"torch": torch, "size": 1000 + number}}
+                exec(compile("def make(): return torch.empty(size, dtype=torch.uint8)", filename, "exec"), names)
+                held += [names["make"]() for _ in range(3)]
         """
     )
     path = tmp_path / "t.alloctrace"
     trace = alloctrace.load(path)
-    frame = trace.frames(int(trace.live()["stack_id"].iloc[0]))[0]
-    assert frame.function == "make"
-    assert frame.filename == "".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in filename)
+    live = trace.live().sort_values("nbytes")
+    frames = [trace.frames(int(stack))[0] for stack in live["stack_id"][::3]]
+    assert {frame.function for frame in frames} == {"make"}
+    expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in NAMES]
+    assert [frame.filename for frame in frames] == expected
     for verb in ("diagnose", "sites", "leaks", "blocks"):
         done = subprocess.run(
             [sys.executable, "-m", "pytorch_alloctrace", verb, path, *(["--csv"] if verb == "blocks" else [])],

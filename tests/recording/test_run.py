@@ -88,9 +88,7 @@ def write(folder: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["scripts/../scripts/mirror.py", "--out", "-m", "x"],
-        ["link.py"],
-        ["scripts"],
+        ["scripts/../link.py", "--out", "-m", "x"],
         ["archive.pyz", "-h"],
         ["-m", "package", "--follow"],
         ["-m", "scripts.mirror"],
@@ -120,27 +118,28 @@ def test_a_safe_path_stays_safe(tmp_path: Path) -> None:
 
 
 ENDINGS = {
-    "returns": "print('done')",
     "exit code": "import sys; sys.exit(3)",
     "exit text": "raise SystemExit('a reason')",
-    "exit none": "import sys; sys.exit()",
     "error in a function": "def outer():\n    inner()\n\ndef inner():\n    1 / 0\n\nouter()",
-    "error chain": "try:\n    {}['key']\nexcept KeyError as error:\n    raise ValueError('outer') from error",
     "own excepthook": (
         "import sys, traceback\n"
         "def hook(kind, value, tb):\n    print('hook', kind.__name__, [f.name for f in traceback.extract_tb(tb)])\n"
         "sys.excepthook = hook\n"
         "def fail():\n    raise RuntimeError\nfail()"
     ),
-    "own error class": "class OwnError(Exception): pass\nraise OwnError('text')",
     "our own error class": "import pytorch_alloctrace\nraise pytorch_alloctrace.SessionError('text')",
     "syntax error": "x = (1,\n",
     "not utf-8": "# coding: ascii\nx = 'é'\n",
     # With a handler of its own: what a shell runs in the background begins with the signal ignored.
     "keyboard interrupt": "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
-    "exit handler": "import atexit\natexit.register(print, 'at exit')\nraise LookupError",
-    "thread": "import threading\nthreading.Thread(target=lambda: print('thread')).start()",
+    # Destroyed by the interpreter at its very end.
+    "thread, exit handler, open file and live object": (
+        "import atexit, os, threading\natexit.register(print, 'at exit')\n"
+        "class Last:\n    def __del__(self):\n        print('finalised')\n"
+        "file = open(f'{os.getpid()}.txt', 'w')\nfile.write('results')\nlast = Last()\n"
+        "threading.Thread(target=lambda: print('thread')).start()"
+    ),
 }
 
 
@@ -158,6 +157,7 @@ def test_the_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> 
     else:
         assert without_closing_line(ours.stderr) == plain.stderr
         assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
+    assert {path.read_text() for path in tmp_path.glob("*.txt")} <= {"results"}, "a file that is open is written"
     if ending == "keyboard interrupt":
         assert ours.returncode == -signal.SIGINT, "the shell must see an interrupt, to stop a loop around the program"
 
@@ -200,39 +200,35 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_children_of_multiprocessing(method: str, tmp_path: Path) -> None:
+def test_children_of_multiprocessing_are_not_recorded_without_follow(tmp_path: Path) -> None:
     write(tmp_path, "program.py", PROCESSES)
-    plain = python(["program.py", method], tmp_path)
-    ours = recorded(["program.py", method], tmp_path)
+    plain = python(["program.py", "spawn"], tmp_path)
+    ours = recorded(["program.py", "spawn"], tmp_path)
     assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout) and plain.returncode == 0, ours.stderr
-    assert sorted(path.name for path in tmp_path.glob("*.alloctrace*")) == ["run.alloctrace"], "children need --follow"
+    assert sorted(path.name for path in tmp_path.glob("*.alloctrace*")) == ["run.alloctrace"]
 
-    followed = recorded(["program.py", method], tmp_path, ["--follow", "--overwrite"])
-    assert (followed.returncode, followed.stdout) == (0, plain.stdout), followed.stderr
-    assert "run-{pid}.alloctrace" in followed.stderr
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_children_of_multiprocessing_have_traces_of_their_own(method: str, tmp_path: Path) -> None:
+    write(tmp_path, "program.py", PROCESSES)
+    ours = recorded(["program.py", method], tmp_path, ["--follow"])
+    name = "__main__" if method == "fork" else "__mp_main__"
+    assert (ours.returncode, ours.stdout) == (0, f"{[(name, 10.0), (name, 20.0)]}\n"), ours.stderr
+    assert "run-{pid}.alloctrace" in ours.stderr
     (child,) = [trace for trace in traces(tmp_path) if "allocate_in_child" in functions_that_allocated(trace)]
     assert str(child.integrity).startswith("complete"), "multiprocessing ends its children by os._exit"
     assert "allocate_in_child" not in functions_that_allocated(alloctrace.load(tmp_path / "run.alloctrace"))
 
 
-def test_tensors_alive_at_the_exit_are_alive_in_the_trace(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", "import torch\nkept = [torch.ones(12345) for _ in range(7)]\n")
-    ours = recorded(["program.py"], tmp_path)
-    assert ours.returncode == 0, ours.stderr
-    live = alloctrace.load(tmp_path / "run.alloctrace").live("end")
-    assert list(live["nbytes"]).count(4 * 12345) == 7
-
-
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", "import torch\ntorch.ones(10)\n")
+    write(tmp_path, "program.py", "import torch\nkept = [torch.ones(12345) for _ in range(7)]\n")
     (tmp_path / "spools").mkdir()
     options = ["--stacks", "none", "--devices", "cpu", "--no-sources", "--no-modules", "--spool-dir", "spools"]
     options += ["--max-bytes", "64MiB", "--keep", "10min"]
     assert recorded(["program.py"], tmp_path, options).returncode == 0
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert functions_that_allocated(trace) == set()
-    assert len(trace.events()) > 0
+    assert list(trace.live("end")["nbytes"]).count(4 * 12345) == 7, "what is alive at the exit is alive in the trace"
     assert trace.header["options"]["modules"] is False and trace.header["options"]["max_bytes"] == 64 << 20
     assert trace.header["options"]["keep_ns"] == 600 * 10**9
     assert os.listdir(tmp_path / "spools") == [], "the spool is removed when the trace is complete"
@@ -356,19 +352,3 @@ def test_forked_children(tmp_path: Path) -> None:
     assert all(str(trace.integrity).startswith("complete") for trace in children)
     assert sum("Numbers.__getitem__" in functions_that_allocated(trace) for trace in children) == 2
     assert sum("allocate_in_child" in functions_that_allocated(trace) for trace in children) == 1
-
-
-def test_the_program_ends_as_it_would_without_us(tmp_path: Path) -> None:
-    """What it left open is written, and what it left alive is finalised."""
-    (tmp_path / "program.py").write_text(
-        "class Last:\n"
-        "    def __del__(self):\n"
-        "        print('finalised')\n"
-        "last = Last()\n"
-        "file = open('out.txt', 'w')\n"
-        "file.write('results')\n"
-    )
-    for arguments in ([], ["an argument"]):
-        (tmp_path / "out.txt").unlink(missing_ok=True)
-        done = python(["-m", "pytorch_alloctrace", "run", "--overwrite", "program.py", *arguments], tmp_path)
-        assert done.returncode == 0 and "finalised" in done.stdout and (tmp_path / "out.txt").read_text() == "results"

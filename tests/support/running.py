@@ -20,8 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def program_environment(**extra: str) -> dict[str, str]:
-    """The environment of a traced program: this package importable, nothing of ours switched on."""
+    """The environment of a traced program: this package importable, nothing of ours switched on. One thread computes,
+    since the tests themselves occupy every core."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
+    environment.setdefault("OMP_NUM_THREADS", "1")
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     # Behind what the tests themselves run under, a sanitizer perhaps, which has to be first.
     if preloaded := " ".join(filter(None, (one.get("LD_PRELOAD") for one in (environment, extra)))):
@@ -80,10 +82,10 @@ def run_python(
     """Run a command in a folder. A Python script runs in a fork of a process that has imported torch, unless `fresh`:
     for tests of what a process is when it starts."""
     full_environment = program_environment(**environment)
-    launcher, words = _split_launcher(command)
+    launcher, settings, words = _split_launcher(command)
     done: subprocess.CompletedProcess[str] | None = None
     if not fresh and len(words) > 1 and words[0] == sys.executable and words[1].endswith(".py"):
-        done = run_warm(directory, launcher, words[1:], full_environment, timeout)
+        done = run_warm(directory, launcher, words[1:], {**full_environment, **settings}, timeout)
     if done is None:
         done = subprocess.run(
             command,
@@ -99,12 +101,15 @@ def run_python(
     return done
 
 
-def _split_launcher(command: list[str]) -> tuple[list[str], list[str]]:
-    """Split what with_cuda puts before a command from the command."""
-    if command[0] != str(ROOT / "tools/simcuda/run"):
-        return [], command
-    count = next((number for number, word in enumerate(command) if word == sys.executable), 0)
-    return command[:count], command[count:]
+def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
+    """Split what with_cuda puts before a command, its options as variables, from the command."""
+    is_simulated = command[0] == str(ROOT / "tools/simcuda/run") and sys.executable in command
+    start = command.index(sys.executable) if is_simulated else 0
+    launcher, settings = command[:start], {}
+    while launcher[1:] and launcher[1].startswith("--"):
+        settings[f"SIMCUDA_{launcher[1][2:].upper()}"] = launcher[2]
+        del launcher[1:3]
+    return launcher, settings, command[start:]
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import gc
 import importlib.util
 import json
 import marshal
@@ -33,8 +32,13 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-AFTER_START = ("ALLOCTRACE_", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH")
-"""Beginnings of the names of variables that nothing reads before the program begins."""
+AFTER_START = (
+    *("ALLOCTRACE_", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
+    *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
+"""Beginnings of the names of variables that nothing reads before the program begins; of torch's allocator's settings,
+that holds for all but "backend:"."""
 MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
 FRAME_NAME = "<frozen warm_python>"
@@ -138,11 +142,14 @@ class Server:
         self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
         """Run a script to its end. Raises subprocess.TimeoutExpired after killing it. One thread at a time."""
-        changed = (*AFTER_START, "PYTHONPATH")
         request = {
             "directory": str(directory),
             "arguments": arguments,
-            "environment": {name: text for name, text in environment.items() if name.startswith(changed)},
+            "environment": {
+                name: text
+                for name, text in environment.items()
+                if name == "PYTHONPATH" or not _is_read_at_start(name, text)
+            },
         }
         content = json.dumps(request).encode()
         (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe()
@@ -196,12 +203,16 @@ _servers: dict[tuple[str, ...], Server] = {}
 _asked: dict[tuple[str, ...], int] = {}
 
 
+def _is_read_at_start(name: str, value: str) -> bool:
+    return not name.startswith(AFTER_START) or "backend:" in value
+
+
 def run_warm(
     directory: Path, launcher: list[str], arguments: list[str], environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str] | None:
     """Run `launcher python arguments` in a fork of a server; None if it is in use, or the programs that need it are too
     few to start it."""
-    at_start = {name: value for name, value in environment.items() if not name.startswith(AFTER_START)}
+    at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
     key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     server = _servers.get(key)
     if server is None:

@@ -25,7 +25,7 @@ def record(name: str, trace: Path, setting: str = "", memory: str = "80GiB", pro
     build_simulated_device()
     written = [sys.executable, str(PROGRAM), name, str(trace)] if not program else [sys.executable, "-c", program]
     support = str(PROGRAM.parent)
-    environment = program_environment(PYTORCH_ALLOC_CONF=setting, OMP_NUM_THREADS="1", TRACE=str(trace))
+    environment = program_environment(PYTORCH_ALLOC_CONF=setting, TRACE=str(trace))
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], support])
     done = subprocess.run(
         [str(ROOT / "tools/simcuda/run"), "--memory", memory, *written],
