@@ -18,7 +18,7 @@ LEAKING = leak_corpus.cases(leak_corpus.LEAKING)
 HEALTHY = leak_corpus.cases(leak_corpus.HEALTHY)
 
 
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
+@pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow("recording")), "cuda"])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A device, and the folder with the trace of every case on it."""
     folder = tmp_path_factory.mktemp(request.param)

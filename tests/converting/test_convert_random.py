@@ -22,7 +22,7 @@ pytestmark = [
     needs_cuda_build,
     pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
 ]
-EXAMPLES = 400 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 40
+EXAMPLES = 400 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 20
 
 TOLD_POOLS = ("plain",)
 UNTOLD = ("untraced", "checkpoint_pool", "settings", "begin", "stop", "snapshot", "step")

@@ -31,7 +31,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN, st.integers(3, 5), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_plain_values_are_read_as_pickle_does(value: Any, protocol: int, optimized: bool) -> None:
     data = pickle.dumps(value, protocol=protocol)
     if optimized:

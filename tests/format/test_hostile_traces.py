@@ -45,21 +45,21 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
     return shown
 
 
-def one_of_each_verb(faces: list[str], number: int) -> list[str]:
-    """Of the forms in which a verb answers (leaks, leaks-json) another one for each number."""
+def one_of_some_verbs(faces: list[str], number: int) -> list[str]:
+    """Of every third verb one of the forms in which it answers (leaks, leaks-json): others for each number."""
     forms: dict[str, list[str]] = {}
     for face in faces:
         forms.setdefault(face.partition("-")[0], []).append(face)
-    return [names[number % len(names)] for names in forms.values()]
+    return [names[number // 3 % len(names)] for names in list(forms.values())[number % 3 :: 3]]
 
 
-@pytest.mark.parametrize("forms", ["one form", pytest.param("all forms", marks=pytest.mark.slow("extremes"))])
+@pytest.mark.parametrize("forms", ["some forms", pytest.param("all forms", marks=pytest.mark.slow("extremes"))])
 @pytest.mark.parametrize("part", range(2))
 def test_faces_answer_on_the_corpus_within_their_memory(part: int, forms: str) -> None:
     cheap = [face for face in every_face.all_faces(Path(), Path()) if face not in COSTLY]
     faces = {
         trace: [
-            *(cheap if forms == "all forms" else one_of_each_verb(cheap, number)),
+            *(cheap if forms == "all forms" else one_of_some_verbs(cheap, number)),
             *(COSTLY if trace.stem in PAGES else ()),
         ]
         for number, trace in list(enumerate(TRACES))[part::2]

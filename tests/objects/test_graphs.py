@@ -18,7 +18,7 @@ import random, sys, threading, time
 import torch
 import pytorch_alloctrace as alloctrace
 
-THREADS, ROUNDS = 3, 8
+THREADS, ROUNDS = 3, 4
 sys.setswitchinterval(1e-5)
 torch.set_num_threads(1)
 losses_and_weights = {}
@@ -75,7 +75,7 @@ def work():
 thread = threading.Thread(target=work, daemon=True)
 thread.start()
 incomplete = []
-while len(incomplete) < 10:
+while len(incomplete) < 3:
     result = alloctrace.holders(torch.ones(1))
     incomplete += [] if result.complete else [result.note]
 stop = True

@@ -273,7 +273,7 @@ def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
     return len(rows)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS, shares=st.tuples(st.floats(0.05, 0.95), st.floats(0.05, 1)))
 def test_folding_twice_is_folding_once(
     tmp_path: Path, operations: list[tuple[str, int, int, int]], shares: tuple[float, float]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from running import program_environment
 
+import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.cost import ALLOCTRACE, NO_STACKS, PLAIN, PROFILER
 from pytorch_alloctrace.cost.command import write_costs
-from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds
+from pytorch_alloctrace.cost.measuring import DEPTHS, Costs, Rounds, started
 
 
 def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,6 +21,24 @@ def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True, timeout=600)
 
 
+def test_each_recorder_has_a_process_and_rounds_of_its_own() -> None:
+    measured = Rounds()
+    with started((PLAIN, ALLOCTRACE), "cpu") as (workers, folder):
+        for _ in range(2):
+            measured.add(workers, "pairs", 20, 1000)
+        measured.add(workers, "steps", 1)
+        for worker in workers:
+            worker.stop()
+        trace = alloctrace.load(folder / "all.alloctrace")
+    assert workers[0].machine["torch"]
+    assert {name: len(rows) for name, rows in measured.of.items()} == {PLAIN: 3, ALLOCTRACE: 3}
+    assert all(row["wall"] > 0 for rows in measured.of.values() for row in rows)
+    # Recorded were the pairs, and the step.
+    assert trace.kind_counts["alloc"] > 2000 and trace.integrity.state == "complete"
+    assert not folder.exists()
+
+
+@pytest.mark.slow("recording")  # the test above starts two of the recorders, in the same way
 def test_it_measures_what_is_there_and_leaves_nothing(tmp_path: Path) -> None:
     done = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
     assert done.returncode == 0 and done.stderr == ""

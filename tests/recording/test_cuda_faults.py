@@ -187,7 +187,7 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
             def backward(ctx, grad): return grad * 2 + torch.zeros_like(grad)
         def train():
             x = torch.ones(100, 100, device="cuda", requires_grad=True)
-            for _ in range(150):
+            for _ in range(30):
                 y = Doubled.apply(Doubled.apply(x) @ x)
                 y.sum().backward()
                 x.grad = None
@@ -199,10 +199,10 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         torch.ones(1, device="cuda")
         watchers = [threading.Thread(target=watch) for _ in range(2)]
         workers = [threading.Thread(target=train) for _ in range(3)]
-        workers.append(threading.Thread(target=native.allocate_in_threads, args=(2, 20_000)))
+        workers.append(threading.Thread(target=native.allocate_in_threads, args=(2, 5_000)))
         for thread in watchers + workers: thread.start()
         # The GIL is held for the whole of this call, while other threads allocate and want it.
-        native_with_gil.allocate_in_threads(2, 10_000)
+        native_with_gil.allocate_in_threads(2, 5_000)
         session.snapshot()
         for thread in workers: thread.join()
         stop.set()
@@ -217,9 +217,9 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
     assert_events_add_up(trace)
     events = trace.events(columns=["kind", "device", "stack_id", "node_type"])
     allocs = events[(events["kind"] == "alloc") & (events["device"] == "cuda:0")]
-    assert (allocs["stack_id"] == 0).sum() >= 60_000  # of the native threads
+    assert (allocs["stack_id"] == 0).sum() >= 20_000  # of the native threads
     in_backward = allocs[allocs["node_type"] == "DoubledBackward"]
-    assert len(in_backward) >= 3 * 150 * 2 * 2 and (in_backward["stack_id"] != 0).all()
+    assert len(in_backward) >= 3 * 30 * 2 * 2 and (in_backward["stack_id"] != 0).all()
 
 
 FOREIGN = """
@@ -403,12 +403,13 @@ while True:
 def test_killed_while_training(run_cuda_program, tmp_path: Path, after_steps: int) -> None:
     (tmp_path / "witness").write_bytes(bytes(4096))
     killer = (
-        "import os, signal, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, 'victim.py'])\n"
+        "import os, runpy, signal, time\n"
+        "child = os.fork()\n"
+        "if child == 0: runpy.run_path('victim.py', run_name='__main__')\n"
         "def steps(): return int.from_bytes(open('witness', 'rb').read(32)[24:], 'little')\n"
-        f"while steps() < {after_steps} and child.poll() is None: time.sleep(0.005)\n"
-        "child.send_signal(signal.SIGKILL)\n"
-        "print(child.wait())\n"
+        f"while steps() < {after_steps} and os.waitpid(child, os.WNOHANG) == (0, 0): time.sleep(0.005)\n"
+        "os.kill(child, signal.SIGKILL)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     (tmp_path / "victim.py").write_text(KILLED_PROGRAM)
     done = run_cuda_program(killer, timeout=200)

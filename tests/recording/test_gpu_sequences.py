@@ -10,44 +10,39 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gpu_programs import PROGRAMS, from_text
+from gpu_programs import PROGRAMS, as_text, from_text, recorded
 from running import ROOT, build_simulated_device, needs_cuda_build
 
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
 
-pytestmark = needs_cuda_build
 
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The result of gpu_check on the simulated device."""
-    build_simulated_device()
-    out = tmp_path_factory.mktemp("simulated") / "gpu-simulated.json"
-    command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
-
-
+@needs_cuda_build
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_a_real_gpu_allocates_as_the_simulated_one(path: Path, simulated: dict[str, Any]) -> None:
+def test_a_real_gpu_allocates_as_the_simulated_one(path: Path, program: str, tmp_path: Path) -> None:
     import torch
 
     result = json.loads(path.read_text())
     assert not result["simulated"], "this file was made on the simulated device"
     if result["device"]["torch"].split(".")[:2] != torch.__version__.split(".")[:2]:
         pytest.skip(f"recorded with torch {result['device']['torch']}, this is {torch.__version__}")
-    for name in PROGRAMS:
-        gpu, ours = result["sequences"][name], simulated["sequences"][name]
-        different = list(difflib.unified_diff(gpu, ours, "GPU", "simulated", lineterm="", n=1))
-        assert not different, "\n".join([f"{name}:", *different[:30]])
+    build_simulated_device()
+    ours = as_text(recorded(program, tmp_path, [str(ROOT / "tools/simcuda/run")]))
+    different = list(difflib.unified_diff(result["sequences"][program], ours, "GPU", "simulated", lineterm="", n=1))
+    assert not different, "\n".join(different[:30])
 
 
-def test_gpu_check_records_all_programs(simulated: dict[str, Any]) -> None:
+@needs_cuda_build
+@pytest.mark.slow("simcuda")  # the test above records the same sequences, without the tool
+def test_gpu_check_records_all_programs(tmp_path: Path) -> None:
+    build_simulated_device()
+    out = tmp_path / "gpu-simulated.json"
+    command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    simulated = json.loads(out.read_text())
     assert not simulated["failed"] and simulated["simulated"] and set(simulated["seconds"]) == {"device", "sequences"}
     assert simulated["device"]["name"] and simulated["device"]["torch"]
     assert simulated["device"]["driver"] == "simulated"

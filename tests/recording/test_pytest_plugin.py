@@ -60,10 +60,12 @@ def test_without_memory(): pass
 """
 
 
-def run(folder: Path, *options: str, tests: str = TESTS, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, tests: str = TESTS, cuda: bool = False) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "-p", "no:cacheprovider"]
-    return run_python(folder, [*command, *options], False, 300, {"COLUMNS": "120", **environment})
+    (folder / "run_pytest.py").write_text("import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))\n")
+    command = [sys.executable, "run_pytest.py", "-p", "pytorch_alloctrace.pytest_plugin", "-p", "no:cacheprovider"]
+    command += options
+    return run_python(folder, with_cuda(command) if cuda else command, False, 300, {"COLUMNS": "120"})
 
 
 def counts(text: str) -> dict[str, int]:
@@ -78,7 +80,7 @@ def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
     assert not [*tmp_path.glob("*.alloctrace*")]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_each_test_is_held_to_its_limits(tmp_path: Path, workers: tuple[str, ...]) -> None:
     done = run(tmp_path, "--alloctrace", *workers)
     out = done.stdout
@@ -140,8 +142,7 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 @needs_cuda_build
 def test_on_a_cuda_device(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        """
+    tests = """
 import pytest, torch
 kept = []
 
@@ -162,9 +163,7 @@ def test_above(model):
 def test_leaks(model):
     kept.append(torch.empty(2**20, device="cuda"))
 """
-    )
-    command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace"]
-    done = run_python(tmp_path, with_cuda([*command, "-p", "no:cacheprovider"]), False, 300, {"COLUMNS": "120"})
+    done = run(tmp_path, "--alloctrace", tests=tests, cuda=True)
     assert counts(done.stdout) == {"failed": 2, "passed": 1}, done.stdout
     assert "the limit is 4 MiB" in done.stdout and "test_it.py:16 in test_above" in done.stdout
     assert "before the recording" in done.stdout, "the weights"

@@ -205,7 +205,7 @@ def test_enable_and_disable_again_and_again_from_any_thread(tmp_path: Path) -> N
         except BaseException as error:
             failures.append(error)
 
-    for number in range(20):
+    for number in range(8):
         thread = threading.Thread(target=one, args=(number,))
         thread.start()
         thread.join()

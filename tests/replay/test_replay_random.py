@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
 ]
 FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
-EXAMPLES = 600 if FULL else 60
+EXAMPLES = 600 if FULL else 30
 RANDOM = settings(
     max_examples=EXAMPLES,
     derandomize=True,  # the same programs on every machine
@@ -239,7 +239,11 @@ EXPANDABLE = {
     f"{name}, expandable": dataclasses.replace(loops, allocator="expandable_segments:True")
     for name, loops in LOOPS.items()
 }
-CHOSEN = {**LOOPS, **EXPANDABLE} if FULL else {"models": LOOPS["models"], **dict([*EXPANDABLE.items()][1:])}
+CHOSEN = (
+    {**LOOPS, **EXPANDABLE}
+    if FULL
+    else {name: {**LOOPS, **EXPANDABLE}[name] for name in ("models", "allocator, expandable")}
+)
 
 
 @pytest.mark.parametrize("loops", CHOSEN.values(), ids=CHOSEN)

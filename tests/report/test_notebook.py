@@ -171,7 +171,8 @@ def luminance(colour: str) -> float:
 
 
 def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-untyped-def]
-    run_program("""
+    run_program(
+        """
         import sys, pytorch_alloctrace
         pytorch_alloctrace.load_ipython_extension
         assert not {"IPython", "pandas", "rich", "torch"} & set(sys.modules)
@@ -181,7 +182,9 @@ def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-un
             assert "nothing is recorded" in str(error)
         else:
             raise AssertionError
-    """)
+    """,
+        fresh=True,
+    )
 
 
 def test_a_notebook_is_called_one() -> None:

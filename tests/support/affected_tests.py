@@ -145,7 +145,8 @@ def imported_modules(path: str, text: str) -> Iterator[str]:
             module = ".".join([*start, *filter(None, [node.module])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
         elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
-            nodes += ast.iter_child_nodes(node)
+            statements = (ast.stmt, ast.excepthandler, ast.match_case)
+            nodes += (child for child in ast.iter_child_nodes(node) if isinstance(child, statements))
 
 
 def affected_tests(changed: Iterable[str], files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

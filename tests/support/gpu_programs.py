@@ -12,8 +12,6 @@ is freed in the order of its addresses.
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from frees import in_two
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 
@@ -131,11 +130,7 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
     """The sequence of a program, recorded in a separate process; `launcher` starts it, as tools/simcuda/run does."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
-    package = str(Path(alloctrace.__file__).resolve().parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    done = run_python(folder, command, False, timeout, {})
     if done.returncode != 0:
         raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
     trace = alloctrace.load(trace_path)
