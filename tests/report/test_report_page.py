@@ -5,6 +5,7 @@ test_report_browser.py."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import html
 import json
@@ -29,7 +30,7 @@ from shared_recordings import record_once, record_report
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
 from pytorch_alloctrace.reading.replay import MEASURES
-from pytorch_alloctrace.report.page import document, what_if
+from pytorch_alloctrace.report.page import bounds, document, what_if
 from pytorch_alloctrace.report.page.bounds import Bounds
 from pytorch_alloctrace.report.page.columns import Columns, unpacked
 from pytorch_alloctrace.report.page.holdings import holdings_of, packed_holdings, runs
@@ -136,6 +137,7 @@ def test_of_very_many_devices_those_with_the_most_memory_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
+    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=2))
     path = tmp_path / "many.alloctrace"
     path.write_bytes(steps_of_many_devices(10))
     trace = alloctrace.load(path)
@@ -235,6 +237,7 @@ def test_only_the_own_script_and_style_may_run(page: Page) -> None:
 
 def test_a_redacted_page_tells_less(trace: alloctrace.Trace, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 20_000)  # a few settings, not all
+    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=3))
     kept = page
     page = Page(trace.report(redact=True).html)
     said = json.dumps(page.data) + page.text.split("<style>")[0]

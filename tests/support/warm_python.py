@@ -35,7 +35,7 @@ from typing import Any
 AFTER_START = (
     *("ALLOCTRACE_", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
     *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS"),
 )
 """Beginnings of the names of variables that nothing reads before the program begins; of torch's allocator's settings,
 that holds for all but "backend:"."""
@@ -82,6 +82,7 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
         os.close(descriptor)
     os.chdir(request["directory"])
     os.environ.update(request["environment"])  # beside what the launcher has set
+    tempfile.tempdir = None  # of the server's TMPDIR
     if SUPPORT not in os.environ["PYTHONPATH"].split(os.pathsep):
         sys.path.remove(SUPPORT)
     script = request["arguments"][0]
@@ -103,8 +104,9 @@ def end_program() -> None:
     """End this process as the interpreter would, up to and including the exit handlers."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream and not stream.closed:
+            stream.flush()
     os._exit(0)
 
 
