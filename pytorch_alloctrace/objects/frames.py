@@ -1,5 +1,8 @@
 """The local variables of frames, read without a trace: `frame.f_locals` of a running function would, before Python
 3.13, make a dict that keeps the values alive until the function returns, and write over one that the program has.
+
+Before 3.12 they are read from memory. Between two instructions of ours another thread may return from its function, and
+its variables are then gone: those of other threads are read by the recorder module, which lets nobody run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ OPTIMIZED = 0x1
 """Flag of code whose variables are not in a dict: functions, not modules or class bodies."""
 CELLS = types.CellType
 Variables = list[tuple[str, object]]
+
+_RECORDER = "pytorch_alloctrace._record"
+_UNSET = object()
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _F_BACK = object.__basicsize__
@@ -31,6 +37,11 @@ def variables(frame: types.FrameType) -> Variables:
 def can_read() -> bool:
     """Whether this Python's frames can be read."""
     return _reader() is not None
+
+
+def can_read_other_threads() -> bool:
+    """Whether variables of other threads can be read: before Python 3.12, if the recorder module is loaded."""
+    return sys.version_info >= (3, 12) or _RECORDER in sys.modules
 
 
 def _from_proxy(frame: types.FrameType) -> Variables:
@@ -54,41 +65,46 @@ def _from_get_var(frame: types.FrameType) -> Variables:
 def _from_memory_311(frame: types.FrameType) -> Variables:
     """3.11: frame object -> internal frame, in which the variables follow nine words."""
     code = frame.f_code
-    inner = ctypes.c_void_p.from_address(id(frame) + _F_BACK + _POINTER).value
-    assert inner is not None
     names = code.co_varnames
     names = (*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars)
-    return _slots(inner + 9 * _POINTER, names)
+    return _slots(frame, _F_BACK + _POINTER, 9 * _POINTER, names)
 
 
 def _from_memory_310(frame: types.FrameType) -> Variables:
     """3.10: the variables lie before the value stack, to which the frame object points; cells have their own slots."""
     code = frame.f_code
     names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    return _slots(_first_slot_310(frame, len(names)), names)
+    return _slots(frame, _VALUE_STACK_310, -len(names) * _POINTER, names)
 
 
-def _first_slot_310(frame: types.FrameType, slots: int) -> int:
-    # Behind the size of an object that varies: back, code, builtins, globals, locals, value stack.
-    stack = ctypes.c_void_p.from_address(id(frame) + _F_BACK + 6 * _POINTER).value or 0
-    return stack - slots * _POINTER
+_VALUE_STACK_310 = _F_BACK + 6 * _POINTER
+"""Behind the size of an object that varies: back, code, builtins, globals, locals, value stack."""
 
 
-def _slots(address: int, names: tuple[str, ...]) -> Variables:
+def _slots(frame: types.FrameType, field: int, first: int, names: tuple[str, ...]) -> Variables:
+    """The variables in slots that begin `first` bytes from where a field of the frame object points."""
+    recorder: Any = sys.modules.get(_RECORDER)
+    if recorder is not None:
+        values = recorder.read_slots(frame, field, first, len(names), _UNSET)
+    else:
+        start = _word(id(frame) + field) + first
+        places = range(start, start + len(names) * _POINTER, _POINTER)
+        values = [ctypes.py_object.from_address(at).value if _word(at) else _UNSET for at in places]
     found: Variables = []
-    for name in names:
-        if ctypes.c_void_p.from_address(address).value:
-            value: Any = ctypes.py_object.from_address(address).value
-            if type(value) is CELLS:
-                try:
-                    found.append((name, value.cell_contents))
-                except ValueError as error:  # empty
-                    if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
-                        raise
-            else:
-                found.append((name, value))
-        address += _POINTER
+    for name, value in zip(names, values, strict=True):
+        if type(value) is CELLS:
+            try:
+                found.append((name, value.cell_contents))
+            except ValueError as error:  # empty
+                if error.__traceback__ and error.__traceback__.tb_next:  # a signal handler of the program raised it
+                    raise
+        elif value is not _UNSET:
+            found.append((name, value))
     return found
+
+
+def _word(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
 
 
 _get_var: Callable[[types.FrameType, bytes], object]
@@ -130,14 +146,14 @@ def _reads(version: tuple[int, int]) -> bool:
         if version == (3, 10):
             code = frame.f_code
             slots = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
-            start = _first_slot_310(frame, slots)
+            start = _word(id(frame) + _VALUE_STACK_310) - slots * _POINTER
         else:
-            inner = ctypes.c_void_p.from_address(id(frame) + _F_BACK + _POINTER).value or 0
+            inner = _word(id(frame) + _F_BACK + _POINTER)
             start = inner + 9 * _POINTER
             # The fifth word, and the only pointer in it that we know.
-            if ctypes.c_void_p.from_address(inner + 4 * _POINTER).value != id(frame.f_code):
+            if _word(inner + 4 * _POINTER) != id(frame.f_code):
                 start = 0
-        words = [ctypes.c_void_p.from_address(start + slot * _POINTER).value or 0 for slot in range(4)] if start else []
+        words = [_word(start + slot * _POINTER) for slot in range(4)] if start else []
         found = (*words, id(frame))
         # A frame in a variable of its own is a cycle. It would keep all calls above it, the program's too, and what is
         # in their variables, until the collector comes.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import access
 from .chains import Chain, chain_of
-from .frames import can_read
+from .frames import can_read, can_read_other_threads
 from .graphs import load_reader
 from .libraries import PACKAGE
 from .roots import WAITING, FrameRoot, ModuleRoot
@@ -56,7 +56,8 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     functions, exceptions and autograd graphs. Views and other tensors that share the memory count as the tensor
     itself. The variable of the caller that names the tensor is left out where anything else holds it. Runs no code of
     the program and keeps nothing alive; takes about a second for each million of objects. Graphs are read by the
-    recorder, which is compiled at its first use; without it they are not searched.
+    recorder, which is compiled at its first use; without it they are not searched, nor, before Python 3.12, are the
+    variables of other threads.
 
     seconds: after which it gives up, with `Holders.complete` False. It is False, too, where gradients and graphs were
     passed over because other threads may have been changing them: during their backward and `zero_grad`, for example.
@@ -76,7 +77,8 @@ def holders(tensor: torch.Tensor, *, seconds: float = SECONDS) -> Holders:
     chains = found or own
     note = ""
     if unread:
-        note = f"autograd graphs were not searched: {unread}"
+        threads = "" if can_read_other_threads() else " and variables of other threads"
+        note = f"autograd graphs{threads} were not searched: {unread}"
     elif not walk.within_budget:
         note = f"given up after {len(walk.objects):,} objects: there may be others"
         if not chains:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import access
-from .frames import OPTIMIZED, variables
+from .frames import OPTIMIZED, can_read_other_threads, variables
 from .libraries import PACKAGE, library_prefixes
 
 WAITING = ("weakref", "threading", "logging", "queue", "concurrent.futures.thread", "asyncio.tasks", "asyncio.events")
@@ -78,6 +78,8 @@ def frames() -> list[FrameRoot | ModuleRoot]:
     found: list[FrameRoot | ModuleRoot] = []
     main = threading.main_thread().ident
     for thread, innermost in sorted(_innermost().items(), key=lambda one: one[0] != main):
+        if thread != threading.get_ident() and not can_read_other_threads():
+            continue
         name = "" if thread == main else _thread_name(thread)
         found += _of_thread(innermost, name)
     return [*found, *_of_error()]

@@ -62,3 +62,33 @@ def test_variables(python: str) -> None:
     assert names == {"first": 1, "keyword": 3, "more": [2], "named": {"other": 5}, "many": [1], "both": 2}
     assert of_generator == {"inside": [1]} and of_error == {"argument": 7}
     assert mine == ["first"]  # what the program had from locals() is as it was
+
+
+# Each call of a thread goes on for as long as a few instructions of the reader.
+THREADS_THAT_RETURN = """
+import sys, threading
+from pytorch_alloctrace.objects import roots
+from pytorch_alloctrace.recording.loading import load_recorder
+
+load_recorder()
+sys.setswitchinterval(1e-5)
+def called(a, b):
+    c, d, e, f, g, h = (a, b), [a], {"b": b}, str(a), object(), lambda: a
+    return c, d, e, f, g, h
+
+def work():
+    while True:
+        called(called(1, 2), called(3, called(4, 5)))
+
+for _ in range(3): threading.Thread(target=work, daemon=True).start()
+seen = set()
+for _ in range(800):
+    calls = [root for root in roots.frames() if isinstance(root, roots.FrameRoot) and root.function == "called"]
+    seen.update(name for call in calls for name, _ in call.variables)
+print(*sorted(seen))
+"""
+
+
+def test_variables_of_functions_that_other_threads_return_from(run_program) -> None:  # type: ignore[no-untyped-def]
+    """They were read when they were gone: a crash, or an error."""
+    assert run_program(THREADS_THAT_RETURN).stdout.split() == list("abcdefgh")

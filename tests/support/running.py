@@ -97,7 +97,7 @@ def run_python(
             stdin=subprocess.DEVNULL,
         )
     if check:
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     return done
 
 

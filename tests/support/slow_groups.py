@@ -17,7 +17,7 @@ GROUPS = {
     "extremes": "traces with as much as possible of one thing",
     "integrations": "Lightning, transformers, TensorBoard and Prometheus as docs/watching.md uses them",
     "interpreters": "the frame walk under every installed Python",
-    "recording": "long kills and recordings of many events",
+    "recording": "long kills, recordings of many events, the cost of all recorders, the leak corpus on the CPU",
     "simcuda": "third-party models on the simulated device",
     "strangers": "verdicts on programs by people who had not read the method",
 }

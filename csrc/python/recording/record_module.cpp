@@ -170,6 +170,20 @@ void bind_module(std::uintptr_t address, std::uint32_t id) {
   if (scope) scope.session().modules.bind(reinterpret_cast<const void*>(address), id);
 }
 
+// The objects in `count` slots, `first` bytes from where a field of `object` points; `unset` for empty slots. They are
+// variables of a frame, which may be another thread's, and gone after the next instruction: nothing runs meanwhile.
+py::list read_slots(py::handle object, std::size_t field, std::ptrdiff_t first, std::size_t count, py::handle unset) {
+  py::list found(count);  // made before, since that may collect garbage
+  const char* start = nullptr;
+  std::memcpy(&start, reinterpret_cast<const char*>(object.ptr()) + field, sizeof start);
+  auto* const* const slots = reinterpret_cast<PyObject* const*>(start + first);
+  for (std::size_t slot = 0; slot < count; ++slot) {
+    const py::handle value = slots[slot] == nullptr ? unset : py::handle(slots[slot]);
+    PyList_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(slot), value.inc_ref().ptr());
+  }
+  return found;
+}
+
 void forget_module(std::uintptr_t address) {
   python::HookScope scope;
   if (scope) scope.session().modules.forget(reinterpret_cast<const void*>(address));
@@ -303,6 +317,8 @@ PYBIND11_MODULE(_record, module) {
   module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
              py::arg("saved_type"));
   module.def("gradient_of", &torch_side::gradient_of, py::arg("tensor"));
+  module.def("read_slots", &read_slots, py::arg("object"), py::arg("field"), py::arg("first"), py::arg("count"),
+             py::arg("unset"));
   module.def("request_object_scan", [] { python::request_pending_work(python::PendingWork::kObjectScan); });
   module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"));
