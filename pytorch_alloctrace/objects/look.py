@@ -225,12 +225,10 @@ def _unreached(walk: Walk) -> tuple[list[Any], Members]:
     known = {storage.key for number in walk.tensors if (storage := storage_of(walk.objects[number]))}
     left: Members = {}
     things: list[Any] = []
-    kinds: dict[type, bool] = {}
-    for thing in gc.get_objects():
-        is_tensor = kinds.get(type(thing))
-        if is_tensor is None:
-            is_tensor = kinds[type(thing)] = tensor in access.mro(type(thing))
-        if is_tensor and id(thing) not in walk.index:
+    objects = gc.get_objects()
+    tensors = {kind for kind in set(map(type, objects)) if tensor in access.mro(kind)}
+    for thing in objects:
+        if type(thing) in tensors and id(thing) not in walk.index:
             storage = storage_of(thing)
             if storage is not None and storage.bytes and storage.key not in known and storage not in left:
                 left[storage] = len(things)

@@ -48,6 +48,12 @@ class Kind(enum.IntEnum):
     """What `weakref.finalize` is to call."""
 
 
+# An enum's members are slow to look up.
+_ATOM, _PLAIN, _TENSOR, _STORAGE, _NODE, _MODULE, _CLASS = (
+    *(Kind.ATOM, Kind.PLAIN, Kind.TENSOR),
+    *(Kind.STORAGE, Kind.NODE, Kind.MODULE, Kind.CLASS),
+)
+
 _ATOMS = (
     int,
     float,
@@ -69,6 +75,7 @@ _ATOMS = (
     types.MemberDescriptorType,
 )
 
+_COLLECTIONS = frozenset({list, tuple, deque, dict, set, frozenset})
 _PACKAGE = __name__.partition(".")[0]
 _FINALIZER = getattr(weakref.finalize, "_Info", None)
 
@@ -148,7 +155,7 @@ def pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _size(thing: Any) -> int:
-    return len(thing) if type(thing) in (list, tuple, deque, dict, set, frozenset) else 0
+    return len(thing) if type(thing) in _COLLECTIONS else 0
 
 
 def is_second(call: FrameRoot, name: str) -> bool:
@@ -299,13 +306,13 @@ class Walker:
             cls = type(thing)
             if cls is not ModuleRoot and cls is not FrameRoot:
                 kind = kinds[cls]
-                if kind is Kind.CLASS and self._library_names is not None:
+                if kind is _CLASS and self._library_names is not None:
                     if access.module_of(thing) in self._library_names:
                         self._classes.append(at)
                         at += 1
                         continue
-                    kind = Kind.PLAIN
-                children = referents(thing) if kind is Kind.PLAIN else self._referents(walk, thing, kind)
+                    kind = _PLAIN
+                children = referents(thing) if kind is _PLAIN else self._referents(walk, thing, kind)
                 if len(children) > 2 * _FEW:
                     # Some, evenly picked, with all others; the rest when nothing smaller is left.
                     later.append((at, children))
@@ -325,28 +332,29 @@ class Walker:
 
     def _add(self, walk: Walk, parent: int, children: list[Any]) -> None:
         index, objects, parents, kinds = walk.index, walk.objects, walk.parents, self._kinds
-        is_many = len(children) >= _MANY and _size(objects[parent]) >= _MANY
+        is_many = len(children) >= _MANY and type(objects[parent]) in _COLLECTIONS and _size(objects[parent]) >= _MANY
         is_many = is_many and len(walk.containers) < 2 * _MOST_PREFERRED
         for child in children:
             cls = type(child)
-            kind = kinds.get(cls)
-            if kind is None:
+            try:
+                kind = kinds[cls]
+            except KeyError:
                 kind = self.kind(cls)
-            if kind == 0:
+            if kind is _ATOM:
                 continue
             number = index.get(id(child))
             if number is None:
-                if kind is Kind.MODULE and id(access.module_dict(child)) in index:
+                if kind is _MODULE and id(access.module_dict(child)) in index:
                     continue
                 number = index[id(child)] = len(objects)
                 objects.append(child)
                 parents.append(parent)
-                if kind is Kind.TENSOR or kind is Kind.STORAGE:
+                if kind is _TENSOR or kind is _STORAGE:
                     walk.tensors.append(number)
                     walk.references += parent, number
-                elif kind is Kind.NODE:
+                elif kind is _NODE:
                     walk.nodes.add(number)
-            elif kind is Kind.TENSOR or kind is Kind.STORAGE:
+            elif kind is _TENSOR or kind is _STORAGE:
                 walk.references += parent, number
                 if is_many and number >= 0:
                     walk.containers += parent, number

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from running import ROOT, program_environment
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import command
@@ -29,8 +30,7 @@ with alloctrace.enable("t.alloctrace"):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has a trace, and the script as pip installs it, next to a Python of the same folder."""
     made = tmp_path_factory.mktemp("script")
-    (made / "program.py").write_text(PROGRAM)
-    subprocess.run([sys.executable, "program.py"], cwd=made, env=program_environment(), check=True, timeout=600)
+    run_source(made, PROGRAM)
     (entry,) = re.findall(r'^alloctrace = "(.+):(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
     (made / "bin").mkdir()
     # A shim, not a link: a link would find the packages of its own folder.
@@ -62,7 +62,7 @@ def run(folder: Path, words: list[str], **environment: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], [], ["leeks"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], ["leeks"]], ids=" ".join)
 def test_the_script_is_the_same_command(folder: Path, arguments: list[str]) -> None:
     module, script = run(folder, [*MODULE, *arguments]), run(folder, ["bin/alloctrace", *arguments])
     assert (script.returncode, script.stdout, script.stderr) == (module.returncode, module.stdout, module.stderr)
@@ -71,23 +71,21 @@ def test_the_script_is_the_same_command(folder: Path, arguments: list[str]) -> N
 
 def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> None:
     (folder / "mirror.py").write_text("import json, sys; print(json.dumps([sys.argv, sys.path, __spec__ is None]))")
-    for arguments in (["mirror.py", "-x"], ["-m", "mirror", "-x"]):
-        plain = run(folder, [sys.executable, *arguments])
-        ours = run(folder, ["bin/alloctrace", "run", "--out", "mirror.alloctrace", "--overwrite", *arguments])
-        assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
-    (folder / "wrong.py").write_text("1 / 0")
-    plain = run(folder, [sys.executable, "wrong.py"])
-    ours = run(folder, ["bin/alloctrace", "run", "--out", "wrong.alloctrace", "wrong.py"])
-    assert ours.returncode == 1 and ours.stderr.startswith(plain.stderr)
+    plain = run(folder, [sys.executable, "mirror.py", "-x"])
+    ours = run(folder, ["bin/alloctrace", "run", "--out", "m.alloctrace", "mirror.py", "-x"], PATH="/usr/bin")
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    hint = ours.stderr.strip().partition("read it with: ")[2]
+    assert hint == f"{sys.executable} -m pytorch_alloctrace m.alloctrace"
 
 
 def test_a_module_keeps_its_name(folder: Path) -> None:
     (folder / "test_one.py").write_text("import torch\ndef test_one(): torch.empty(10)")
-    words = [*MODULE, "run", "--out", "m.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
+    words = [*MODULE, "run", "--out", "p.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
     done = run(folder, words)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
-    assert alloctrace.load(folder / "m.alloctrace").header["program"] == "-m pytest"
-    assert "-m pytest -q -p no:cacheprovider test_one.py" in run(folder, [*MODULE, "m.alloctrace"]).stdout
+    trace = alloctrace.load(folder / "p.alloctrace")
+    assert trace.header["program"] == "-m pytest"
+    assert "-m pytest -q -p no:cacheprovider test_one.py" in str(trace.diagnose())
 
 
 def test_the_environment_does_not_record_the_script(folder: Path) -> None:
@@ -96,10 +94,6 @@ def test_the_environment_does_not_record_the_script(folder: Path) -> None:
 
 
 def test_hints_have_the_shortest_spelling_that_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "nothing.py").write_text("")
-    done = run(folder, [*MODULE, "run", "--out", "n.alloctrace", "nothing.py"], PATH="/usr/bin")
-    hint = done.stderr.strip().partition("read it with: ")[2]
-    assert hint == f"{sys.executable} -m pytorch_alloctrace n.alloctrace"
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setattr(sys, "executable", str(folder / "bin/python3"))
     assert command.spelled() == "alloctrace"
@@ -107,7 +101,7 @@ def test_hints_have_the_shortest_spelling_that_works(folder: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("arguments", "closed"),
-    [(["t.alloctrace"], "stdout"), (["t.alloctrace"], "both"), (["--help"], "stdout"), (["run", "--help"], "both")],
+    [(["t.alloctrace"], "stdout"), (["t.alloctrace"], "both"), (["run", "--help"], "both")],
 )
 def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: str) -> None:
     reading, writing = os.pipe()
@@ -152,9 +146,8 @@ def test_nobody_needs_a_stderr(folder: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["t.alloctrace"], ["--help"]], ids=" ".join)
 def test_nobody_needs_a_stdout(folder: Path, arguments: list[str]) -> None:
-    plain = run(folder, [*MODULE, *arguments])
     done = run(folder, ["sh", "-c", f"{shlex.join([*MODULE, *arguments])} >&-"])
-    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, "", plain.stderr)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_recorded_program_has_no_stdout_either(folder: Path) -> None:
@@ -165,7 +158,7 @@ def test_a_recorded_program_has_no_stdout_either(folder: Path) -> None:
 
 
 # Imported modules. With the first the package begins, after `command`.
-MOMENTS = ["typing", "numpy", "pytorch_alloctrace.trace", "pytorch_alloctrace.analyze.peak"]
+MOMENTS = ["typing", "pytorch_alloctrace.trace"]
 INTERRUPTER = """
 import os, signal, sys
 class Interrupt:
@@ -198,7 +191,7 @@ def test_an_interrupt_before_the_program_begins_is_one_line(folder: Path) -> Non
 
 def test_an_interrupt_at_any_time_is_one_line(folder: Path) -> None:
     statuses = set()
-    for number in range(6):
+    for number in range(4):
         started = subprocess.Popen(
             [*MODULE, "t.alloctrace"],
             cwd=folder,
@@ -211,7 +204,7 @@ def test_an_interrupt_at_any_time_is_one_line(folder: Path) -> None:
         # From where the package is loaded: before, Python itself is starting.
         while started.poll() is None and "_replay" not in Path(f"/proc/{started.pid}/maps").read_text():
             time.sleep(0.01)
-        time.sleep(0.1 * number)
+        time.sleep(0.15 * number)
         started.send_signal(signal.SIGINT)
         _, error = started.communicate(timeout=600)
         statuses.add(started.returncode)

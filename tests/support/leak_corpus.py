@@ -20,6 +20,7 @@ from typing import Any
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import looks
 
 STEPS = 60
 """Used by most cases."""
@@ -89,11 +90,13 @@ def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
 def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
     """Runs these cases, or all, on a device in this process, each recorded into a trace of its own in the folder."""
     import torch
+    import torch._dynamo  # as the first optimizer would
 
     global has_ticked
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     torch.zeros(1, device=device).sum()  # what a device's first use takes belongs to no case
     gc.freeze()  # nor are torch's own objects looked through for each
+    looks.AT_END = looks.FREE = looks.SHARE = 0.0  # holders are not judged
     for name, case in cases(LEAKING + HEALTHY).items():
         if names and name not in names:
             continue

@@ -79,12 +79,12 @@ def run_python(
     environment: dict[str, str],
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder. A Python script runs in a fork of a process that has imported torch, unless `fresh`:
+    """Run a command in a folder. A Python program runs in a fork of a process that has imported torch, unless `fresh`:
     for tests of what a process is when it starts."""
     full_environment = program_environment(**environment)
     launcher, settings, words = _split_launcher(command)
     done: subprocess.CompletedProcess[str] | None = None
-    if not fresh and len(words) > 1 and words[0] == sys.executable and words[1].endswith(".py"):
+    if not fresh and len(words) > 1 and words[0] == sys.executable and _is_program(words[1]):
         done = run_warm(directory, launcher, words[1:], {**full_environment, **settings}, timeout)
     if done is None:
         done = subprocess.run(
@@ -99,6 +99,10 @@ def run_python(
     if check:
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     return done
+
+
+def _is_program(word: str) -> bool:
+    return word.endswith(".py") or word in ("-c", "-m")
 
 
 def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list[str]]:

@@ -1,11 +1,11 @@
 """Processes that have imported torch already: a test's program starts in a fork of one, in milliseconds.
 
 A server is a Python process that has imported torch and waits. For each program it forks a child, which takes over the
-program's folder, environment, arguments and standard streams, and runs the script as `__main__`. Such a program
-differs from one that was started afresh in this: sys.modules has torch and torch._dynamo, the outermost frame of its
-stacks is that of "<frozen warm_python>", which counts as library code, its parent is the server, hashes of texts and
-addresses of libraries are as in the server's other programs, garbage collections and gc.get_objects() leave out what
-torch consists of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
+program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`. Such a
+program differs from one that was started afresh in this: sys.modules has torch and torch._dynamo, the outermost frame
+of its stacks is that of "<frozen warm_python>", which counts as library code, its parent is the server, hashes of texts
+and addresses of libraries are as in the server's other programs, garbage collections and gc.get_objects() leave out
+what torch consists of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
 handlers. The last two would take longer than most programs.
 """
 
@@ -18,6 +18,7 @@ import importlib.util
 import json
 import marshal
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -85,17 +86,31 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
     tempfile.tempdir = None  # of the server's TMPDIR
     if SUPPORT not in os.environ["PYTHONPATH"].split(os.pathsep):
         sys.path.remove(SUPPORT)
-    script = request["arguments"][0]
-    sys.argv[:] = request["arguments"]
-    sys.path[0] = os.path.dirname(os.path.realpath(script))
-    path = os.path.abspath(script)
+    sys.excepthook = _print_error_of_program
+    return _new_main(request["arguments"])
+
+
+def _new_main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
+    """The code that `python WORDS` runs, of a script, a module (-m) or a text (-c), and the namespace to run it in."""
     module = types.ModuleType("__main__")
-    module.__file__ = path
     module.__dict__["__builtins__"] = builtins
-    module.__loader__ = SourceFileLoader("__main__", path)
     module.__annotations__ = {}
     sys.modules["__main__"] = module
-    sys.excepthook = _print_error_of_program
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        sys.path[0] = ""
+        return compile(words[1], "<string>", "exec", dont_inherit=True), module.__dict__
+    if words[0] == "-m":
+        sys.path[0] = os.getcwd()
+        _, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
+        module.__spec__, module.__package__, module.__loader__ = spec, spec.parent, spec.loader
+        module.__file__ = spec.origin
+        sys.argv[:] = [spec.origin, *words[2:]]
+        return code, module.__dict__
+    sys.argv[:] = words
+    sys.path[0] = os.path.dirname(os.path.realpath(words[0]))
+    module.__file__ = path = os.path.abspath(words[0])
+    module.__loader__ = SourceFileLoader("__main__", path)
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec", dont_inherit=True), module.__dict__
 
@@ -139,6 +154,7 @@ class Server:
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        atexit.register(self.stop)
 
     def run(
         self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
@@ -203,6 +219,7 @@ def _read_to_end(pipes: tuple[int, int], timeout: float) -> tuple[bytes, bytes]:
 
 _servers: dict[tuple[str, ...], Server] = {}
 _asked: dict[tuple[str, ...], int] = {}
+_choosing = threading.Lock()
 
 
 def _is_read_at_start(name: str, value: str) -> bool:
@@ -216,16 +233,19 @@ def run_warm(
     few to start it."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
     key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
-    server = _servers.get(key)
-    if server is None:
-        _asked[key] = _asked.get(key, 0) + 1
-        if _asked[key] < 2 or len(_servers) >= MAX_SERVERS:
+    with _choosing:
+        server = _servers.pop(key, None)
+        if server is None:
+            _asked[key] = _asked.get(key, 0) + 1
+            if _asked[key] < 2:
+                return None
+            idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
+            if len(_servers) >= MAX_SERVERS and idle is not None:
+                _servers.pop(idle).stop()  # the one that nobody has used for longest
+            server = Server(launcher, at_start)
+        _servers[key] = server
+        if not server.is_free.acquire(blocking=False):
             return None
-        if not _servers:
-            atexit.register(_stop_all)
-        server = _servers[key] = Server(launcher, at_start)
-    if not server.is_free.acquire(blocking=False):
-        return None
     try:
         return server.run(directory, arguments, environment, timeout)
     except BaseException:
@@ -235,8 +255,3 @@ def run_warm(
         raise
     finally:
         server.is_free.release()
-
-
-def _stop_all() -> None:
-    for server in _servers.values():
-        server.stop()

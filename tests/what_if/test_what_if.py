@@ -4,14 +4,12 @@ and on traces that cannot be modelled."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from marked_programs import run_analyze
-from running import ROOT, build_simulated_device, needs_cuda_build, program_environment
+from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.what_if.settings import parse_setting
@@ -22,19 +20,9 @@ PROGRAM = ROOT / "tests/support/what_if_programs.py"
 
 
 def record(name: str, trace: Path, setting: str = "", memory: str = "80GiB", program: str = "") -> alloctrace.Trace:
-    build_simulated_device()
-    written = [sys.executable, str(PROGRAM), name, str(trace)] if not program else [sys.executable, "-c", program]
-    support = str(PROGRAM.parent)
-    environment = program_environment(PYTORCH_ALLOC_CONF=setting, TRACE=str(trace))
-    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], support])
-    done = subprocess.run(
-        [str(ROOT / "tools/simcuda/run"), "--memory", memory, *written],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-    )
+    words = [str(PROGRAM), name] if not program else ["-c", program]
+    command = with_cuda([sys.executable, *words, str(trace)], memory)
+    done = run_python(trace.parent, command, False, 600, {"PYTORCH_ALLOC_CONF": setting})
     assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
     return alloctrace.load(trace)
 
@@ -125,13 +113,13 @@ def test_garbage_is_collected_below_a_fraction_alone(buffers: alloctrace.Trace) 
 
 
 UNTRACKED = """
-import os, torch, pytorch_alloctrace as alloctrace
-alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+import sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(sys.argv[1], devices=("cuda",))
 block = torch.empty(5000, device="cuda")
 """
 WITH_OWN_POOL = """
-import os, torch, pytorch_alloctrace as alloctrace
-alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+import sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(sys.argv[1], devices=("cuda",))
 pair = torch.cuda.memory.CUDAPluggableAllocator(alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
 pool = torch.cuda.MemPool(pair.allocator())
 for size in (5_000, 3_000_000, 30_000_000, 5_000_000):
@@ -141,8 +129,8 @@ del pool, block
 kept = torch.empty(5000, device="cuda")
 """
 SEVERAL_POOLS = """
-import os, torch, pytorch_alloctrace as alloctrace
-alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+import sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(sys.argv[1], devices=("cuda",))
 pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(2)]
 for pool in pools:
     with torch.cuda.use_mem_pool(pool):
@@ -151,18 +139,18 @@ torch.cuda.set_per_process_memory_fraction(0.001)
 block = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
 """
 LIMITED = """
-import os, torch, pytorch_alloctrace as alloctrace
-alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+import sys, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable(sys.argv[1], devices=("cuda",))
 torch.cuda.set_per_process_memory_fraction(0.01)
 blocks = [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (300, 200, 100, 50)]
 del blocks[::2]
 blocks += [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (400, 60)]
 """
 BEGUN_LATE = """
-import os, torch, pytorch_alloctrace as alloctrace
+import sys, torch, pytorch_alloctrace as alloctrace
 blocks = [torch.empty(5000 * (1 + number % 7) ** 5, device="cuda") for number in range(60)]
 del blocks[::2]
-alloctrace.enable(os.environ["TRACE"], devices=("cuda",))
+alloctrace.enable(sys.argv[1], devices=("cuda",))
 blocks += [torch.empty(4000 * (1 + number % 9) ** 5, device="cuda") for number in range(60)]
 del blocks[::3]
 blocks += [torch.empty(9000 * (1 + number % 9) ** 4, device="cuda") for number in range(60)]
@@ -222,8 +210,8 @@ def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
     assert data["memory"] == 2 * GIB and data["outside"] == 700 * MIB and data["check"]["first_difference"] is None
     assert [one["setting"] for one in data["outcomes"]] == ["as recorded", "expandable_segments:True"]
     assert data["outcomes"][0]["refused"]["requested"] > 0
-    text = run_analyze(folder, *arguments)
-    assert "FAILS" in text and "in block" in text
+    text = " ".join(run_analyze(folder, *arguments).split())
+    assert "FAILS" in text and "in block" in text, text
     table = run_analyze(folder, *arguments, "--csv")
     assert table.splitlines()[0].startswith("setting,fits,peak_reserved_low") and len(table.splitlines()) == 3
     run_analyze(folder, *arguments[:3], "max_split_size_mb:1", status=2)
