@@ -78,14 +78,13 @@ def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
 @needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_sums_of_a_comparison_are_those_of_live_blocks(traces: Traces, by: str) -> None:
-    for device in DEVICES:
-        before, after = traces["base", device], traces["changed", device]
-        for at in ("end", "mark:stepped", "peak"):
-            table = alloctrace.compare(before, after, at=at, by=by)
-            assert table["bytes_before"].sum() == before.live(at)["nbytes"].sum()
-            assert table["bytes_after"].sum() == after.live(at)["nbytes"].sum()
-            assert table["blocks_after"].sum() == len(after.live(at))
-        assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
+    before, after = traces["base", "cuda"], traces["changed", "cuda"]
+    for at in ("end", "peak"):
+        table = alloctrace.compare(before, after, at=at, by=by)
+        assert table["bytes_before"].sum() == before.live(at)["nbytes"].sum()
+        assert table["bytes_after"].sum() == after.live(at)["nbytes"].sum()
+        assert table["blocks_after"].sum() == len(after.live(at))
+    assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
 
 
 @needs_cuda_build
@@ -249,7 +248,7 @@ def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_diff_sums_to_the_change_of_what_is_live(base: Base, by: str) -> None:
     for trace in base.values():
-        for a, b in (("step:1", "peak"), ("peak", "end"), (0, "mark:stepped"), ("end", 30)):
+        for a, b in ((0, "mark:stepped"), ("end", 30)):
             live_a, live_b = trace.live(a), trace.live(b)
             table = trace.diff(a, b, by=by)
             assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)

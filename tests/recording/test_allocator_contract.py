@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import sysconfig
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from format_reader import TraceFile
+from native_library import build_library
 from running import ROOT, run_python, torch_has_cuda, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -61,18 +60,9 @@ class Recorded:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tests/support/allocator_contract.cpp, built against the installed torch."""
-    import torch
-
     built = tmp_path_factory.mktemp("library") / "allocator_contract.so"
-    installed = Path(torch.__file__).parent
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(ROOT / "tests/support/allocator_contract.cpp")]
-    command += ["-o", str(built), f"-isystem{installed}/include", f"-isystem{sysconfig.get_paths()['include']}"]
-    command += [f"-L{installed}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{installed}/lib"]
-    if torch_has_cuda():
-        headers = [*installed.parent.glob("nvidia/*/include"), Path("/usr/local/cuda/include")]
-        headers.append(ROOT / "csrc/torch/cuda_stand_ins")  # last: two headers that pip's packages leave out
-        command += ["-DWITH_CUDA", "-lc10_cuda", *(f"-isystem{folder}" for folder in headers)]
-    subprocess.run(command, check=True)
+    options = ["-DWITH_CUDA"] if torch_has_cuda() else []
+    build_library(ROOT / "tests/support/allocator_contract.cpp", built, *options)
     return built
 
 

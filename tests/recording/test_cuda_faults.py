@@ -4,16 +4,14 @@ true."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
 from format_reader import BLOCK_HEADER, END, FILE_HEADER, read_block
-from running import ROOT, has_nvidia_gpu, how_it_ended, needs_cuda_build
+from native_library import build_library
+from running import has_nvidia_gpu, how_it_ended, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
@@ -30,24 +28,10 @@ def end_record(path: Path) -> dict[str, str]:
     return json.loads(block.payload)
 
 
-def build(folder: Path, name: str, source: str, *libraries: str) -> None:
-    """A native library next to the program, built against torch's headers and CUDA's of pip."""
-    import torch
-
-    torch_folder = Path(torch.__file__).parent
-    toolkits = [os.environ.get("CUDA_HOME") or "/usr/local/cuda"]
-    cuda_headers = [
-        *sorted((torch_folder.parent / "nvidia").glob("*/include")),
-        *(f"{path}/include" for path in toolkits),
-    ]
-    # The last: pip's packages leave out two headers that say nothing to a host compiler; a toolkit has them.
-    cuda_headers.append(ROOT / "csrc" / "torch" / "cuda_stand_ins")
+def build(folder: Path, name: str, source: str) -> None:
+    """A native library next to the program."""
     (folder / f"{name}.cpp").write_text(source)
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", f"{name}.cpp", "-o", f"{name}.so"]
-    command += [f"-I{torch_folder}/include", f"-I{sysconfig.get_paths()['include']}", *(f"-I{h}" for h in cuda_headers)]
-    command += [f"-L{torch_folder}/lib", *libraries, f"-Wl,-rpath,{torch_folder}/lib"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    build_library(folder / f"{name}.cpp", folder / f"{name}.so")
 
 
 def assert_events_add_up(trace: alloctrace.Trace) -> None:
@@ -174,7 +158,7 @@ extern "C" void allocate_in_threads(int threads, int blocks) {
 def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, tmp_path: Path) -> None:
     """The hook runs under the allocator's lock. Were it to take the GIL, it would wait for ever for a thread that holds
     the GIL and waits for that lock, in memory_allocated() or in a native call."""
-    build(tmp_path, "native", NATIVE_ALLOCATIONS, "-lc10", "-lc10_cuda")
+    build(tmp_path, "native", NATIVE_ALLOCATIONS)
     done = run_cuda_program(
         """
         import ctypes, faulthandler, threading, torch, pytorch_alloctrace as alloctrace

@@ -52,62 +52,14 @@ def test_every_virtual_method_of_torch_is_forwarded(base: str, source: str, ours
     assert not wrong, "\n".join(wrong)
 
 
-SMALL_BASE = """
-class Allocator { public: virtual ~Allocator() = default;
-  virtual DataPtr allocate(size_t n) = 0; virtual void copy_data(void* to, const void* from) const = 0; };"""
-SMALL_HEADER = """
-class CUDAAllocator : public c10::Allocator { public:
-  // virtual void not_this(int a);
-  virtual void emptyCache(MempoolId_t id = {0, 0}) = 0;
-  virtual int uses(c10::DeviceIndex /*device*/, std::function<bool(cudaStream_t)> f) { TORCH_CHECK(false, "{"); }
-};"""
-SMALL_SOURCE = """
-class ForwardingAllocator final : public native::CUDAAllocator { public:
-  c10::DataPtr allocate(std::size_t size) override { const TimedCall timed; return next().allocate(size); }
-  void copy_data(void* to, const void* from) const override { next().copy_data(to, from); }
-  void emptyCache(c10::MempoolId_t pool) override { next().emptyCache(pool); }
-  int uses(c10::DeviceIndex device, std::function<bool(cudaStream_t)> filter) override {
-    return next().uses(device, std::move(filter)); } };"""
-
-
-@pytest.mark.parametrize(
-    ("header", "source", "reported"),
-    [
-        (
-            (" = 0;", " = 0; virtual void markCapture(DeviceIndex device, bool on = true) {}"),
-            (),
-            "markCapture(DeviceIndex",
-        ),
-        (("id = {0, 0})", "id = {0, 0}, bool traces = true)"), (), "emptyCache(MempoolId_t, bool)"),
-        (("id = {0, 0})", "id = {0, 0}) const"), (), "emptyCache(MempoolId_t) const"),
-        (("virtual int uses", "virtual int used"), (), "used(DeviceIndex, function<bool(cudaStream_t)>)"),
-        ((" = 0;", " = 0; virtual void emptyCache(int device) = 0;"), (), "emptyCache(int)"),
-        ((), ("next().uses(device", "next().uses(0"), "not passed on"),
-        ((), ("next().copy_data(to, from)", "next().copy_data(from, to)"), "not passed on"),
-        ((), ("{ next().emptyCache(pool); }", "{}"), "not passed on"),
-    ],
-)
-def test_the_comparison_finds_a_difference(header: tuple[str, ...], source: tuple[str, ...], reported: str) -> None:
-    def changed(text: str, change: tuple[str, ...]) -> str:
-        if not change:
-            return text
-        assert change[0] in text
-        return text.replace(change[0], change[1], 1)
-
-    assert not_forwarded([SMALL_BASE, SMALL_HEADER], "CUDAAllocator", SMALL_SOURCE, "ForwardingAllocator") == []
-    headers = [SMALL_BASE, changed(SMALL_HEADER, header)]
-    wrong = not_forwarded(headers, "CUDAAllocator", changed(SMALL_SOURCE, source), "ForwardingAllocator")
-    assert any(reported in line for line in wrong), wrong
-
-
 @needs_cuda_build
-@pytest.mark.parametrize("name", ["raw_alloc_with_stream", "snapshot", "copy_data", "name"])
-def test_the_comparison_misses_a_method_that_is_taken_away(name: str) -> None:
-    """On the real texts: a method that our class loses is named."""
+@pytest.mark.parametrize("name", ["raw_alloc_with_stream", "copy_data", "name"])
+def test_a_method_that_is_missing_or_forwards_something_else_is_named(name: str) -> None:
     base, path, ours, _ = FORWARDED[0]
-    source = re.sub(rf"\b{name}\((?=[^;{{}}]*override)", f"{name}_no_more(", our_source(path), count=1)
-    wrong = not_forwarded(installed_headers(), base, source, ours)
-    assert any(line.startswith(f"{name}(") for line in wrong), wrong
+    for wrong in (rf"\b{name}\((?=[^;{{}}]*override)", rf"next\(\)\.{name}\("):
+        source = re.sub(wrong, "other(", our_source(path), count=1)
+        found = not_forwarded(installed_headers(), base, source, ours)
+        assert any(name in line for line in found), found
 
 
 SETTINGS = {
@@ -162,13 +114,6 @@ def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None
         assert trace.missed_frees == 0 and trace.kind_counts["alloc"] > 100
     allocs = [trace.kind_counts["alloc"] for trace in traces]
     print(f"{name}: {sum(len(str(answer)) for _, answer in plain):,} characters equal, allocs in the traces: {allocs}")
-
-
-def test_the_comparison_of_what_programs_see_finds_a_difference() -> None:
-    answer = {"stats": {"a": 1, "b": [1, {"c": 2}]}}
-    assert list(differences(answer, json.loads(json.dumps(answer)), "x")) == []
-    for other in ({"stats": {"a": 1, "b": [1, {"c": 3}]}}, {"stats": {"a": 1, "b": [1]}}, {"stats": {"a": 1}}, {}, []):
-        assert len(list(differences(answer, other, "x"))) == 1
 
 
 def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import core_probe
 import pytest
+from native_library import build_library
 from running import ROOT, program_environment
-from test_recording import build_library
 
 import pytorch_alloctrace as alloctrace
 
@@ -32,7 +32,7 @@ def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None
     library.write_text(
         '#include <stdexcept>\nextern "C" void fail() noexcept { throw std::runtime_error("uncaught"); }'
     )
-    subprocess.run(["g++", "-shared", "-fPIC", "-w", library, "-o", tmp_path / "throws.so"], check=True)
+    build_library(library, tmp_path / "throws.so")
     done = run_program(
         """
         import ctypes, os, resource, sys, torch

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sysconfig
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from native_library import build_library
 from running import ROOT
 
 import pytorch_alloctrace as alloctrace
@@ -34,17 +33,6 @@ def events_of(trace: alloctrace.Trace) -> pd.DataFrame:
 
 def counts(trace: alloctrace.Trace) -> dict[str, int]:
     return {kind: count for kind, count in trace.kind_counts.items() if kind != "memory"}
-
-
-def build_library(source: Path, library: Path) -> None:
-    """A shared library of C++ that calls torch's allocators."""
-    import torch
-
-    folder = Path(torch.__file__).parent
-    includes = [f"-I{folder}/include", f"-I{sysconfig.get_paths()['include']}"]
-    links = [f"-L{folder}/lib", "-lc10", f"-Wl,-rpath,{folder}/lib"]
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-O1", str(source), "-o", str(library)]
-    subprocess.run([*command, *includes, *links], check=True)
 
 
 @pytest.mark.parametrize("each", [25_000, pytest.param(625_000, marks=pytest.mark.slow("recording"))])

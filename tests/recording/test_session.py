@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import threading
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import program
@@ -290,21 +292,16 @@ def test_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
     )
 
 
-def test_our_own_commands_are_not_recorded_by_the_environment(run_program, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    from running import program_environment
-
+def test_our_own_commands_are_not_recorded_by_the_environment(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "t.alloctrace"):
         pass
-    environment = program_environment(ALLOCTRACE=str(tmp_path / "stray-{pid}"))
     (tmp_path / "program.py").write_text("import torch; kept = torch.empty(10)")
     for command in (
         ["pytorch_alloctrace.analyze", "t.alloctrace"],
         ["pytorch_alloctrace", "run", "--out", "o", "program.py"],
     ):
-        subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, env=environment, check=True, capture_output=True)
+        words = [sys.executable, "-m", *command]
+        run_python(tmp_path, words, True, 600, {"ALLOCTRACE": str(tmp_path / "stray-{pid}")}, fresh=True)
     assert not list(tmp_path.glob("stray-*")) and (tmp_path / "o").exists()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from running import program_environment
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 
@@ -44,7 +43,7 @@ alloctrace.disable()
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     folder = tmp_path_factory.mktemp("program")
     (folder / "train.py").write_text(textwrap.dedent(PROGRAM))
-    subprocess.run([sys.executable, "train.py"], cwd=folder, env=program_environment(), check=True)
+    run_python(folder, [sys.executable, "train.py"], True, 600, {})
     return alloctrace.load(folder / "t.alloctrace")
 
 

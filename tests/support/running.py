@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def program_environment(**extra: str) -> dict[str, str]:
     """The environment of a traced program: this package importable, nothing of ours switched on. One thread computes,
     since the tests themselves occupy every core."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ALLOCTRACE")}
+    ours = ("ALLOCTRACE", "TORCHINDUCTOR")  # the second is set by torch, where a test has imported all of it
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     # Behind what the tests themselves run under, a sanitizer perhaps, which has to be first.
@@ -111,8 +112,8 @@ def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list
     start = command.index(sys.executable) if is_simulated else 0
     launcher, settings = command[:start], {}
     while launcher[1:] and launcher[1].startswith("--"):
-        settings[f"SIMCUDA_{launcher[1][2:].upper()}"] = launcher[2]
-        del launcher[1:3]
+        option, _, value = launcher.pop(1)[2:].partition("=")
+        settings[f"SIMCUDA_{option.upper()}"] = value or launcher.pop(1)
     return launcher, settings, command[start:]
 
 

@@ -1,4 +1,4 @@
-"""Runs programs on the simulated CUDA device, without this project's recorder, each in its own process."""
+"""Runs programs on the simulated CUDA device, without this project's recorder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from running import ROOT, program_environment
+from running import ROOT, run_python
 
 RUN = ROOT / "tools" / "simcuda" / "run"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -27,25 +27,11 @@ Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_simulated(
     folder: Path, source: str, *options: str, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a folder through tools/simcuda/run, with its options, without the variables of this environment
-    that concern CUDA. check: it must succeed."""
+    """Runs a program in a folder through tools/simcuda/run, with its options. check: it must succeed."""
     script = folder / "program.py"
     script.write_text(source)
-    clean = {name: value for name, value in program_environment().items() if not name.startswith(("SIMCUDA", "CUDA"))}
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        clean.pop(name, None)
-    done = subprocess.run(
-        [RUN, *options, sys.executable, script],
-        cwd=folder,
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,  # the first run builds the library
-        stdin=subprocess.DEVNULL,
-    )
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    command = [str(RUN), *options, sys.executable, str(script)]
+    return run_python(folder, command, check, 600, environment)
 
 
 def simulation(folder: Path) -> Simulate:

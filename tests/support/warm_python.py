@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 AFTER_START = (
-    *("ALLOCTRACE_", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
+    *("ALLOCTRACE", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
     *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS"),
 )
@@ -84,6 +84,7 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
     os.chdir(request["directory"])
     os.environ.update(request["environment"])  # beside what the launcher has set
     tempfile.tempdir = None  # of the server's TMPDIR
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
     if SUPPORT not in os.environ["PYTHONPATH"].split(os.pathsep):
         sys.path.remove(SUPPORT)
     sys.excepthook = _print_error_of_program
@@ -152,6 +153,7 @@ class Server:
             env={**environment, "PYTHONPATH": path},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
         )
         theirs.close()
         atexit.register(self.stop)
@@ -232,6 +234,7 @@ def run_warm(
     """Run `launcher python arguments` in a fork of a server; None if it is in use, or the programs that need it are too
     few to start it."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
+    at_start["PYTHONPATH"] = os.pathsep.join(one for one in at_start["PYTHONPATH"].split(os.pathsep) if one != SUPPORT)
     key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     with _choosing:
         server = _servers.pop(key, None)

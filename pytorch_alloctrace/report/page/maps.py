@@ -86,7 +86,7 @@ def maps_of(
         in_use = in_use.assign(backward=in_use["backward"].astype(bool))
         made.groups.setdefault("phase", {})[moment] = _phases(trace, in_use, phases)
         in_use = in_use.drop(columns="nbytes").rename(columns={"requested_size": "nbytes"})
-        for by, name in _groups_known(trace):
+        for by, name in _groups_known(trace, in_use):
             table = composition_of(trace, in_use, by, seq + 1).head(_GROUPS)
             if set(table[name]) - {UNKNOWN}:
                 made.groups.setdefault(by, {})[moment] = table[[name, "bytes", "blocks"]].to_numpy().tolist()
@@ -98,11 +98,12 @@ def maps_of(
     return made
 
 
-def _groups_known(trace: RecordedTrace) -> Iterator[tuple[str, str]]:
-    """How else the memory can be told apart in this trace, and the column that names the group."""
+def _groups_known(trace: RecordedTrace, in_use: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """How else these blocks can be told apart, and the column that names the group."""
     if trace.stacks.has_modules:
         yield "module", "site"
-    yield "role", "role"
+    if (in_use["role"] != UNKNOWN).any():
+        yield "role", "role"
 
 
 def _phases(trace: RecordedTrace, live: pd.DataFrame, known: StackPhases) -> list[list[Any]]:

@@ -1,0 +1,36 @@
+"""Shared libraries of C++ that call torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import torch
+from running import ROOT, torch_has_cuda
+
+
+def build_library(source: Path, library: Path, *options: str) -> None:
+    """Compile a source against torch's headers, CUDA's among them if torch is built with it.
+
+    The object apart, in its folder: so ccache, where it is installed, knows the same source again.
+    """
+    installed = Path(torch.__file__).parent
+    headers = [installed / "include", Path(sysconfig.get_paths()["include"])]
+    libraries = ["-lc10", "-ltorch_cpu"]
+    if torch_has_cuda():
+        toolkit = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+        headers += [*sorted(installed.parent.glob("nvidia/*/include")), Path(toolkit, "include")]
+        headers.append(ROOT / "csrc/torch/cuda_stand_ins")  # last: two headers that pip's packages leave out
+        libraries.append("-lc10_cuda")
+    compiled = library.with_suffix(".o").resolve()
+    command = ["g++", "-std=c++20", "-fPIC", "-O1", *options, *(f"-isystem{folder}" for folder in headers)]
+    _run([*command, "-c", source.name, "-o", str(compiled)], source.parent)
+    search = [f"-L{installed}/lib", f"-Wl,-rpath,{installed}/lib", "-Wl,--as-needed"]
+    _run(["g++", "-shared", str(compiled), "-o", str(library.resolve()), *search, *libraries], source.parent)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
