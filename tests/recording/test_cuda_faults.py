@@ -350,7 +350,7 @@ def test_exit_with_live_tensors(run_cuda_program, tmp_path: Path, ending: str) -
         {ending}
         """,
         check=False,
-        fresh=True,
+        fresh=not ending,
     )
     status = {"1 / 0": 1, "raise SystemExit(3)": 3, "os._exit(4)": 4}.get(ending, 0)
     assert done.returncode == status, done.stderr

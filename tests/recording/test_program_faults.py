@@ -11,8 +11,9 @@ from pathlib import Path
 
 import core_probe
 import pytest
+from command_line import run_command
 from native_library import build_library
-from running import ROOT, program_environment
+from running import program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -45,7 +46,6 @@ def test_the_program_ends_at_once(run_program, tmp_path: Path, end: str) -> None
         """,
         end,
         check=False,
-        fresh=True,
     )
     ends = {"segfault": -signal.SIGSEGV, "exit": 7, "exception": -signal.SIGABRT}
     assert done.returncode == ends[end], done.stderr
@@ -172,7 +172,7 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.full((1234,), index, dtype=torch.uint8)
 
 def batches(method):
-    loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=method)
+    loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context=method)
     return [int(batch.sum()) for batch in loader]
 
 if __name__ == "__main__":
@@ -289,7 +289,6 @@ def test_an_exit_handler_of_the_program(run_program, tmp_path: Path, order: str)
         held = torch.empty(1111, dtype=torch.uint8)
         """,
         order,
-        fresh=True,
     )
     assert done.stdout == "late\n" and done.stderr == ""
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -342,8 +341,10 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, tmp_path
 # 6. Beginnings and ends under load
 
 
-def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: Path) -> None:
-    run_program(
+def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp_path: Path) -> None:
+    """No event is lost or misread, and the memory of the host does not grow after the first times."""
+    rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 60
+    done = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import looks
@@ -353,23 +354,29 @@ def test_toggled_from_one_thread_while_sixteen_allocate(run_program, tmp_path: P
             while not stop.is_set():
                 held.append(torch.empty(100 + number, dtype=torch.uint8))
                 if len(held) > 50: held.clear()
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * 4096
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads: thread.start()
-        for number in range(int(sys.argv[1])):
-            # A look is Python, which gets one turn in seventeen here: with one in each the test would take minutes.
+        rounds, sizes = int(sys.argv[1]), []
+        for number in range(rounds):
+            # A look is Python, which gets one turn in nine here: with one in each the test would take minutes.
             looks.AT_END = 0.0 if number % 8 else 0.5
             alloctrace.enable(f"{number % 4}.alloctrace", overwrite=True)
             alloctrace.disable()
+            if number in (rounds // 3, rounds - 1): sizes.append(resident())
         stop.set()
         for thread in threads: thread.join()
+        print(sizes[1] - sizes[0])
         """,
-        "200" if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else "48",
+        str(rounds),
         timeout=900,
     )
+    assert int(done.stdout) < rounds * (100 << 10)
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
         assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0
-        assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 116)}
+        assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
 # 7. Code
@@ -455,11 +462,8 @@ def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_ch
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in NAMES]
     assert [frame.filename for frame in frames] == expected
     for verb in ("diagnose", "sites", "leaks", "blocks"):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytorch_alloctrace", verb, path, *(["--csv"] if verb == "blocks" else [])],
-            cwd=ROOT, capture_output=True, timeout=600, env=program_environment(PYTHONIOENCODING="utf-8"),
-        )  # fmt: skip
-        assert done.returncode in (0, 1) and b"\x1b" not in done.stdout + done.stderr, done.stderr
+        done = run_command(tmp_path, [verb, path.name, *(["--csv"] if verb == "blocks" else [])], {})
+        assert done.returncode in (0, 1) and "\x1b" not in done.stdout + done.stderr, done.stderr
 
 
 def test_endless_new_stacks(run_program, tmp_path: Path) -> None:
@@ -489,10 +493,9 @@ def test_endless_new_stacks(run_program, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
-@pytest.mark.parametrize("source", ["hpet", "tsc"])
-def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path, source: str) -> None:
+def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -> None:
     """Then times are those of the monotonic clock."""
-    (tmp_path / "source").write_text(f"{source}\n")
+    (tmp_path / "source").write_text("hpet\n")
     run_program(
         """
         import time, torch, pytorch_alloctrace as alloctrace
@@ -509,11 +512,8 @@ def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path, s
     from format_reader import TraceFile
 
     file = TraceFile(tmp_path / "t.alloctrace")
-    is_monotonic = all(
-        abs(anchor.counter - anchor.monotonic) < 10_000_000
-        for anchor in (file.first, *(block.end for block in file.blocks))
-    )
-    assert is_monotonic == (source == "hpet")
+    for anchor in (file.first, *(block.end for block in file.blocks)):
+        assert abs(anchor.counter - anchor.monotonic) < 10_000_000
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     times = trace.events(kinds=["alloc"])["time_ns"].to_numpy()
     assert len(times) == 5 and (times[1:] - times[:-1] > 9_000_000).all()

@@ -161,48 +161,6 @@ def test_the_trace_is_taken_away(run_program, tmp_path: Path, fault: str) -> Non
         assert trace.integrity.state == "corrupt" and not trace.verify().ok
 
 
-TOGGLED = """
-import sys, threading, torch
-import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
-
-ROUNDS = int(sys.argv[1])
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-stop = threading.Event()
-
-def work():
-    while not stop.is_set():
-        torch.empty(512, dtype=torch.uint8)
-
-threads = [threading.Thread(target=work) for _ in range(8)]
-for thread in threads:
-    thread.start()
-sizes = []
-for number in range(ROUNDS):
-    # A look is Python, which gets one turn in nine here: with one in each the test would take minutes.
-    looks.AT_END = 0.0 if number % 8 else 0.5
-    alloctrace.enable("t.alloctrace", overwrite=True)
-    alloctrace.disable()
-    if number in (ROUNDS // 5, ROUNDS - 1):
-        sizes.append(resident())
-stop.set()
-for thread in threads:
-    thread.join()
-print(sizes[1] - sizes[0])
-"""
-
-
-def test_a_session_that_is_toggled_under_allocating_threads(run_program, tmp_path: Path) -> None:
-    """Under eight threads: no growth of host memory after the first times."""
-    rounds, most = (300, 16 << 20) if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else (100, 100 * (64 << 10))
-    assert int(run_program(TOGGLED, str(rounds), timeout=900).stdout) < most
-    assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state in ("complete", "gaps")
-
-
 def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:
     """disable() waits for a disk that does not answer: the second Ctrl-C at the latest gets through to the program."""
     flag = tmp_path / "hangs"
