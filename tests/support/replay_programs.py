@@ -18,6 +18,7 @@ import ctypes
 import gc
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -407,12 +408,22 @@ def run_program(
         machine.clear()
 
 
+ENDED, NOT_CLEAN = 10, 11
+"""How a fork of `serve` ends that did not crash."""
+
+
 def serve(machine_type: type[Machine]) -> None:
-    """Answers each line with one, {"error": what went wrong or null, "clean": whether the next program finds an
-    allocator without segments}."""
+    """Answers each line with one, {"error": what went wrong or null, "clean": whether the next program runs in the same
+    process}. One that has failed, or after which the allocator has segments, is the last of its process, a fork."""
     gc.disable()  # objects are to die where the operations say so
     answers = sys.stdout
     sys.stdout = sys.stderr
+    while (child := os.fork()) != 0:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == ENDED:
+            return
+        if status != NOT_CLEAN:
+            print(json.dumps({"error": f"the process has ended: {status}", "clean": False}), file=answers, flush=True)
     for line in sys.stdin:
         program = json.loads(line)
         error = None
@@ -420,7 +431,11 @@ def serve(machine_type: type[Machine]) -> None:
             run_program(Path(program["trace"]), Path(program["expected"]), program["operations"], machine_type)
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
-        print(json.dumps({"error": error, "clean": not error and not snapshot()}), file=answers, flush=True)
+        clean = not error and not snapshot()
+        print(json.dumps({"error": error, "clean": clean}), file=answers, flush=True)
+        if not clean:
+            os._exit(NOT_CLEAN)
+    os._exit(ENDED)
 
 
 if __name__ == "__main__":

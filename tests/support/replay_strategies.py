@@ -105,23 +105,24 @@ def programs() -> st.SearchStrategy[list[Any]]:
 
 
 class Runner:
-    """A process that runs one program after another: importing torch takes longer than a program. A new one when a
-    program has failed or has left something behind."""
+    """Runs one program after another in a process that has imported torch, which takes longer than a program: in a fork
+    of it, and in a new one when a program has failed or has left something behind."""
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str], mode: str = "serve") -> None:
         self._simulated = command
         self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), mode]
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
-        self.processes = 0
+        self._is_first = True
+        """Whether the next program is the first of its fork."""
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
         """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is created empty. Returns what went
         wrong, with the end of what the process has said. A program that fails where others ran before gets a process of
         its own: what torch keeps of earlier captures is not the program's fault."""
-        is_first = self._process is None
+        was_first = self._is_first
         error = self._run(folder, operations)
-        return self._run(folder, operations) if error and not is_first else error
+        return self._run(folder, operations) if error and not was_first else error
 
     def fails_without_recording(self, folder: Path, operations: list[Any]) -> bool:
         """Whether torch alone fails at it, in a process of its own: its setCheckpointPoolState() may leave blocks that
@@ -139,14 +140,10 @@ class Runner:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         program = {"trace": str(folder / "t"), "expected": str(folder / "expected"), "operations": operations}
-        try:
-            process.stdin.write(json.dumps(program) + "\n")
-            process.stdin.flush()
-            answer = json.loads(process.stdout.readline() or '{"error": "the process has ended", "clean": false}')
-        except BrokenPipeError:
-            answer = {"error": "the process has ended", "clean": False}
-        if not answer["clean"]:
-            self.stop()
+        process.stdin.write(json.dumps(program) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        self._is_first = not answer["clean"]
         error: str | None = answer["error"]
         return error and f"{error}\n{(self._folder / 'output.txt').read_text()[-3000:]}"
 
@@ -161,7 +158,6 @@ class Runner:
                 stderr=output,
                 text=True,
             )
-        self.processes += 1
 
     def stop(self) -> None:
         if self._process is not None:

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(has_nvidia_gpu(), reason="the driver's addresses and the end of a stream's work are not known"),
 ]
 MIB = 2**20
-EXAMPLES = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 15
+EXAMPLES = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 10
 SETTINGS = (
     "expandable_segments:False",
     "expandable_segments:True",
