@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,5 +33,10 @@ _NOT_INT64: dict[str, Any] = {
 
 def no_rows(columns: Iterable[str], **dtypes: Any) -> pd.DataFrame:
     """A table with these columns and without rows. dtypes: of columns that have another one in this table."""
-    chosen = {name: dtypes.get(name, _NOT_INT64.get(name, np.int64)) for name in columns}
+    return _no_rows(tuple(columns), tuple(dtypes.items())).copy()
+
+
+@functools.cache
+def _no_rows(columns: tuple[str, ...], dtypes: tuple[tuple[str, Any], ...]) -> pd.DataFrame:
+    chosen = {name: dict(dtypes).get(name, _NOT_INT64.get(name, np.int64)) for name in columns}
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in chosen.items()})

@@ -28,7 +28,7 @@ SUPPORT = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
 COSTLY = ("report", "serve")
 """Each takes seconds, whatever it shows."""
 PAGES = {
-    "some forms": {"memory68": ("serve",), "sites52": ("report",)},
+    "some forms": {"sites52": ("report",)},
     "all forms": dict.fromkeys(("sites52", "memory68", "replay211"), COSTLY),
 }
 """Of these traces the pages are made, too."""

@@ -137,15 +137,15 @@ def test_of_very_many_devices_those_with_the_most_memory_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 10)
-    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=2))
+    monkeypatch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=2, devices=3))
     path = tmp_path / "many.alloctrace"
     path.write_bytes(steps_of_many_devices(10))
     trace = alloctrace.load(path)
     assert len(trace.devices) == 78
     page = Page(trace.report().html)
     shown = [device["device"] for device in page.data["devices"]]
-    assert shown == [f"cuda:{number}" for number in range(79, 63, -1)]
-    assert page.data["devices_left_out"] == 78 - 16
+    assert shown == [f"cuda:{number}" for number in range(79, 76, -1)]
+    assert page.data["devices_left_out"] == 78 - 3
     assert set(page.data["curves"]["devices"]) == set(page.data["what_if"]) == set(shown)
 
 
