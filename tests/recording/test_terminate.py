@@ -64,7 +64,6 @@ RUN = ("-m", "pytorch_alloctrace", "run", "--out", "t.alloctrace")
 CALLS = {
     "sleep": "time.sleep(1000)",
     "C call": "ctypes.PyDLL(None).sleep(1000)",  # with the GIL held, so that no Python code runs
-    "busy": "\nwhile True: [torch.empty(100) for _ in range(100)]",
     "malloc": "\nwhile True: sum(len(bytes(n)) for n in range(513, 4096))",
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "thread": "\nthreading.Thread(target=lambda: time.sleep(1000)).start()",
@@ -244,7 +243,7 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 40
             def __getitem__(self, index): return torch.empty(12345)
-        workers = [subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE) for _ in range(2)]
+        workers = [subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE) for _ in range(1)]
         for worker in workers: worker.stdout.readline()
         batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1))
         next(batches)
@@ -263,8 +262,8 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
         text=True,
         timeout=600,
     )
-    assert "[-15, -15]" in done.stdout, done.stdout + done.stderr
+    assert "[-15]" in done.stdout, done.stdout + done.stderr
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]
     mine = [trace for trace in traces if 4321 * 4 in set(trace.live()["nbytes"])]
-    assert [trace.ending for trace in mine] == [{"reason": "SIGTERM"}] * 2
+    assert [trace.ending for trace in mine] == [{"reason": "SIGTERM"}]
     assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace").ending) == {"reason": "exit"}
