@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_groups.py")
+    config.addinivalue_line("markers", "libraries: looks for holders in the variables of libraries, too")
     config.stash[LEFT_OUT] = []
 
 
@@ -84,6 +85,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if left_out:
         summary = f"left out: {len(left_out)} slow tests ({slow_groups.counted(left_out)}); tools/test --all runs them"
         terminalreporter.write_line(summary, yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def no_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that a test makes in its own process ends without a look for holders, among all objects of the tests'
+    own tools; one in a program of its own has it."""
+    monkeypatch.setattr("pytorch_alloctrace.recording.looks.AT_END", 0.0)
 
 
 RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import run_command
 from running import program_environment
 from test_never_misread import FIRST
 
@@ -223,7 +224,5 @@ def test_ctrl_c_leaves_the_last_look(tmp_path: Path) -> None:
         program.communicate(timeout=600)
         assert program.returncode == 0
     # Afterwards, the verdict.
-    done = subprocess.run(
-        [*COMMAND, "live", "run.alloctrace"], cwd=tmp_path, env=program_environment(), capture_output=True, text=True
-    )
+    done = run_command(tmp_path, ["live", "run.alloctrace"], {})
     assert done.returncode == Exit.OK and "The recording has ended. The verdict:" in done.stdout

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import functools
 import gc
+import json
 import queue
 import re
 import sys
@@ -433,3 +434,9 @@ def test_keeps_nothing_alive_and_leaves_locals_alone() -> None:
     for _ in range(2):
         alloctrace.holders(GATHERED[0])
     assert len(gc.get_objects()) < before + 20
+
+
+@pytest.mark.libraries
+def test_a_variable_of_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "kept", [torch.ones(3)], raising=False)
+    assert str(alloctrace.holders(json.kept[0])) == "kept[0]: kept (list of 1), global of module json"
