@@ -43,7 +43,7 @@ def nothing():
 PROGRAM = """
 import os, sys, torch, pytorch_alloctrace as alloctrace
 sys.path.insert(0, os.path.abspath("models"))
-import model
+import model, one.model, two.model
 
 with alloctrace.enable("t.alloctrace", devices=("cpu",)):
     kept = model.Part().both(4096)  # KEPT
@@ -52,6 +52,8 @@ with alloctrace.enable("t.alloctrace", devices=("cpu",)):
     del temporary
     kept += (model.Part().descend(30),)
     alloctrace.mark("descended")
+with alloctrace.enable("twins.alloctrace", devices=("cpu",)):
+    twins = one.model.make(), two.model.make(), two.model.make()
 """
 COLUMNS = ["allocations", "bytes", "peak_bytes", "net_bytes"]
 
@@ -64,14 +66,15 @@ def line_of(marker: str, text: str = MODEL) -> int:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("annotate")
-    (made / "models").mkdir()
-    (made / "models/model.py").write_text(MODEL)
+    twin = "import torch\ndef make(): return torch.empty(10)\n"
+    for name, text in (("models", MODEL), ("one", twin), ("two", twin)):
+        (made / name).mkdir()
+        (made / name / "model.py").write_text(text)
     run_source(made, PROGRAM)
     return made
 
 
 def figures(table: pd.DataFrame) -> dict[int, list[int]]:
-    """Those of the lines that have any."""
     rows = table.set_index("line")[COLUMNS]
     return {int(line): row.tolist() for line, row in rows[rows.any(axis=1)].iterrows()}
 
@@ -162,16 +165,8 @@ def test_an_unknown_file_lists_those_there_are(folder: Path) -> None:
     assert "one file" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "program.py", status=2)
 
 
-def test_two_files_of_one_name_are_told_apart_by_their_folders(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.py").write_text("import torch\ndef make(): return torch.empty(10)\n")
-    run_program("""
-        import pytorch_alloctrace as alloctrace, one.model, two.model
-        with alloctrace.enable("t.alloctrace", devices=("cpu",)):
-            kept = one.model.make(), two.model.make(), two.model.make()
-    """)
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
+def test_two_files_of_one_name_are_told_apart_by_their_folders(folder: Path) -> None:
+    trace = alloctrace.load(folder / "twins.alloctrace")
     with pytest.raises(TraceError, match=r"2 files .model\.py.: say which, one/model\.py or two/model\.py"):
         trace.annotate("model.py")
     assert figures(trace.annotate("two/model.py"))[2][0] == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,12 +65,11 @@ def every_step(steps: int, work: Callable[[int], Any]) -> None:
         alloctrace.step()
 
 
-def append_every_step(steps: int, every: int = 1) -> list[torch.Tensor]:
+def append_every_step(steps: int) -> list[torch.Tensor]:
     history: list[torch.Tensor] = []
 
     def work(number: int) -> None:
-        if number % every == 0:
-            history.append(block())  # planted
+        history.append(block())  # planted
 
     every_step(steps, work)
     return history
@@ -106,7 +104,7 @@ def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(
 
 
 # At 110 only the last few steps distinguish the cache from a leak: nearly all blocks that got as old were freed.
-@pytest.mark.parametrize("bound", [1, 30, 99, 110])
+@pytest.mark.parametrize("bound", [30, 110])
 def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., alloctrace.Trace], bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
     assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
@@ -147,15 +145,10 @@ def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[...
             alloctrace.step(number % 10)
         return losses
 
-    leak = only_leak(record(program))
+    trace = record(program)
+    leak, growth = only_leak(trace), step_growth(trace, "cpu")
     assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
-
-
-def test_training_with_gradients_allocated_once_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    # Gradients that are allocated in each step: the corpus.
-    trace = record(train, 40, None)
-    assert len(trace.steps()) >= 39
-    assert judge(trace).leaks == ()
+    assert growth is not None and growth.steps == 100
 
 
 def test_a_loss_kept_with_its_graph_is_one_finding(record: Callable[..., alloctrace.Trace]) -> None:
@@ -181,30 +174,16 @@ class Model(torch.nn.Module):
         return hidden.sin().sum(dim=1)
 
 
-def train(steps: int, kept: list[torch.Tensor] | None) -> object:
+def train(steps: int, kept: list[torch.Tensor]) -> object:
     model = Model()
-    sgd = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    optimizer = sgd if kept is None else torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         loss = model(torch.randn(16, 64) / 100).mean()
-        if kept is not None:
-            kept.append(loss * 2)
-        optimizer.zero_grad(set_to_none=kept is not None)
-        loss.backward(retain_graph=kept is not None)
+        kept.append(loss * 2)
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
         optimizer.step()
     return model, optimizer
-
-
-def test_a_block_kept_every_few_steps_is_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    leak = only_leak(record(append_every_step, 200, 10))
-    assert leak.rate == pytest.approx(SIZE / 10, rel=0.25)
-    assert leak.units_with_survivors == leak.blocks
-
-
-def test_blocks_of_varying_size_are_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
-    chance, kept = random.Random(2), []
-    leak = only_leak(record(every_step, 80, lambda number: kept.append(block(chance.randrange(1, 100_000)))))
-    assert leak.units_with_survivors == leak.units_judged
 
 
 def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(
@@ -241,19 +220,16 @@ def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], step
     assert leak_findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
-@pytest.mark.parametrize("steps", [7, 60])
-def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(
-    record: Callable[..., alloctrace.Trace], steps: int
-) -> None:
+def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
     buffer = torch.empty(0, dtype=torch.uint8)
 
     def work(number: int) -> None:
         nonlocal buffer
         buffer = torch.cat([buffer, block(1000)])  # grows
 
-    leak = only_leak(record(every_step, steps, work))
+    leak = only_leak(record(every_step, 7, work))
     assert leak.kind == "growing" and leak.line.source is not None and "# grows" in leak.line.source
-    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (1000, 1000 * steps, 1, 1000 * steps)
+    assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (1000, 7000, 1, 7000)
     assert leak.units_with_survivors == leak.units_judged and leak.oldest_age == 1
 
 
@@ -288,10 +264,6 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., 
     assert leak.confidence < 0.8
 
 
-def test_activity_at_one_time_and_no_steps_is_not_judged(record: Callable[..., alloctrace.Trace]) -> None:
-    assert not find_leaks(record(block), "cpu").judged
-
-
 def test_growing_sites_and_growth_per_step_agree_with_what_was_kept(record: Callable[..., alloctrace.Trace]) -> None:
     trace = record(append_every_step, 50)
     growth = step_growth(trace, "cpu")
@@ -312,18 +284,11 @@ def test_a_negligible_leak_is_minor(record: Callable[..., alloctrace.Trace]) -> 
     assert any("grows by 1 GiB in" in sentence for sentence in sentences)
 
 
-def test_without_stacks_the_leak_is_still_found(record: Callable[..., alloctrace.Trace]) -> None:
-    leak = only_leak(record(append_every_step, 60, stacks="none"))
-    assert leak.rate == SIZE and leak.sites[0].site.filename == "" and leak.path == ()
-
-
 def test_the_slope_ignores_a_jump() -> None:
     levels = np.arange(100, dtype=np.int64) * 7
-    assert median_slope(levels) == 7
-    assert median_slope(np.where(np.arange(100) == 50, 10**9, np.arange(100) * 7)) == 7
+    assert median_slope(np.where(np.arange(100) == 50, 10**9, levels)) == 7
     assert median_slope(np.array([5])) == 0 and median_slope(np.array([5, 5])) == 0
-    flat_with_one_jump = np.where(np.arange(100) < 10, 0, 1_000_000)
-    assert median_slope(flat_with_one_jump) == 0
+    assert median_slope(np.where(levels < 70, 0, 1_000_000)) == 0
 
 
 def work() -> None:
@@ -331,26 +296,26 @@ def work() -> None:
         block()
 
 
+def kept_block() -> torch.Tensor:
+    return torch.empty(SIZE, dtype=torch.uint8)
+
+
 # Ever more at once
 
 
 def slow_consumer(steps: int, tail: int) -> object:
-    """Each step puts three blocks into a queue, and takes two out."""
+    """Puts three blocks into a queue in each step, and takes two out."""
     queue: collections.deque[torch.Tensor] = collections.deque()
     for _ in range(steps):
         work()
         for _ in range(3):
-            queue.append(block_of_queue())
+            queue.append(kept_block())
         queue.popleft()
         queue.popleft()
         alloctrace.step()
     for _ in range(tail):
         work()
     return queue
-
-
-def block_of_queue() -> torch.Tensor:
-    return torch.empty(SIZE, dtype=torch.uint8)
 
 
 # A tail of work after the last step ends the judged part within a cell, wherever that is.
@@ -360,7 +325,7 @@ def test_ever_more_at_once_is_found(record: Callable[..., alloctrace.Trace], tai
     verdict = judge(trace)
     assert [leak.kind for leak in verdict.leaks] == ["rising"], verdict
     (leak,) = verdict.leaks
-    assert leak.unit == "step" and leak.line.function == "block_of_queue"
+    assert leak.unit == "step" and leak.line.function == "kept_block"
     assert leak.rate == pytest.approx(leak.bytes / leak.blocks, rel=0.05)  # a block more each step
     (finding,) = leak_findings(summarize(trace))
     assert finding.kind == "growth"
@@ -379,10 +344,6 @@ def late_leak(steps: int) -> object:
             held.clear()
         alloctrace.step()
     return held
-
-
-def kept_block() -> torch.Tensor:
-    return torch.empty(SIZE, dtype=torch.uint8)
 
 
 def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Callable[..., alloctrace.Trace]) -> None:
@@ -488,7 +449,7 @@ def rounds_in(trace: alloctrace.Trace, function: str) -> list[int]:
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("rounds", [30, 1500, 5000])
+@pytest.mark.parametrize("rounds", [30, 5000])
 def test_a_loop_is_counted(record: Callable[..., alloctrace.Trace], rounds: int) -> None:
     trace = record(plain_loop, rounds)
     # The first round does not begin again.

@@ -17,7 +17,7 @@ import pytorch_alloctrace as alloctrace
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, OOM = 1, 2, 3, 9
 CPU_TYPE, CUDA_TYPE, PINNED_TYPE = 0, 1, 1000
-SUBJECTS = ("pairs", "zero", "error", "threads", "across", "again", "resize", "properties", "clone", "fork")
+SUBJECTS = ("pairs", "zero", "error", "threads", "across", "again", "resize", "properties", "clone")
 ALLOCATORS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("cpu", {}),
     "cuda native": ("cuda", {}),
@@ -156,8 +156,3 @@ def test_a_clone_has_the_bytes_and_is_recorded(recorded: Recorded) -> None:
     assert untraced == traced == (-1 if recorded.allocator == "pinned" else 1)
     assert [size for _, size in recorded.blocks("clone")] == [1000, 1000]
     assert sorted(recorded.freed("clone")) == sorted(address for address, _ in recorded.blocks("clone"))
-
-
-def test_a_forked_child_records_nothing(recorded: Recorded) -> None:
-    assert recorded.blocks("fork") == recorded.expected["fork"]
-    assert recorded.freed("fork") == [recorded.expected["fork"][0][0]]

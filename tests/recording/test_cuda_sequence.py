@@ -2,7 +2,7 @@
 
     ALLOCTRACE_TEST_SCALE=full tools/test tests/recording/test_cuda_sequence.py -s
 
-compares more than 500,000 events; without the variable it is a tenth. Both print what they compared.
+compares about half a million events; without the variable it is a tenth. Both print what they compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pandas as pd
 import pytest
 from cuda_account import DriverCall, driver_differences, read_driver_log, segment_calls, states_and_replay
 from cuda_oracle import KINDS, compare_sequences, read_history, read_recorded, tracked_events
-from frees import in_two
 from running import ROOT, gpu_count, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
@@ -45,17 +43,11 @@ class Setting:
     allocator: str = ""
 
 
-ALLOCATOR = ("memory_pools", "graphs", "empty_cache", "expandable_segments")
+ALLOCATOR = (*("streams", "two_devices", "memory_pools", "graphs", "empty_cache", "expandable_segments"), "threads")
 SETTINGS = {
-    "default": Setting(("mlp", "transformer", "convnet", "gpt2", "streams", *ALLOCATOR, "threads")),
-    "two devices": Setting(("two_devices", "streams", "threads"), devices=2),
-    "expandable": Setting(("streams", "two_devices", *ALLOCATOR, "threads"), 2, allocator="expandable_segments:True"),
+    "default": Setting(("mlp", "transformer", "convnet", "gpt2", *ALLOCATOR), 2),
+    "expandable": Setting(ALLOCATOR, 2, allocator="expandable_segments:True"),
     "little memory": Setting(("out_of_memory", "collected_segments", "layout_settings"), memory="3GiB"),
-    "little memory, expandable": Setting(("out_of_memory",), memory="3GiB", allocator="expandable_segments:True"),
-    "layout": Setting(
-        ("convnet", "memory_pools", "threads"),
-        allocator="max_split_size_mb:64,roundup_power2_divisions:8,garbage_collection_threshold:0.8",
-    ),
 }
 
 
@@ -64,25 +56,13 @@ def available_devices(wanted: int) -> int:
     return gpu_count() if has_nvidia_gpu() else wanted
 
 
-@pytest.fixture(scope="module")
-def total() -> Iterator[dict[str, int]]:
-    """What was compared in this file; printed at its end."""
-    compared = {"events": 0, "differences": 0}
-    yield compared
-    print(f"\nin all: {compared['events']} events compared with torch's history, {compared['differences']} differences")
-
-
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_the_sequence_is_torchs_and_the_drivers(
-    run_cuda_program, tmp_path: Path, setting: Setting, total: dict[str, int]
-) -> None:
+def test_the_sequence_is_torchs_and_the_drivers(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
     devices = available_devices(setting.devices)
     lacking = {"two_devices"} if devices < 2 else set()
     if not importlib.util.find_spec("transformers"):  # an extra of ours, which a machine with a GPU may not have
         lacking.add("gpt2")
     programs = [name for name in setting.programs if name not in lacking]
-    if setting is SETTINGS["two devices"] and devices < 2:
-        pytest.skip("needs two GPUs, this machine has one")
     run_cuda_program(
         RECORD,
         *(".", str(SCALE), "0", *programs),
@@ -101,15 +81,11 @@ def test_the_sequence_is_torchs_and_the_drivers(
         print(f"\n{comparison}", end="")
         assert comparison.events > 100 * SCALE
         differences += comparison.differences
-        total["events"] += comparison.events
         for device, calls in segment_calls(recorded.trace.events()).items():
             recorded_calls.setdefault(device, []).extend(calls)
-        if name == "streams" and not has_nvidia_gpu():
-            assert frees_that_waited(recorded.ours) > len(recorded.ours) / 20
         if name in ("out_of_memory", "collected_segments"):
             assert comparison.kinds["oom"] > 0
             assert comparison.kinds["segment_free"] + comparison.kinds["segment_unmap"] > 10
-    total["differences"] += len(differences)
     assert not differences, "\n".join(differences[:20])
     if not has_nvidia_gpu():
         logged = read_driver_log(tmp_path / "driver.log")
@@ -117,14 +93,6 @@ def test_the_sequence_is_torchs_and_the_drivers(
         against_driver = driver_differences(logged, recorded_calls)
         print(f"\n{count} segment events compared with the driver's log, {len(against_driver)} differences")
         assert count > 10 and not against_driver, "\n".join(against_driver[:20])
-
-
-def frees_that_waited(events: pd.DataFrame) -> int:
-    """Frees between whose request and completion something else happened."""
-    kind, address = events["kind"].to_numpy(), events["address"].to_numpy()
-    completed = np.flatnonzero(kind == KINDS.index("free_completed"))
-    at_once = (kind[completed - 1] == KINDS.index("free_requested")) & (address[completed - 1] == address[completed])
-    return int((~at_once).sum())
 
 
 MID_RUN = """
@@ -175,9 +143,7 @@ history.write("history.npz")
 
 
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"], ids=["default", "expandable"])
-def test_recordings_that_begin_and_end_while_threads_allocate(
-    run_cuda_program, tmp_path: Path, allocator: str, total: dict[str, int]
-) -> None:
+def test_recordings_that_begin_and_end_while_threads_allocate(run_cuda_program, tmp_path: Path, allocator: str) -> None:
     devices = available_devices(2 if not has_nvidia_gpu() else 1)
     environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
     step = round(200 * SCALE)
@@ -198,7 +164,6 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
         print(f"\n{comparison}")
         assert not comparison.differences, "\n".join(comparison.differences[:20])
         assert comparison.kinds["alloc"] >= 8 * step
-        total["events"] += comparison.events
         snapshots += comparison.kinds["snapshot"] // devices
 
         columns = ["seq", "kind", "device", "address", "nbytes", "autograd_seq", "node_seq"]
@@ -211,40 +176,6 @@ def test_recordings_that_begin_and_end_while_threads_allocate(
     expected = {(device, address): size for device, address, size in json.loads((tmp_path / "blocks.json").read_text())}
     assert live == expected
     assert len(live) > 10
-
-
-def test_a_recording_from_before_cuda_is_initialised_has_all_that_torch_counts(
-    run_cuda_program, tmp_path: Path
-) -> None:
-    """Against torch's counters, which know nothing of its history."""
-    run_cuda_program(
-        """
-        import json, warnings, torch, pytorch_alloctrace as alloctrace
-        from cuda_programs import mlp, threads
-        warnings.simplefilter("ignore")
-        alloctrace.enable("t.alloctrace")
-        assert not torch.cuda.is_initialized()
-        mlp(20)
-        threads(200)
-        torch.cuda.empty_cache()
-        json.dump(torch.cuda.memory_stats(), open("counts.json", "w"))
-        alloctrace.disable()
-        """,
-        PYTHONPATH=WITH_TESTS,
-    )
-    columns = ("seq", "kind", "device", "address", "nbytes", "node_seq")
-    events = in_two(alloctrace.load(tmp_path / "t.alloctrace").events(columns=columns))
-    events = events[events["device"].astype(str) == "cuda:0"]
-    counted = json.loads((tmp_path / "counts.json").read_text())
-    of_kind = {kind: events[events["kind"] == kind] for kind in KINDS}
-    assert len(of_kind["alloc"]) == counted["allocation.all.allocated"] > 500
-    assert len(of_kind["free_requested"]) == counted["allocation.all.freed"]
-    assert len(of_kind["segment_alloc"]) == counted["segment.all.allocated"] > 0
-    assert len(of_kind["segment_free"]) == counted["segment.all.freed"] > 0
-    assert of_kind["alloc"]["nbytes"].sum() == counted["requested_bytes.all.allocated"]
-    assert of_kind["free_requested"]["nbytes"].sum() == counted["requested_bytes.all.freed"]
-    assert of_kind["segment_alloc"]["nbytes"].sum() == counted["reserved_bytes.all.allocated"]
-    assert of_kind["segment_free"]["nbytes"].sum() == counted["reserved_bytes.all.freed"]
 
 
 def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
@@ -38,7 +37,7 @@ torch.cuda.synchronize()
 alloctrace.disable()
 """
 # A pluggable allocator has no empty_cache and no record_stream.
-PROGRAMS = ("mlp", "transformer", "convnet", "two_devices", "threads")
+PROGRAMS = ("mlp", "two_devices", "threads")
 ALLOCATORS = {
     "cudaMallocAsync": ({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, (*PROGRAMS, "streams", "empty_cache")),
     "no caching": ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, (*PROGRAMS, "streams", "empty_cache")),
@@ -70,24 +69,13 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.unmatched_frees == 0 and trace.missed_frees == 0
-    events: pd.DataFrame = trace.events()
-    chosen = events[events["kind"].isin(["alloc", "free_completed"]) & events["device"].str.startswith("cuda")]
-    columns = (
-        chosen["kind"],
-        chosen["device"].str.removeprefix("cuda:").astype(int),
-        chosen["address"],
-        chosen["nbytes"],
-    )
-    recorded: Calls = [
-        (kind, device, int(address), int(size)) for kind, device, address, size in zip(*columns, strict=True)
-    ]
-    logged = driver_calls(log)
-    ours, theirs = by_address(recorded), by_address(logged)
+    events = trace.events(kinds=("alloc", "free_completed"))
+    events = events[events["device"].str.startswith("cuda")]
+    columns = (events["kind"], events["device"].str.removeprefix("cuda:").astype(int), events["address"])
+    recorded = [*zip(*columns, events["nbytes"], strict=True)]
+    ours, theirs = by_address(recorded), by_address(driver_calls(log))
     different = [address for address in {*ours, *theirs} if ours.get(address) != theirs.get(address)]
-    print(
-        f"\n{name}: {len(recorded)} calls compared with the driver's {len(logged)}, {len(different)} addresses differ"
-    )
-    assert len(recorded) > 3000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
+    assert len(recorded) > 1000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
 
 
 def test_caching_that_is_switched_between_two_recordings(run_cuda_program, tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     assert [row["reserved"] // MIB for row in (alone, grown, end)] == [100, 100, 150]
     assert {row["by_this_process"] - row["reserved"] for row in (alone, grown, end)} == {600 * MIB}
     assert alone["by_others"] == GIB
-    assert (table["seq"] < marks.iloc[0]).any()
     # What another device must have: both at their highest, whenever that was.
     need = live_memory(trace, "peak", device="cuda:0").need
     assert need == DeviceNeed(150 * MIB, 900 * MIB + GIB, 80 * GIB) and need.bytes == 1050 * MIB + GIB
@@ -101,8 +100,6 @@ assert other.stdout.readline() == "ready\\n"
 wait_for_sample(lambda samples: samples["used"] >= alone + (1 << 30))
 alloctrace.mark("with another")
 other.communicate("\\n")
-wait_for_sample(lambda samples: samples["used"] < alone + (256 << 20))
-alloctrace.mark("alone again")
 alloctrace.disable()
 """
 
@@ -115,10 +112,9 @@ def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     table = trace.driver_memory(device="cuda:0")
     marks = trace.marks().set_index("name")["seq"]
-    alone, together, again = (table[table["seq"] < seq].iloc[-1] for seq in marks)
-    assert {row["reserved"] // MIB for row in (alone, together, again)} == {100}
+    alone, together = (table[table["seq"] < seq].iloc[-1] for seq in marks)
+    assert {row["reserved"] // MIB for row in (alone, together)} == {100}
     assert GIB <= together["outside"] - alone["outside"] < 3 * GIB, "its tensor, and its context"
-    assert abs(again["outside"] - alone["outside"]) < 256 * MIB
 
 
 def sampled_devices(trace: alloctrace.Trace) -> set[str]:
@@ -179,11 +175,10 @@ make_driver_hang()
 """
 HANGS = {
     "fork": "fork(); fork()",
-    "disable": "alloctrace.disable(); fork()",
-    "exit": "",
     "exit from C": "import ctypes; ctypes.CDLL(None).exit(0)",
     "a second session": """
 alloctrace.disable()
+fork()
 with alloctrace.enable("second.alloctrace"):
     time.sleep(0.3)
 os.unlink(hang)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command_line import run_command
 from marked_programs import run_analyze
 from running import how_it_ended, program_environment
 
@@ -25,13 +26,13 @@ alloctrace.mark("half")
 alloctrace.step()
 if {flush}: alloctrace.recording.session._current.flush()
 held += [torch.empty(200 + number) for number in range({count})]
-os.kill(os.getpid(), {signal})
+os.kill(os.getpid(), 9)
 """
 
 
-def kill(run_program, count: int = 300, flush: bool = False, spool_dir: str | None = None, how: int = signal.SIGKILL):
-    source = KILLED.format(count=count, flush=flush, spool_dir=spool_dir, signal=int(how))
-    assert run_program(source, check=False).returncode == -how
+def kill(run_program, count: int = 300, flush: bool = False, spool_dir: str | None = None) -> None:
+    source = KILLED.format(count=count, flush=flush, spool_dir=spool_dir)
+    assert run_program(source, check=False).returncode == -signal.SIGKILL
 
 
 def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
@@ -43,8 +44,7 @@ def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
     assert before.header == after.header
 
 
-@pytest.mark.parametrize("flush", [False, True], ids=["all in the spool", "half in the file"])
-@pytest.mark.parametrize("count", [300, 20_000])
+@pytest.mark.parametrize(("count", "flush"), [(300, False), (20_000, True)], ids=["all in the spool", "half in it"])
 def test_a_finished_trace_says_the_same_without_its_spool(run_program, tmp_path: Path, flush: bool, count: int) -> None:
     kill(run_program, count, flush)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
@@ -132,8 +132,6 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
         running.stdout.readline()
         content = (tmp_path / "t.alloctrace").read_bytes()
         assert "still being recorded" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
-        with pytest.raises(alloctrace.TraceError, match="still being recorded"):
-            alloctrace.finish(tmp_path / "t.alloctrace")
         assert content in (tmp_path / "t.alloctrace").read_bytes()
         shutil.copy(tmp_path / "t.alloctrace", tmp_path / "copy.alloctrace")
         with pytest.raises(alloctrace.TraceError, match="is in use, by the recording"):
@@ -146,64 +144,13 @@ def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> N
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 
-def test_spools_elsewhere_and_missing(run_program, tmp_path: Path) -> None:
-    (tmp_path / "spools").mkdir()
-    kill(run_program, spool_dir="spools", how=signal.SIGABRT)
-    (spool,) = (tmp_path / "spools").iterdir()
-    moved = spool.rename(tmp_path / "moved")
-    assert "its spool is not there" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
-    run_analyze(tmp_path, "finish", "t.alloctrace", "--spool", "moved")
-    assert not moved.exists() and len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 600
-
-
-def test_finish_reads_and_removes_a_spool_in_another_folder(run_program, tmp_path: Path) -> None:
-    (tmp_path / "spools").mkdir()
-    kill(run_program, spool_dir="spools")
-    (spool,) = (tmp_path / "spools").iterdir()
-
-    finished = alloctrace.finish(tmp_path / "t.alloctrace")
-
-    assert (finished.spool, finished.copied_from) == (spool, None)
-    assert not spool.exists() and len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 600
-
-
-def test_finish_of_a_copy_reads_the_spool_and_leaves_it(run_program, tmp_path: Path) -> None:
-    kill(run_program)
-    trace, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
-    copy = tmp_path / "copy.alloctrace"
-    shutil.copy(trace, copy)
-
-    out = run_analyze(tmp_path, "finish", "copy.alloctrace")
-
-    assert f"The spool {spool} stays for the recorded trace {trace}" in " ".join(out.split()) and spool.exists()
-    assert len(alloctrace.load(copy).live()) == 600
-    again = alloctrace.finish(copy)
-    assert again.was_ended and spool.exists()
-    alloctrace.finish(trace)
-    assert not spool.exists() and trace.read_bytes() == copy.read_bytes()
-
-
-def test_finish_of_a_moved_trace_names_the_command_that_removes_its_spool(run_program, tmp_path: Path) -> None:
-    (tmp_path / "spools").mkdir()
-    kill(run_program, spool_dir="spools")
-    (spool,) = (tmp_path / "spools").iterdir()
-    moved = (tmp_path / "t.alloctrace").rename(tmp_path / "moved.alloctrace")
-
-    out = run_analyze(tmp_path, "finish", "moved.alloctrace")
-
-    assert f"run `alloctrace finish moved.alloctrace --spool {spool}`" in " ".join(out.split())
-    assert spool.exists() and len(alloctrace.load(moved).live()) == 600
-    run_analyze(tmp_path, "finish", "moved.alloctrace", "--spool", str(spool))
-    assert not spool.exists()
-
-
 def test_a_forked_child_that_lives_on_does_not_keep_the_spool_locked(run_program, tmp_path: Path) -> None:
     forking = KILLED.replace(
         "os.kill(os.getpid()",
         "child = os.fork()\nif child == 0: os.close(1); os.close(2); __import__('time').sleep(120); os._exit(0)\n"
         "print(child, flush=True)\nos.kill(os.getpid()",
     )
-    done = run_program(forking.format(spool_dir=None, count=10, flush=False, signal=9), check=False)
+    done = run_program(forking.format(spool_dir=None, count=10, flush=False), check=False)
     child = int(done.stdout)
     try:
         assert alloctrace.finish(tmp_path / "t.alloctrace").spool == tmp_path / "t.alloctrace.spool"
@@ -211,33 +158,68 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_spool_locked(run_program
         os.kill(child, signal.SIGKILL)
 
 
-def test_finish_of_a_moved_folder_removes_the_spool_next_to_the_trace(run_program, tmp_path: Path) -> None:
+def assert_finished(trace: Path) -> None:
+    loaded = alloctrace.load(trace)
+    assert loaded.integrity.ended and len(loaded.live()) == 600
+
+
+def test_a_spool_in_another_folder_is_removed_for_the_recorded_trace_only(run_program, tmp_path: Path) -> None:
+    (tmp_path / "spools").mkdir()
+    kill(run_program, spool_dir="spools")
+    trace, (spool,) = tmp_path / "t.alloctrace", (tmp_path / "spools").iterdir()
+    killed, ring = trace.read_bytes(), spool.read_bytes()
+
+    finished = alloctrace.finish(trace)
+    assert (finished.spool, finished.copied_from, spool.exists()) == (spool, None, False)
+    assert_finished(trace)
+
+    trace.write_bytes(killed)
+    moved_spool = tmp_path / "moved"
+    moved_spool.write_bytes(ring)
+    assert "its spool is not there" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
+    run_analyze(tmp_path, "finish", "t.alloctrace", "--spool", "moved")
+    assert not moved_spool.exists()
+    assert_finished(trace)
+
+    trace.write_bytes(killed)
+    spool.write_bytes(ring)
+    moved = trace.rename(tmp_path / "moved.alloctrace")
+    out = run_analyze(tmp_path, "finish", "moved.alloctrace")
+    assert f"`alloctrace finish moved.alloctrace --spool {spool}`" in " ".join(out.split()) and spool.exists()
+    assert_finished(moved)
+    assert alloctrace.finish(moved, spool=spool).was_ended and not spool.exists()
+
+
+def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run_program, tmp_path: Path) -> None:
     kill(run_program)
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    for name in ("t.alloctrace", "t.alloctrace.spool"):
-        (tmp_path / name).rename(moved / name)
+    trace, spool, copy = (tmp_path / name for name in ("t.alloctrace", "t.alloctrace.spool", "copy.alloctrace"))
+    killed, ring = trace.read_bytes(), spool.read_bytes()
+    shutil.copy(trace, copy)
+    for arguments in (["t.alloctrace"], ["leaks", "t.alloctrace", "--json"]):
+        done = run_command(tmp_path, arguments, {})
+        assert done.returncode == 0 and done.stderr.count("finish t.alloctrace") == 1
 
-    finished = alloctrace.finish(moved / "t.alloctrace")
+    out = run_analyze(tmp_path, "finish", "copy.alloctrace")
+    assert f"The spool {spool} stays for the recorded trace {trace}" in " ".join(out.split())
+    assert_finished(copy)
+    assert alloctrace.finish(copy).was_ended and spool.exists()
+    alloctrace.finish(trace)
+    assert not spool.exists() and trace.read_bytes() == copy.read_bytes()
+    assert run_command(tmp_path, ["t.alloctrace"], {}).stderr == ""
 
-    assert (finished.spool, finished.copied_from) == (moved / "t.alloctrace.spool", None)
-    assert [path.name for path in moved.iterdir()] == ["t.alloctrace"]
-    assert len(alloctrace.load(moved / "t.alloctrace").live()) == 600
+    trace.write_bytes(killed)
+    spool.write_bytes(ring)
+    folder = tmp_path / "moved"
+    folder.mkdir()
+    moved, moved_spool = trace.rename(folder / trace.name), spool.rename(folder / spool.name)
+    finished = alloctrace.finish(moved)
+    assert (finished.spool, finished.copied_from, moved_spool.exists()) == (moved_spool, None, False)
+    assert_finished(moved)
 
 
 def test_what_is_no_killed_trace(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
-    assert "not an alloctrace trace" in run_analyze(tmp_path, "finish", "text", status=2)
-    assert "absent" in run_analyze(tmp_path, "finish", "absent", status=2)
+    for name, message in (("text", "not an alloctrace trace"), ("absent", "absent")):
+        with pytest.raises(alloctrace.TraceError, match=message):
+            alloctrace.finish(tmp_path / name)
     assert (tmp_path / "text").read_text() == "no trace"
-
-
-def test_verbs_offer_it_where_a_recording_was_killed(run_program, tmp_path: Path) -> None:
-    from command_line import run_command
-
-    kill(run_program)
-    for arguments in (["t.alloctrace"], ["peak", "t.alloctrace"], ["leaks", "t.alloctrace", "--json"]):
-        done = run_command(tmp_path, arguments, {})
-        assert done.returncode == 0 and done.stderr.count("finish t.alloctrace") == 1
-    run_command(tmp_path, ["finish", "t.alloctrace"], {})
-    assert run_command(tmp_path, ["t.alloctrace"], {}).stderr == ""

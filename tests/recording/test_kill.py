@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -89,96 +88,3 @@ def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Pat
                 ("allocate_for_ever", "alloctrace_victim.py", 8),
             ]
     assert recovered > 0, "no kill came while events were in the spool: the test shows nothing"
-
-
-def test_a_crash_is_as_good_as_a_kill(run_program, tmp_path: Path) -> None:
-    done = run_program(
-        """
-        import os, torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace")
-        held = [torch.empty(10) for _ in range(1000)]
-        os.abort()
-        """,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGABRT
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert len(trace.live()) == 1000 and trace.integrity.state == "complete"
-    # Without its spool the same trace reports that it is not whole.
-    (tmp_path / "t.alloctrace.spool").unlink()
-    assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "truncated"
-
-
-def test_a_moved_spool_is_found_by_name(run_program, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    run_program(
-        """
-        import os, torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace", spool_dir="elsewhere")
-        held = [torch.empty(10) for _ in range(100)]
-        os._exit(0)
-        """
-    )
-    assert len(alloctrace.load(tmp_path / "t.alloctrace").live()) == 100
-    (spool,) = (tmp_path / "elsewhere").iterdir()
-    moved = spool.rename(tmp_path / "moved.spool")
-    assert len(alloctrace.load(tmp_path / "t.alloctrace", spool=moved).live()) == 100
-
-
-@pytest.mark.parametrize("how", ["fork", "loader", "subprocess"])
-def test_children_never_write_into_their_parents_trace(run_program, tmp_path: Path, how: str) -> None:
-    run_program(
-        """
-        import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
-        session = alloctrace.enable("t.alloctrace")
-        held = [torch.empty(10) for _ in range(100)]
-        class Data(torch.utils.data.Dataset):
-            def __len__(self): return 40
-            def __getitem__(self, index): return torch.empty(12345)
-        if sys.argv[1] == "fork":
-            for _ in range(5):
-                child = os.fork()
-                if child == 0:
-                    assert not alloctrace.is_enabled() and not session.is_recording
-                    other = [torch.empty(54321) for _ in range(100)]
-                    held.clear()
-                    alloctrace.step(); alloctrace.mark("child")
-                    sys.exit(0)          # runs the child's atexit handlers
-                assert os.waitpid(child, 0)[1] == 0
-        elif sys.argv[1] == "loader":
-            for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2): pass
-        else:
-            subprocess.run([sys.executable, "-c", "import torch; torch.empty(54321)"], check=True)
-        assert alloctrace.is_enabled()
-        after = torch.empty(11)
-        alloctrace.disable()
-        """,
-        how,
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-    assert trace.events()["nbytes"].isin([54321 * 4, 12345 * 4]).sum() == 0
-    assert (trace.live()["nbytes"] == 40).sum() == 100 and (trace.live()["nbytes"] == 44).sum() == 1
-    assert trace.marks().empty
-    assert not (tmp_path / "t.alloctrace.spool").exists()
-
-
-def test_a_forked_child_may_record_for_itself(run_program, tmp_path: Path) -> None:
-    run_program(
-        """
-        import os, torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("parent.alloctrace")
-        first = torch.empty(1)
-        child = os.fork()
-        if child == 0:
-            alloctrace.enable("child.alloctrace")
-            mine = torch.empty(2)
-            alloctrace.disable()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        second = torch.empty(3)
-        alloctrace.disable()
-        """
-    )
-    assert list(alloctrace.load(tmp_path / "parent.alloctrace").live()["nbytes"]) == [4, 12]
-    assert list(alloctrace.load(tmp_path / "child.alloctrace").live()["nbytes"]) == [8]

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,9 +112,7 @@ def first_leak(trace: alloctrace.Trace) -> Leak:
 
 
 def load(folder: Path) -> alloctrace.Trace:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", alloctrace.IncompleteTraceWarning)
-        return alloctrace.load(folder / "run.alloctrace")
+    return alloctrace.load(folder / "run.alloctrace")
 
 
 @pytest.mark.parametrize("end", ["returned", "disabled", "error", "killed"])
@@ -176,13 +173,22 @@ def test_all_of_it_is_held_at_the_end(trained: Trained) -> None:
     assert found["names"][0].startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
 
 
-def test_explain(run_program: RunProgram, tmp_path: Path) -> None:
-    program = TRAINER.replace('    if end == "killed":', '    print(alloctrace.explain_now())\n    if end == "killed":')
-    program = program.replace("alloctrace.enable(", "session = alloctrace.enable(").replace(
-        "alloctrace.explain_now()", "session.explain()"
+def test_explain_after_a_fork(run_program: RunProgram, tmp_path: Path) -> None:
+    # More threads of OpenMP hang in a forked child, without a recording too.
+    program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
+        '    if end == "killed":',
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        for _ in range(50): trainer.step()\n"
+        "        alloctrace.step()\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    print(session.explain())\n"
+        '    if end == "killed":',
     )
-    said = " ".join(run_program(program, "returned", "cpu").stdout.split())
+    said = " ".join(run_program(program, "disabled", "cpu").stdout.split())
     assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in said
+    assert first_leak(load(tmp_path)).holder is not None
 
 
 def test_addresses_are_those_of_live_blocks(trained: Trained) -> None:
@@ -231,26 +237,9 @@ def test_errors_of_a_look_stay_inside(run_program: RunProgram, tmp_path: Path) -
     assert first_leak(load(tmp_path)).holder is None
 
 
-def test_forked_child(run_program: RunProgram, tmp_path: Path) -> None:
-    # More threads of OpenMP hang in a forked child, without a recording too.
-    program = TRAINER.replace("import pytorch_alloctrace", "torch.set_num_threads(1)\nimport pytorch_alloctrace", 1)
-    program = program.replace(
-        '    if end == "killed":',
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        for _ in range(50): trainer.step()\n"
-        "        alloctrace.step()\n"
-        "        os._exit(0)\n"
-        "    assert os.waitpid(child, 0)[1] == 0\n"
-        '    if end == "killed":',
-    )
-    run_program(program, "disabled", "cpu")
-    assert first_leak(load(tmp_path)).holder is not None
-
-
 def test_garbage_is_collected_when_it_would_have_been(run_program: RunProgram) -> None:
     """A look moved the next collection by thousands of objects: tensors in cycles died in another order."""
-    done = run_program(
+    run_program(
         """
 import gc, torch
 from pytorch_alloctrace.objects.look import look
@@ -271,12 +260,11 @@ assert not gc.isenabled()
 """,
         fresh=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_first_look_keeps_nothing_alive(run_program: RunProgram) -> None:
     """A frame of ours that referred to itself kept the variables of all calls above it until the next collection."""
-    done = run_program(
+    run_program(
         """
 import gc, weakref, torch
 from pytorch_alloctrace.objects.look import look
@@ -296,4 +284,3 @@ collector.run_paused(lambda: look(5.0))
 assert not gc.collect(), gc.garbage
 """
     )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -113,16 +113,7 @@ def test_traces_are_kept_in_a_folder(tmp_path: Path) -> None:
 
 def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
-    (tmp_path / "hide/sitecustomize.py").write_text(
-        "import sys\n"
-        "class Hidden:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError('hidden')\n"
-        "import importlib.util\n"
-        "known = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else known(name, *rest)\n"
-        "sys.meta_path.insert(0, Hidden())\n"
-    )
+    (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     tests = "import pytest\n@pytest.mark.limit_memory('cpu', '1 B')\ndef test_it(): pass\n"
     path = f"{tmp_path / 'hide'}:{ROOT}"
     (tmp_path / "test_it.py").write_text(tests)

@@ -114,7 +114,8 @@ def test_a_safe_path_stays_safe(tmp_path: Path) -> None:
 
 
 ENDINGS = {
-    "exit text": "raise SystemExit('a reason')",
+    # Whose encoding is not that of the text.
+    "exit text": "# coding: latin-1\nraise SystemExit(ascii('é'))",
     "error in a function": "def outer():\n    inner()\n\ndef inner():\n    1 / 0\n\nouter()",
     "own excepthook": (
         "import sys, traceback\n"
@@ -124,7 +125,6 @@ ENDINGS = {
     ),
     "our own error class": "import pytorch_alloctrace\nraise pytorch_alloctrace.SessionError('text')",
     "syntax error": "x = (1,\n",
-    "not utf-8": "# coding: ascii\nx = 'é'\n",
     # With a handler of its own: what a shell runs in the background begins with the signal ignored.
     "keyboard interrupt": "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(10)",
@@ -146,10 +146,8 @@ def test_the_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> 
     plain = python(["program.py"], tmp_path)
     ours = recorded(["program.py"], tmp_path, fresh=ending in OF_THE_INTERPRETER)
     assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
-    if ending in ("syntax error", "not utf-8"):
-        # Python words a wrong encoding differently when it reads a file and when it compiles its bytes.
-        same = ours.stderr == plain.stderr if ending == "syntax error" else "SyntaxError" in ours.stderr
-        assert same and "recording/run.py" not in ours.stderr, ours.stderr
+    if ending == "syntax error":
+        assert ours.stderr == plain.stderr
         assert not (tmp_path / "run.alloctrace").exists(), "nothing ran, so nothing was recorded"
     else:
         assert without_closing_line(ours.stderr) == plain.stderr
@@ -197,19 +195,11 @@ if __name__ == "__main__":
 """
 
 
-def test_children_of_multiprocessing_are_not_recorded_without_follow(tmp_path: Path) -> None:
-    write(tmp_path, "program.py", PROCESSES)
-    ours = recorded(["program.py", "spawn"], tmp_path)
-    assert (ours.returncode, ours.stdout) == (0, f"{[('__mp_main__', 10.0), ('__mp_main__', 20.0)]}\n"), ours.stderr
-    assert sorted(path.name for path in tmp_path.glob("*.alloctrace*")) == ["run.alloctrace"]
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_children_of_multiprocessing_have_traces_of_their_own(method: str, tmp_path: Path) -> None:
     write(tmp_path, "program.py", PROCESSES)
     ours = recorded(["program.py", method], tmp_path, ["--follow"])
-    name = "__main__" if method == "fork" else "__mp_main__"
-    assert (ours.returncode, ours.stdout) == (0, f"{[(name, 10.0), (name, 20.0)]}\n"), ours.stderr
+    assert (ours.returncode, ours.stdout) == (0, f"{[('__mp_main__', 10.0), ('__mp_main__', 20.0)]}\n"), ours.stderr
     assert "run-{pid}.alloctrace" in ours.stderr
     (child,) = [trace for trace in traces(tmp_path) if "allocate_in_child" in functions_that_allocated(trace)]
     assert str(child.integrity).startswith("complete"), "multiprocessing ends its children by os._exit"
@@ -231,35 +221,28 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "no verb": ([], 2, "usage:"),
-    "unknown verb": (["record"], 2, "neither a trace nor a verb"),
-    "no program": (["run"], 2, "name a script"),
-    "no module name": (["run", "-m"], 2, "-m needs"),
-    "unknown option": (["run", "--frames", "x.py"], 2, "usage:"),
-    "unknown stacks": (["run", "--stacks", "c", "x.py"], 2, "--stacks"),
-    "missing script": (["run", "missing.py", "x"], 2, "no such file: missing.py\n"),
-    "missing module": (["run", "-m", "missing.sub"], 2, "no module named 'missing'\n"),
-    "folder without main": (["run", "empty"], 2, "no __main__.py in empty\n"),
-    "no folder": (["run", "--out", "no/such/folder/x", "program.py"], 2, "no/such/folder"),
-    "missing submodule": (["run", "--out", "a", "-m", "json.missing"], 2, "no module named 'json.missing'\n"),
-    "help": (["--help"], 0, ""),
-    "help of run": (["run", "--help"], 0, ""),
+    "no program": (["run"], "name a script"),
+    "no module name": (["run", "-m"], "-m needs"),
+    "unknown option": (["run", "--frames", "x.py"], "usage:"),
+    "missing script": (["run", "missing.py", "x"], "no such file: missing.py\n"),
+    "missing module": (["run", "-m", "missing.sub"], "no module named 'missing'\n"),
+    "folder without main": (["run", "empty"], "no __main__.py in empty\n"),
+    "no folder": (["run", "--out", "no/such/folder/x", "program.py"], "no/such/folder"),
+    "missing submodule": (["run", "--out", "a", "-m", "json.missing"], "no module named 'json.missing'\n"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_run_is_refused_before_it_runs(case: str, tmp_path: Path) -> None:
-    arguments, status, message = REFUSED[case]
+    arguments, message = REFUSED[case]
     write(tmp_path, "program.py", "print('the program ran')")
     (tmp_path / "empty").mkdir()
     ours = python(["-m", "pytorch_alloctrace", *arguments], tmp_path)
-    assert ours.returncode == status, ours.stderr
+    assert ours.returncode == 2, ours.stderr
     assert "the program ran" not in ours.stdout
     assert message in ours.stderr and "Traceback" not in ours.stderr
     if message.endswith("\n") or case == "no folder":
         assert ours.stderr.startswith("pytorch_alloctrace: ") and ours.stderr.count("\n") == 1, "one line"
-    if status == 0:
-        assert "usage:" in ours.stdout and ours.stderr == ""
     assert not list(tmp_path.glob("*alloctrace*")) and not (tmp_path / "a").exists(), "nothing was recorded"
 
 
@@ -332,7 +315,9 @@ def test_forked_children(tmp_path: Path) -> None:
     ours = recorded(["program.py"], tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "2800.0\n7\n"), ours.stderr
     without_closing_line(ours.stderr)
-    assert str(alloctrace.load(tmp_path / "run.alloctrace").integrity).startswith("complete")
+    (trace,) = traces(tmp_path, "*.alloctrace")
+    assert str(trace.integrity).startswith("complete")
+    assert not {"Numbers.__getitem__", "allocate_in_child"} & functions_that_allocated(trace)
 
     followed = recorded(["program.py"], tmp_path, ["--follow", "--overwrite"])
     assert (followed.returncode, followed.stdout) == (0, "2800.0\n7\n"), followed.stderr

@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 import types
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,76 +73,56 @@ def test_prometheus(recorded: list[torch.Tensor]) -> None:
 
     names: dict[str, Any] = {}
     exec(example("Prometheus"), names)
-    try:
-        names["update_memory"]()
-        server, thread = prometheus.start_http_server(0, addr="127.0.0.1")
-        try:
-            address = f"http://127.0.0.1:{server.server_port}/metrics"
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            scraped = opener.open(address, timeout=60).read().decode()
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
-    finally:
-        prometheus.REGISTRY.unregister(names["memory"])
+    names["update_memory"]()
+    scraped = prometheus.generate_latest().decode()
+    prometheus.REGISTRY.unregister(names["memory"])
     assert 'alloctrace{name="cpu/requested_bytes"} 400.0\n' in scraped
     assert 'alloctrace{name="recording"} 1.0\n' in scraped
-
-
-LIGHTNING = """
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-        self.losses = []
-    def training_step(self, batch, number):
-        self.losses.append(torch.empty(1000))
-        return self.layer(batch[0]).sum()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-class Logged(lightning.pytorch_loggers.Logger):
-    name = version = "logged"
-    found = {}
-    def log_metrics(self, metrics, step=None):
-        self.found[step] = metrics
-    def log_hyperparams(self, *_): pass
-
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), batch_size=2)
-trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=Logged(), log_every_n_steps=10,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    callbacks=[AlloctraceCallback("run.alloctrace", overwrite=True)])
-"""
 
 
 @pytest.mark.slow("integrations")
 def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
     assert "callbacks=[AlloctraceCallback(" in example("Lightning")
     done = run_program(
-        "import json, torch\nimport pytorch_lightning as lightning\n"
-        "import pytorch_lightning.loggers\nlightning.pytorch_loggers = pytorch_lightning.loggers\n"
-        "import pytorch_alloctrace as alloctrace\n"
-        "from pytorch_alloctrace.callbacks.lightning import AlloctraceCallback\n"
-        + LIGHTNING
-        + "trainer.fit(Model(), data)\n"
-        "assert not alloctrace.is_enabled()\n"
-        "print(json.dumps({step: [m.get('alloctrace/recording'), m.get('alloctrace/events')]\n"
-        "                  for step, m in Logged.found.items() if 'alloctrace/recording' in m}))\n"
-        "Model.training_step = lambda self, batch, number: 1 // 0\n"
-        "trainer.fit_loop.epoch_progress.reset()\n"
-        "trainer.callbacks[0].__init__('failed.alloctrace')\n"
-        "try: trainer.fit(Model(), data)\nexcept ZeroDivisionError: print(alloctrace.is_enabled())\n"
+        """
+        import json, torch
+        import pytorch_lightning as lightning
+        import pytorch_lightning.loggers
+        import pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.callbacks.lightning import AlloctraceCallback
+
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(8, 1)
+            def training_step(self, batch, number):
+                return self.layer(batch[0]).sum()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        class Logged(lightning.loggers.Logger):
+            name = version = "logged"
+            found = {}
+            def log_metrics(self, metrics, step=None):
+                self.found[step] = metrics
+            def log_hyperparams(self, *_): pass
+
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), batch_size=2)
+        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=Logged(), log_every_n_steps=10,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[AlloctraceCallback("run.alloctrace", overwrite=True)])
+        trainer.fit(Model(), data)
+        assert not alloctrace.is_enabled()
+        print(json.dumps({step: [m.get("alloctrace/recording"), m.get("alloctrace/events")]
+                          for step, m in Logged.found.items() if "alloctrace/recording" in m}))
+        """
     )
-    *_, line, still_records = done.stdout.splitlines()
-    logged = json.loads(line)
+    logged = json.loads(done.stdout.splitlines()[-1])
     assert sorted(map(int, logged)) == [10, 20, 30, 40]
     assert all(recording == 1 and events > 0 for recording, events in logged.values())
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert list(trace.steps()["step"]) == list(range(40)), "each batch is a step"
     assert trace.ending["reason"] == "disable"
-    assert still_records == "False"
-    assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
 
 
 @pytest.mark.slow("integrations")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import core_probe
 import pytest
-from running import how_it_ended, program_environment, with_cuda
+from running import how_it_ended, program_environment, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 
@@ -21,34 +21,16 @@ import ctypes, os, signal, subprocess, sys, threading, time
 import torch
 import pytorch_alloctrace as alloctrace
 def ready():
-    print("ready", flush=True)
+    subprocess.Popen(["sh", "-c", f"kill -TERM {os.getpid()}; touch sent"])
 """
 
 
-def start(folder: Path, source: str, *launcher: str, cuda: bool = False, **environment: str) -> subprocess.Popen[str]:
-    """Starts BEGIN and `source`, and returns when the program says that it is ready."""
+def terminated(folder: Path, source: str, *launcher: str, cuda: bool = False) -> tuple[int, str, str]:
+    """The exit status, and what BEGIN and `source` printed. `ready()` in it has a SIGTERM sent to it by another."""
     (folder / "program.py").write_text(BEGIN + textwrap.dedent(source))
     command = [sys.executable, *launcher, "program.py"]
-    started = subprocess.Popen(
-        with_cuda(command) if cuda else command,
-        cwd=folder,
-        env=program_environment(**environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert started.stdout is not None
-    line = started.stdout.readline()
-    assert line == "ready\n", (line, started.communicate(timeout=600))
-    return started
-
-
-def terminated(started: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """The exit status, and what the program printed after a SIGTERM."""
-    os.kill(started.pid, signal.SIGTERM)
-    out, error = started.communicate(timeout=600)
-    return started.returncode, out, error
+    done = run_python(folder, with_cuda(command) if cuda else command, False, 600, {})
+    return done.returncode, done.stdout, done.stderr
 
 
 def ended(path: Path) -> alloctrace.Trace:
@@ -65,7 +47,6 @@ CALLS = {
     "sleep": "time.sleep(1000)",
     "C call": "ctypes.PyDLL(None).sleep(1000)",  # with the GIL held, so that no Python code runs
     "malloc": "\nwhile True: sum(len(bytes(n)) for n in range(513, 4096))",
-    "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "thread": "\nthreading.Thread(target=lambda: time.sleep(1000)).start()",
 }
 
@@ -80,7 +61,7 @@ def test_a_program_dies_by_the_signal_and_its_trace_is_whole(
         held = [torch.empty(777) for _ in range(1000)]
         ready()
         """
-    status, out, error = terminated(start(tmp_path, textwrap.dedent(source) + CALLS[call], *launcher))
+    status, out, error = terminated(tmp_path, textwrap.dedent(source) + CALLS[call], *launcher)
     assert (status, out, error) == (-signal.SIGTERM, "", "")
     trace = ended(tmp_path / "t.alloctrace")
     live = trace.live()
@@ -93,13 +74,12 @@ def test_a_wait_for_the_device_is_ended(tmp_path: Path) -> None:
     source = """
         alloctrace.enable("t.alloctrace")
         held = torch.empty(1 << 20, device="cuda")
-        stop = torch.empty(1, device="cuda")
         ready()
         while True:
             torch.cuda.synchronize()
             torch.empty(12345, device="cuda")
         """
-    assert terminated(start(tmp_path, source, cuda=True)) == (-signal.SIGTERM, "", "")
+    assert terminated(tmp_path, source, cuda=True) == (-signal.SIGTERM, "", "")
     assert (ended(tmp_path / "t.alloctrace").live(device="cuda:0")["nbytes"] == 4 << 20).sum() == 1
 
 
@@ -125,12 +105,7 @@ def test_a_program_that_handles_the_signal_is_not_disturbed(tmp_path: Path, case
             time.sleep(0.02)
         time.sleep(0.3)
         """
-    started = start(tmp_path, source)
-    os.kill(started.pid, signal.SIGTERM)
-    (tmp_path / "sent").touch()
-    out, error = started.communicate(timeout=600)
-    status = started.returncode
-    assert (status, out, error) == ((3, "handled 15\n", "") if is_handled else (0, "", ""))
+    assert terminated(tmp_path, source) == ((3, "handled 15\n", "") if is_handled else (0, "", ""))
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert how_it_ended(trace.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
 
@@ -165,17 +140,13 @@ CHILDREN = {
         if child == 0:
             signal.pause()
             os._exit(7)
-        pids = [child]
         """,
     "vfork": """
         # What a child of vfork is until it becomes another program: a process with our memory and our handlers.
         libc = ctypes.CDLL(None)
         CLONE_VM, stack = 0x100, ctypes.create_string_buffer(1 << 20)
         body, top = ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(ctypes.addressof(stack) + (1 << 20) - 64)
-        pids = [libc.clone(body, top, CLONE_VM | signal.SIGCHLD, None)]
-        """,
-    "subprocess": """
-        pids = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid]
+        child = libc.clone(body, top, CLONE_VM | signal.SIGCHLD, None)
         """,
 }
 
@@ -188,14 +159,13 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(run_program, t
 {CHILDREN[kind]}
         time.sleep(0.3)
         begin = time.monotonic()
-        for pid in pids: os.kill(pid, signal.SIGTERM)
-        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-        assert statuses == [-signal.SIGTERM] * len(pids), statuses
+        os.kill(child, signal.SIGTERM)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == -signal.SIGTERM, status
         took = time.monotonic() - begin
         after = [torch.empty(778) for _ in range(100)]
         time.sleep(0.5)
         print("took", took < 0.4, took)
-        ready()
         alloctrace.disable()
         """
     done = run_program(BEGIN + textwrap.dedent(source))
@@ -213,10 +183,14 @@ def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not
     source = """
         alloctrace.enable("t.alloctrace")
         held = [torch.empty(777) for _ in range(100)]
-        ready()
+        print("ready", flush=True)
         signal.pause()
         """
-    started = start(tmp_path, source, **slow)
+    (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
+    started = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, env=program_environment(**slow), stdout=subprocess.PIPE
+    )
+    assert started.stdout is not None and started.stdout.readline() == b"ready\n"
     flag.touch()
     begin = time.monotonic()
     os.kill(started.pid, signal.SIGTERM)
@@ -238,7 +212,7 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
     source = """
         if sys.argv[1:]:
             held = torch.empty(4321)
-            ready()
+            print("ready", flush=True)
             time.sleep(1000)
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 40

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -113,18 +112,6 @@ def main() -> None:
 
     with alloctrace.enable("clone.alloctrace"):
         expected["clone"].append(native.clone_has_the_bytes(name, size_of(1000)))
-
-    with alloctrace.enable("fork.alloctrace"):
-        tensor = make(1000)
-        expected["fork"] = [block(tensor)]
-        child = os.fork()
-        if child == 0:
-            if NAME == "cpu":  # a child cannot use the CUDA of its parent
-                del tensor
-                make(123)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        del tensor
 
     with open("expected.json", "w") as file:
         json.dump(expected, file)

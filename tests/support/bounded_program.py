@@ -70,9 +70,9 @@ def run(events: int, bound: int) -> None:
 
     watcher = threading.Thread(target=watch)
     leak, folded, last = [], 0, 0
-    began = time.perf_counter()
-    with alloctrace.enable(path, devices=("cpu",), max_bytes=bound << 20):
+    with alloctrace.enable(path, devices=("cpu",), max_bytes=bound << 20) as recording:
         watcher.start()
+        alloctrace.status()
         steps = max(events // 2000, 1)
         for step in range(steps):
             for number in range(step, step + 1000):
@@ -83,10 +83,13 @@ def run(events: int, bound: int) -> None:
             inode = os.stat(path).st_ino
             folded += last not in (0, inode)
             last = inode
-        seconds = time.perf_counter() - began
+        recording.flush()
+        live, ends = leak[0].nbytes * len(leak), time.monotonic() + 60
+        while (followed := alloctrace.status().get("cpu/requested_bytes")) != live and time.monotonic() < ends:
+            time.sleep(0.05)
     is_over.set()
     watcher.join()
-    witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "folded": folded, "seconds": seconds}
+    witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "folded": folded, "followed": followed}
     Path("witness.json").write_text(json.dumps(witness))
 
 

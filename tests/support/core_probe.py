@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import secrets
 import subprocess
@@ -154,7 +155,7 @@ def killed(path: Path, events: Events, *, ring_events: int, definitions_bytes: i
     spool = path.with_name(path.name + ".spool")
     failed = library().probe_killed(
         os.fsencode(path), os.fsencode(spool), secrets.token_bytes(16), ring_events, definitions_bytes,
-        _json({"spool": str(spool), **header}), np.ascontiguousarray(events).ctypes.data, len(events),
+        json.dumps({"spool": str(spool), **header}).encode(), np.ascontiguousarray(events).ctypes.data, len(events),
     )  # fmt: skip
     assert not failed, library().probe_last_error()
     return spool
@@ -174,15 +175,10 @@ class Recorder:
     ) -> None:
         self.path = path
         self.spool = spool or path.with_name(path.name + ".spool")
-        header = _json({"spool": str(self.spool)})
+        header = json.dumps({"spool": str(self.spool)}).encode()
+        paths = os.fsencode(path), os.fsencode(self.spool)
         self._handle = library().recorder_open(
-            os.fsencode(path),
-            os.fsencode(self.spool),
-            secrets.token_bytes(16),
-            ring_events,
-            definitions_bytes,
-            wait_ns,
-            header,
+            *paths, secrets.token_bytes(16), ring_events, definitions_bytes, wait_ns, header
         )
         assert self._handle, library().probe_last_error()
 
@@ -209,9 +205,3 @@ class Recorder:
         """Whether all is in the trace."""
         handle, self._handle = self._handle, 0
         return bool(library().recorder_stop(handle))
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    import json
-
-    return json.dumps(value).encode()

@@ -79,8 +79,6 @@ class Shown:
     peak_bytes: int = 0
     """Resident, of the face that took most, libraries included."""
     largest: str = ""
-    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Seconds and bytes, by face."""
 
 
 def prepare() -> None:
@@ -247,7 +245,6 @@ def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> 
             os.kill(child, signal.SIGKILL)
         time.sleep(0.005)
     seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-    shown.costs[face] = (seconds, peak)
     if seconds > shown.seconds:
         shown.seconds, shown.slowest = seconds, face
     if peak > shown.peak_bytes:

@@ -1,7 +1,5 @@
 """Makes traces of just under a megabyte, each with as much as can be of one thing: what takes a reader longest.
 
-    python extreme_traces.py FOLDER [NAME...]
-
 Their checksums fit. What a reader does for one of these things must not depend on how many there are of another: work
 that grows with the product would show here, in minutes or gigabytes.
 """
@@ -9,10 +7,8 @@ that grows with the product would show here, in minutes or gigabytes.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import core_probe
 import hostile_traces
@@ -27,8 +23,8 @@ _OOM, _STEP, _MARK, _CONFIG, _NO_SPLIT = 9, 10, 11, 18, 19
 _STATE_SEGMENT, _STATE_BLOCK, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 25, 27, 28
 _BASE = 0x7F0000000000
 
-Made = Callable[[int], bytes]
-TRACES: dict[str, Made] = {}
+Made = TypeVar("Made", bound=Callable[..., bytes])
+TRACES: dict[str, Callable[..., bytes]] = {}
 """By name, what makes a trace of n such things."""
 
 
@@ -37,7 +33,7 @@ def _extreme(made: Made) -> Made:
     return made
 
 
-def largest(name: str, most: int = MOST_BYTES) -> bytes:
+def largest(name: str, most: int) -> bytes:
     """The trace with as many of a thing as there is room for, in so many bytes."""
     made, low, high = TRACES[name], 1, 2
     while len(made(high)) < most and high < 1 << 21:
@@ -266,9 +262,9 @@ def far_apart(n: int) -> bytes:
 
 
 @_extreme
-def steps_of_many_devices(n: int) -> bytes:
-    places = b"".join(location(number, index=number) for number in _numbers(78, 2))
-    begin = events(78, kind=_ALLOC, address=_addresses(78), size=100 + np.arange(78), location=np.arange(2, 80))
+def steps_of_many_devices(n: int, devices: int = 78) -> bytes:
+    places, sizes = b"".join(location(number, index=number) for number in _numbers(devices, 2)), np.arange(devices)
+    begin = events(devices, kind=_ALLOC, address=_addresses(devices), size=100 + sizes, location=2 + sizes)
     return trace(places, np.concatenate([begin, events(n, kind=_STEP, size=np.arange(n), address=1, location=0)]))
 
 
@@ -313,15 +309,3 @@ def streams(n: int) -> bytes:
 def header_json(n: int) -> bytes:
     nested: Any = {"a": ["x" * 100] * (n // 100), "options": {str(number): number for number in range(n // 10)}}
     return trace(header={"program": "p" * n, "arguments": [nested] * 2, "devices": [{"name": "x"}] * (n // 20)})
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    for name in sys.argv[2:] or TRACES:
-        path = folder / f"{name}.alloctrace"
-        path.write_bytes(largest(name))
-        print(path, path.stat().st_size, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from typing import Any
 
 MASK = (1 << 64) - 1
 K1, K2 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
-FILE_HEADER, BLOCK_HEADER, SPOOL_HEADER = 32, 136, 384
+FILE_HEADER, BLOCK_HEADER = 32, 136
 BLOCK_MAGIC = b"ATBK"
 HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
 FREE_COMPLETED = 3
@@ -104,8 +104,6 @@ class Names:
     strings: dict[int, bytes] = field(default_factory=dict)
     codes: dict[int, tuple[int, int, int, int, int, bytes]] = field(default_factory=dict)
     frames: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    called: dict[int, int] = field(default_factory=dict)
-    modules: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     threads: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
     thread_names: dict[int, bytes] = field(default_factory=dict)
     locations: dict[int, tuple[int, int, int, int, int]] = field(default_factory=dict)
@@ -130,8 +128,6 @@ class Names:
                 if caller >= identifier:
                     raise Damage("a frame called by itself")
                 self.frames[identifier] = (caller, code, instruction)
-                if not record.done():
-                    self.called[identifier] = record.varint()
             elif kind == 4:
                 identifier, native, autograd = (record.varint() for _ in range(3))
                 self.threads[identifier] = (native, autograd, record.text())
@@ -140,13 +136,8 @@ class Names:
                 self.thread_names[identifier] = record.text()
             elif kind == 6:
                 identifier, device_type, device_index = record.varint(), record.signed(), record.signed()
-                self.locations[identifier] = (
-                    device_type,
-                    device_index,
-                    record.varint(),
-                    record.varint(),
-                    record.varint(),
-                )
+                stream, first, second = (record.varint() for _ in range(3))
+                self.locations[identifier] = (device_type, device_index, stream, first, second)
             elif kind == 7:
                 identifier, mangled = record.varint(), record.varint() == 1
                 self.node_types[identifier] = (mangled, record.text())
@@ -160,28 +151,6 @@ class Names:
                 for _ in range(record.varint()):
                     addresses.append((addresses[-1] if addresses else 0) + record.signed())
                 self.holders[event, holder, path] = (filename, line, count, total, addresses)
-            elif kind == 11:
-                identifier = record.varint()
-                self.modules[identifier] = (record.varint(), record.varint(), record.varint())
-
-    def module(self, innermost: int) -> str:
-        """The full name of the innermost module that a stack calls, "" for none; "(Class)" where it has no name."""
-        while innermost and innermost not in self.called:
-            innermost = self.frames[innermost][0]
-        if not innermost:
-            return ""
-        module = self.called[innermost]
-        class_name, owner, name = self.modules[module]
-        if not name:
-            outer = self.module(self.frames[innermost][0])
-            return (
-                f"{outer}.({self.strings[class_name].decode()})" if outer else f"({self.strings[class_name].decode()})"
-            )
-        parts = [self.strings[name].decode()]
-        while owner:
-            _, owner, name = self.modules[owner]
-            parts.append(self.strings[name].decode())
-        return ".".join(reversed(parts))
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
         """Qualified name, filename, line and source of each frame, innermost first."""
@@ -245,7 +214,6 @@ def slot(a: int, b: int) -> int:
 
 
 def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]:
-    """The events of one block. Raises Damage."""
     whole = Cursor(payload)
     tags, kinds, times, address_column, sizes, stacks, contexts = (Cursor(whole.text()) for _ in range(7))
     if len(tags.data) != count:
@@ -296,21 +264,7 @@ def decode_events(payload: bytes, count: int, begin_counter: int) -> list[Event]
             node_sequence = (node_sequence + contexts.signed()) & MASK
             node_thread, node_type = contexts.varint(), contexts.varint()
         last_of_thread[thread] = (location, sequence, node_sequence, node_thread, node_type)
-        found.append(
-            Event(
-                kind,
-                time,
-                addresses[number],
-                size,
-                stack,
-                thread,
-                location,
-                sequence,
-                node_sequence,
-                node_thread,
-                node_type,
-            )
-        )
+        found.append(Event(kind, time, addresses[number], size, stack, thread, *last_of_thread[thread]))
     return found
 
 
@@ -428,14 +382,5 @@ def read_block(data: bytes, offset: int) -> Block:
     payload = data[offset + BLOCK_HEADER : offset + BLOCK_HEADER + size]
     if checksum != zlib.crc32(header[8:]) or len(payload) != size or payload_checksum != zlib.crc32(payload):
         raise Damage("a checksum does not match")
-    anchors = struct.unpack_from("<6Q", header, 40)
-    return Block(
-        offset,
-        kind,
-        first,
-        count,
-        Anchor(*anchors[:3]),
-        Anchor(*anchors[3:]),
-        struct.unpack_from("<6Q", header, 88),
-        payload,
-    )
+    begin, end = (Anchor(*struct.unpack_from("<3Q", header, at)) for at in (40, 64))
+    return Block(offset, kind, first, count, begin, end, struct.unpack_from("<6Q", header, 88), payload)

@@ -28,8 +28,7 @@ class Probe(Protocol):
     def call_on_native_thread(self, function: Callable[[], int], /) -> tuple[int, int, int, int]: ...
     def frames(self, stack: int, /) -> list[tuple[str, str, str, int]]: ...
     def frame_count(self) -> int: ...
-    def nanoseconds_per_walk(self, count: int, /) -> float: ...
-    def nanoseconds_per_new_stack(self, count: int, /) -> float: ...
+    def walk_anew(self, count: int, /) -> None: ...
     def set_object_scan(self, scan: Callable[[], None], /) -> None: ...
     def request_object_scan(self) -> None: ...
 
@@ -51,15 +50,13 @@ class Checker:
         probe.start(mode)
 
     def check(self) -> None:
-        """Compares the caller's stack with traceback.extract_stack, in names, files and lines."""
-        if self.budget <= 0:
-            return
-        self.budget -= 1
-        stack, summary = self.walk(), traceback.extract_stack()
-        self.compare(stack, [(frame.name, frame.filename, frame.lineno or 0) for frame in summary], sys._getframe())
+        """Does check_fast, as often as there is a budget for."""
+        if self.budget > 0:
+            self.budget -= 1
+            self.check_fast()
 
     def check_fast(self) -> None:
-        """The same without reading source files, which extract_stack does for every file it has not seen."""
+        """Compares the caller's stack with traceback's, in names, files and lines, without reading source files."""
         stack, frame = self.walk(), sys._getframe()
         summary = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
         summary.reverse()

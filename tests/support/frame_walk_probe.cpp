@@ -301,32 +301,17 @@ PyObject* frame_count(PyObject*, PyObject*) {
   return PyLong_FromSize_t(session->definitions.frame_count());
 }
 
-// nanoseconds_per_walk(count): of the caller's stack, which is in the cache after the first.
-PyObject* nanoseconds_per_walk(PyObject*, PyObject* argument) {
+// walk_anew(count): so many walks of the caller's stack without the GIL, with an empty cache each time.
+PyObject* walk_anew(PyObject*, PyObject* argument) {
   const long count = PyLong_AsLong(argument);
   if (PyErr_Occurred()) return nullptr;
-  std::uint32_t sum = current_stack(cache, session->registry, session->modules);
-  const auto start_time = std::chrono::steady_clock::now();
-  for (long i = 0; i < count; ++i) sum += current_stack(cache, session->registry, session->modules);
-  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start_time;
-  if (sum == 0) return PyErr_Format(PyExc_RuntimeError, "no stack");
-  return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
-}
-
-// nanoseconds_per_new_stack(count): the same with an empty cache each time, in a table that knows the stack.
-PyObject* nanoseconds_per_new_stack(PyObject*, PyObject* argument) {
-  const long count = PyLong_AsLong(argument);
-  if (PyErr_Occurred()) return nullptr;
-  std::chrono::duration<double, std::nano> elapsed{};
   Py_BEGIN_ALLOW_THREADS;
   for (long i = 0; i < count; ++i) {
     alloctrace::python::next_generation();
-    const auto start_time = std::chrono::steady_clock::now();
     current_stack(cache, session->registry, session->modules);
-    elapsed += std::chrono::steady_clock::now() - start_time;
   }
   Py_END_ALLOW_THREADS;
-  return PyFloat_FromDouble(elapsed.count() / static_cast<double>(count));
+  Py_RETURN_NONE;
 }
 
 // set_object_scan(function), request_object_scan(): see pending_calls.h.
@@ -357,8 +342,7 @@ PyMethodDef methods[] = {
     {"call_on_native_thread", call_on_native_thread, METH_O, nullptr},
     {"frames", frames, METH_O, nullptr},
     {"frame_count", frame_count, METH_NOARGS, nullptr},
-    {"nanoseconds_per_walk", nanoseconds_per_walk, METH_O, nullptr},
-    {"nanoseconds_per_new_stack", nanoseconds_per_new_stack, METH_O, nullptr},
+    {"walk_anew", walk_anew, METH_O, nullptr},
     {"set_object_scan", set_object_scan, METH_O, nullptr},
     {"request_object_scan", request_object_scan, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

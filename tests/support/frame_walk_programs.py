@@ -1,6 +1,6 @@
 """Programs whose every stack is compared with the traceback module's, for any interpreter from 3.10 on.
 
-Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED [ROUNDS]`, it prints one JSON object: the
+Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED`, it prints one JSON object: the
 number of stacks compared and the first of those that differed. The probe is built from frame_walk_probe.cpp by
 test_frame_walk.py. Nothing but the standard library is needed.
 """
@@ -263,20 +263,23 @@ def fork(checker: Checker, seed: int, mode: str) -> None:
         finally:
             os._exit(status)
     os.close(writing)
-    deadline = time.monotonic() + 60
-    finished, status = os.waitpid(child, os.WNOHANG)
-    while finished == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-        finished, status = os.waitpid(child, os.WNOHANG)
-    if finished == 0:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    status = wait_or_kill(child)
     found = os.read(reading, 4096).decode()
     os.close(reading)
-    checker.expect(
-        finished == child and status == 0 and found == "[]",
-        f"child ended: {finished == child}, status {status}, differences {found}",
-    )
+    checker.expect(status == 0 and found == "[]", f"the child's status {status}, differences {found}")
+
+
+def wait_or_kill(child: int) -> int:
+    """Return its status, which says that it was killed if it does not end within a minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        finished, status = os.waitpid(child, os.WNOHANG)
+        if finished:
+            return status
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            return os.waitpid(child, 0)[1]
+        time.sleep(0.001)
 
 
 def fork_while_walking(checker: Checker, seed: int) -> None:
@@ -285,7 +288,7 @@ def fork_while_walking(checker: Checker, seed: int) -> None:
 
     def walk() -> None:
         while not ended:
-            checker.probe.nanoseconds_per_new_stack(2000)
+            checker.probe.walk_anew(2000)
 
     walking = [threading.Thread(target=walk) for _ in range(2)]
     for thread in walking:
@@ -295,14 +298,9 @@ def fork_while_walking(checker: Checker, seed: int) -> None:
         if child == 0:
             exec("def function(walk):\n    return walk()\n", {})
             os._exit(0)
-        deadline = time.monotonic() + 10
-        while not (finished := os.waitpid(child, os.WNOHANG)[0]) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        if not finished:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-        checker.expect(finished == child, "a forked child waits for ever")
-        if not finished:
+        status = wait_or_kill(child)
+        checker.expect(status == 0, f"status {status} of a forked child, which waited for ever if it was killed")
+        if status:
             break
     ended = True
     for thread in walking:
@@ -487,22 +485,6 @@ def walk_at_exit(checker: Checker, seed: int) -> None:
 walking_at_exit: object = None
 
 
-def times(probe: Probe) -> dict[str, dict[int, float]]:
-    """Nanoseconds for a walk by depth: of a stack that the thread has seen, and of one that only the table knows."""
-    result: dict[str, dict[int, float]] = {"known": {}, "new to the thread": {}}
-
-    def descend(depth: int, measure: Callable[[int], float], count: int) -> float:
-        if depth > 1:
-            return descend(depth - 1, measure, count)
-        return min(measure(count) for _ in (0, 1, 2, 3, 4))
-
-    outside = len(list(traceback.walk_stack(sys._getframe())))
-    for depth in (12, 34, 64):
-        result["known"][depth] = descend(depth - outside - 2, probe.nanoseconds_per_walk, 200_000)
-        result["new to the thread"][depth] = descend(depth - outside - 2, probe.nanoseconds_per_new_stack, 2_000)
-    return result
-
-
 SCENARIOS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
@@ -531,14 +513,11 @@ SCENARIOS: dict[str, Callable[..., None]] = {
 
 
 def main() -> None:
-    folder, scenario, mode, seed, *rounds = sys.argv[1:]
+    folder, scenario, mode, seed = sys.argv[1:]
     sys.path.insert(0, folder)
     probe: Probe = importlib.import_module("frame_walk_probe")
     checker = Checker(probe, mode)
-    if scenario == "times":
-        print(json.dumps(times(probe)))
-        return
-    arguments: tuple[object, ...] = (mode,) if scenario in ("sessions", "fork") else tuple(map(int, rounds))
+    arguments = (mode,) if scenario in ("sessions", "fork") else ()
     SCENARIOS[scenario](checker, int(seed), *arguments)
     print(json.dumps({"compared": checker.compared, "differences": checker.differences[:3]}), flush=True)
 

@@ -14,14 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import core_probe
 from format_reader import BLOCK_HEADER, FILE_HEADER
 
 MASK = (1 << 64) - 1
 HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "hostile"
-_NOTHING = dict.fromkeys(
-    ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence", "node_thread",
-     "node_type"), 0)  # fmt: skip
 _SESSION = bytes(range(16))
 _WALL = 1_700_000_000_000_000_000
 _ODD = (0, 1, 2, 127, 128, 255, 511, 512, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 57, (1 << 63) - 1, 1 << 63, MASK)
@@ -84,27 +82,8 @@ def block(
 
 
 def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes:
-    """Events in columns, each field written out: nothing is left to predictions. Fields that are not given are 0."""
-    columns: list[bytearray] = [bytearray() for _ in range(7)]
-    tag, kind, time, address, size, stack, context = columns
-    last_time, last_address, last_stack = begin_counter, 0, 0
-    threads: dict[int, tuple[int, int]] = {}
-    for event in ({**_NOTHING, **given} for given in events):
-        tag.append(0xF | 0xF0)
-        kind.append(event["kind"])
-        time += delta(event["time"], last_time)
-        address += varint(0) + delta(event["address"], last_address)
-        size += varint(event["size"])
-        stack += delta(event["stack"], last_stack)
-        sequence, node_sequence = threads.get(event["thread"], (0, 0))
-        context.append(0xF)
-        context += varint(event["thread"]) + varint(event["location"]) + delta(event["sequence"], sequence)
-        context += (
-            delta(event["node_sequence"], node_sequence) + varint(event["node_thread"]) + varint(event["node_type"])
-        )
-        threads[event["thread"]] = (event["sequence"], event["node_sequence"])
-        last_time, last_address, last_stack = event["time"], event["address"], event["stack"]
-    return b"".join(varint(len(column)) + bytes(column) for column in columns)
+    """Events in columns. Fields that are not given are 0."""
+    return core_probe.encode(core_probe.make_events(events), len(events), begin_counter)
 
 
 class _Maker:

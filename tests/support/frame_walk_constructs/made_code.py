@@ -22,12 +22,6 @@ def executed(inner: Inner, number: int) -> None:
 
 
 @construct
-def executed_module(inner: Inner, number: int) -> None:
-    source = "value = 1\n" * (number % 40) + "(lambda:\n    inner())()\n"
-    exec(compile(source, f"<module {number}>", "exec"), {"inner": inner})
-
-
-@construct
 def evaluated(inner: Inner, number: int) -> None:
     eval("[inner() for _ in (0,)]" if number % 2 else "inner()", {"inner": inner})
 

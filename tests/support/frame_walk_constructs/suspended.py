@@ -33,48 +33,8 @@ def comprehensions(inner: Inner, number: int) -> object:
 
 
 @construct
-def comprehension_with_cell(inner: Inner, number: int) -> object:
-    return [(lambda: (value, inner()))() for value in range(2)]
-
-
-@construct
 def generator_expression(inner: Inner, number: int) -> object:
     return tuple(inner() for _ in range(2)) if number % 2 else any(inner() for _ in range(1))
-
-
-@construct
-def generator(inner: Inner, number: int) -> None:
-    def generate() -> Iterator[object]:
-        yield None
-        yield inner()
-        inner()
-
-    for _ in generate():
-        pass
-
-
-@construct
-def delegated_generator(inner: Inner, number: int) -> None:
-    def generate(depth: int) -> Iterator[object]:
-        if depth:
-            yield from generate(depth - 1)
-        else:
-            yield inner()
-
-    for _ in generate(number % 4):
-        pass
-
-
-@construct
-def generator_sent_to(inner: Inner, number: int) -> None:
-    def generate() -> Generator[None, Inner, None]:
-        function = yield
-        function()
-        yield
-
-    running = generate()
-    next(running)
-    running.send(inner)
 
 
 @construct
@@ -110,36 +70,10 @@ def generator_closed(inner: Inner, number: int) -> None:
         del running
 
 
-@construct
-def generator_resumed_elsewhere(inner: Inner, number: int) -> None:
-    def generate() -> Iterator[None]:
-        for _ in range(3):
-            inner()
-            yield
-
-    running = generate()
-    next(running)
-
-    def other() -> None:
-        next(running)
-
-    other()
-
-
 def drive(coroutine: Coroutine[Any, Any, None]) -> None:
     with contextlib.suppress(StopIteration):
         while True:
             coroutine.send(None)
-
-
-class Awaited:
-    def __init__(self, inner: Inner) -> None:
-        self.inner = inner
-
-    def __await__(self) -> Generator[None, None, None]:
-        self.inner()
-        yield
-        self.inner()
 
 
 @construct
@@ -151,14 +85,6 @@ def coroutine(inner: Inner, number: int) -> None:
         await (middle(depth - 1) if depth else innermost())
 
     drive(middle(number % 4))
-
-
-@construct
-def awaited_object(inner: Inner, number: int) -> None:
-    async def outer() -> None:
-        await Awaited(inner)
-
-    drive(outer())
 
 
 @construct
@@ -174,20 +100,6 @@ def async_generator(inner: Inner, number: int) -> None:
                 pass
         else:
             _ = [value async for value in generate() if value]
-
-    drive(outer())
-
-
-@construct
-def async_context(inner: Inner, number: int) -> None:
-    @contextlib.asynccontextmanager
-    async def context() -> AsyncIterator[None]:
-        inner()
-        yield
-
-    async def outer() -> None:
-        async with context():
-            pass
 
     drive(outer())
 
