@@ -538,15 +538,18 @@ def _first_of_most(
 def sites_of_blocks(stacks: StackIndex, blocks: pd.DataFrame, by: str = "line") -> pd.DataFrame:
     """What each site holds of these live blocks alone, in the columns of `Trace.sites` (allocations, bytes and largest
     count only these blocks, too). blocks: with requested_size, stack_id, backward."""
-    sizes = blocks["requested_size"]
-    rows = blocks.assign(live_backward_bytes=sizes.where(blocks["backward"], 0))
-    totals = rows.groupby("stack_id", as_index=False).agg(
-        live_blocks=("requested_size", "size"),
-        live_bytes=("requested_size", "sum"),
-        largest=("requested_size", "max"),
-        live_backward_bytes=("live_backward_bytes", "sum"),
-    )
-    return group_stacks(stacks, totals.assign(allocations=totals["live_blocks"], bytes=totals["live_bytes"]), by)
+    import pandas as pd
+
+    sizes = blocks["requested_size"].to_numpy(np.int64)
+    stack_ids, of_row = np.unique(blocks["stack_id"].to_numpy(np.int64), return_inverse=True)
+    count = np.bincount(of_row, minlength=len(stack_ids))
+    held, backward, largest = np.zeros((3, len(stack_ids)), np.int64)
+    np.add.at(held, of_row, sizes)
+    np.add.at(backward, of_row, np.where(blocks["backward"].to_numpy(bool), sizes, 0))
+    np.maximum.at(largest, of_row, sizes)
+    columns = {"stack_id": stack_ids, "allocations": count, "bytes": held, "live_bytes": held, "live_blocks": count}
+    totals = pd.DataFrame({**columns, "largest": largest, "live_backward_bytes": backward})
+    return group_stacks(stacks, totals, by)
 
 
 def top_sites(sites: pd.DataFrame, top: int) -> tuple[SiteBytes, ...]:

@@ -67,21 +67,27 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     sources += [*(f"csrc/python/recording/{name}.cpp" for name in WALKER_SOURCES), "tests/support/frame_walk_probe.cpp"]
     headers = [*sorted((root / "csrc/core").rglob("*.h")), *sorted((root / "csrc/python/recording").glob("*.h"))]
     # Not -O0: what the compiler does with the walk is part of what is tested.
-    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-shared"]
-    command += ["-DNDEBUG", "-DALLOCTRACE_CHECK_FRAMES", "-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage"]
-    command += ["-isystem", include, "-x", "c++", "-"]
-    digest = hashlib.sha256(repr(command).encode())
+    options = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-DALLOCTRACE_CHECK_FRAMES"]
+    options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", "-isystem", include]
+    digest = hashlib.sha256(repr(options).encode())
     for file in [*(root / name for name in sources), *headers]:
         digest.update(file.name.encode() + file.read_bytes())
     output = ROOT / "build/frame_walk" / digest.hexdigest()[:16] / f"frame_walk_probe{suffix}"
     with only_one(output.with_name("lock")):
         if not output.exists():
-            unfinished = output.with_name("unfinished")
-            text = "".join(f'#include "{root / name}"\n' for name in sources)
-            done = subprocess.run([*command, "-o", str(unfinished)], input=text, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            unfinished.rename(output)
+            # The object apart, by names relative to the root: so ccache knows it in any clone.
+            whole, compiled = root / "frame_walk_whole.cpp", output.with_name("unfinished.o")
+            whole.write_text("".join(f'#include "{name}"\n' for name in sources))
+            _compile(root, *options, "-c", whole.name, "-o", str(compiled))
+            whole.unlink()
+            _compile(root, "-shared", "-pthread", str(compiled), "-o", str(output.with_name("unfinished")))
+            output.with_name("unfinished").rename(output)
     return output.parent
+
+
+def _compile(folder: Path, *words: str) -> None:
+    done = subprocess.run([os.environ.get("CXX", "g++"), *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @functools.cache

@@ -26,7 +26,7 @@ import os, signal, sys, time, torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import looks
 
-looks.AT_END = 60.0
+looks.AT_END = looks.FREE = looks.LONGEST = 60.0
 
 class Trainer:
     def __init__(self, device):
@@ -62,6 +62,9 @@ main(device, sys.argv[1])
 SERVER = """
 import os, signal, sys, time, torch
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import looks
+
+looks.FREE = looks.LONGEST = 60.0
 
 class Server:
     def __init__(self):
@@ -90,8 +93,8 @@ Trained = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The folder of a recording of TRAINER, by the way that it ends; recorded once. On a busy machine the last look
-    takes longer than it may in other programs."""
+    """The folder of a recording of TRAINER, by the way that it ends; recorded once. On a busy machine its looks
+    take longer than they may in other programs."""
 
     @functools.cache
     def train(end: str) -> Path:
@@ -132,14 +135,14 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "sees_all"),
     [
-        ("looks.AT_END = 60.0", True),
+        ("", True),
         ("looks.AT_END = 0.0", False),
         ("looks.Looks._write = len", False),
     ],
     ids=["time", "no time", "error"],
 )
 def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, setting: str, sees_all: bool) -> None:
-    program = TRAINER.replace("looks.AT_END = 60.0", f"looks.FREE = looks.SHARE = 0.0\n{setting}")
+    program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
     run_program(program, "disabled", "cpu")
     trace = load(tmp_path)
     assert trace.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})

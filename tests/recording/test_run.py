@@ -41,8 +41,7 @@ print(json.dumps(seen, indent=1))
 
 
 def python(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
-    return run_python(folder, [sys.executable, *arguments], False, 600, environment, fresh=True)
+    return run_python(folder, [sys.executable, *arguments], False, 600, {}, fresh=True)
 
 
 def recorded(
@@ -54,7 +53,6 @@ def recorded(
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *flags, "-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", *options]
-    environment = {"PYTHONDONTWRITEBYTECODE": "1", **environment}
     return run_python(folder, [*command, *arguments], False, 600, environment, fresh)
 
 

@@ -127,7 +127,7 @@ def deep_recursion(checker: Checker, seed: int) -> None:
 def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
     """Deeper and back, through two lines of each frame, where a walk is kept for the next one and where it is not."""
     generator = random.Random(seed)
-    left = 4_000
+    left = 2_000
 
     def visit() -> None:
         nonlocal left

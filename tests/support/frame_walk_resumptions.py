@@ -223,7 +223,7 @@ def recurse_until_stopped(scheduler: Scheduler) -> None:
         sys.setrecursionlimit(limit)
 
 
-def resumptions(checker: Checker, seed: int, rounds: int = 60) -> None:
+def resumptions(checker: Checker, seed: int, rounds: int = 30) -> None:
     """Resume suspended objects from deep and shallow stacks, on the main thread and on threads that end."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)

@@ -113,6 +113,7 @@ def run(name: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.autograd.set_multithreading_enabled(False)
     program, steps = PROGRAMS[name]
+    gc.disable()  # when it would come depends on which modules were compiled before
     program(steps)
     gc.collect()
     torch.cuda.synchronize()
