@@ -20,19 +20,19 @@ def test_every_group_has_tests_and_every_extra_a_group() -> None:
 
 
 def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_others() -> None:
-    files = affected_tests.read_files()
-    affected, affects_all = affected_tests.affected_tests(["pytorch_alloctrace/reading/following.py"], files)
+    reached = affected_tests.files_behind_tests(affected_tests.read_files())
+    affected, affects_all = affected_tests.affected_tests(["pytorch_alloctrace/reading/following.py"], reached)
     assert {"tests/reading/test_positions.py", "tests/recording/test_status.py"} <= affected.keys()
     assert "tests/what_if/test_what_if.py" not in affected and not affects_all
-    affected, affects_all = affected_tests.affected_tests(["tests/support/core_probe.cpp"], files)
+    affected, affects_all = affected_tests.affected_tests(["tests/support/core_probe.cpp"], reached)
     assert "tests/format/test_codec.py" in affected and "tests/report/test_serve.py" not in affected and not affects_all
 
 
 def test_change_of_what_is_not_known_or_everything_needs_affects_all_tests() -> None:
-    files = affected_tests.read_files()
+    tests: dict[str, set[str]] = {path: set() for path in filter(affected_tests.is_test, affected_tests.read_files())}
     changed = ["csrc/new/file.cpp", "unheard_of.toml", "tests/conftest.py", "pyproject.toml"]
-    affected, affects_all = affected_tests.affected_tests(changed, files)
-    assert affects_all == changed and affected.keys() == set(filter(affected_tests.is_test, files))
+    affected, affects_all = affected_tests.affected_tests(changed, tests)
+    assert affects_all == changed and affected.keys() == tests.keys()
 
 
 def test_subjects_of_the_map_exist() -> None:

@@ -177,6 +177,7 @@ def test_a_spool_in_another_folder_is_removed_for_the_recorded_trace_only(run_pr
     moved_spool = tmp_path / "moved"
     moved_spool.write_bytes(ring)
     assert "its spool is not there" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
+    assert len(alloctrace.load(trace, spool=moved_spool).live()) == 600
     run_analyze(tmp_path, "finish", "t.alloctrace", "--spool", "moved")
     assert not moved_spool.exists()
     assert_finished(trace)

@@ -115,6 +115,11 @@ def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
         assert not alloctrace.is_enabled()
         print(json.dumps({step: [m.get("alloctrace/recording"), m.get("alloctrace/events")]
                           for step, m in Logged.found.items() if "alloctrace/recording" in m}))
+        Model.training_step = lambda self, batch, number: 1 // 0
+        trainer.fit_loop.epoch_progress.reset()
+        trainer.callbacks[0].__init__("failed.alloctrace")
+        try: trainer.fit(Model(), data)
+        except ZeroDivisionError: assert not alloctrace.is_enabled()
         """
     )
     logged = json.loads(done.stdout.splitlines()[-1])
@@ -123,6 +128,7 @@ def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
     trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert list(trace.steps()["step"]) == list(range(40)), "each batch is a step"
     assert trace.ending["reason"] == "disable"
+    assert alloctrace.load(tmp_path / "failed.alloctrace").integrity.ended, "a training that fails ends its recording"
 
 
 @pytest.mark.slow("integrations")

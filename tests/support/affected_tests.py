@@ -149,16 +149,20 @@ def imported_modules(path: str, text: str) -> Iterator[str]:
             nodes += (child for child in ast.iter_child_nodes(node) if isinstance(child, statements))
 
 
-def affected_tests(changed: Iterable[str], files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def files_behind_tests(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return all that each test imports or names, itself or through others. files: texts by path; of others, ""."""
+    graph = {path: set() if path in FACADES else direct_dependencies(path, files) for path in files}
+    return {test: reachable(graph, test) for test in sorted(filter(is_test, files))}
+
+
+def affected_tests(changed: Iterable[str], reached: Mapping[str, set[str]]) -> tuple[dict[str, str], list[str]]:
     """Return a changed file for each test that it affects, and the changed files that affect all tests.
 
     Args:
         changed: paths, from the root.
-        files: the texts of all files by path; a file that is no text is empty.
+        reached: what `files_behind_tests` returns.
     """
-    tests = sorted(filter(is_test, files))
-    graph = {path: set() if path in FACADES else direct_dependencies(path, files) for path in files}
-    reached = {test: reachable(graph, test) for test in tests}
+    tests = [*reached]
     affected: dict[str, str] = {}
     affects_all = []
     for path in changed:
@@ -205,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--base")
     changed, files = changed_files(parser.parse_args().base), read_files()
-    affected, affects_all = affected_tests(changed, files)
+    affected, affects_all = affected_tests(changed, files_behind_tests(files))
     reason = f", all because of {', '.join(affects_all)}" if affects_all else ""
     print(f"changed: {len(changed)} files affect {len(affected)} files of tests{reason}", file=sys.stderr)
     groups = {group for test in affected for group in re.findall(r'mark\.slow\("(\w+)"\)', files[test])}

@@ -85,8 +85,9 @@ def run(events: int, bound: int) -> None:
             last = inode
         recording.flush()
         live, ends = leak[0].nbytes * len(leak), time.monotonic() + 60
-        while (followed := alloctrace.status().get("cpu/requested_bytes")) != live and time.monotonic() < ends:
+        while (status := alloctrace.status()).get("cpu/requested_bytes") != live and time.monotonic() < ends:
             time.sleep(0.05)
+        followed = {name: status.get(name) for name in ("cpu/requested_bytes", "steps")}
     is_over.set()
     watcher.join()
     witness = {"steps": steps, "kept": len(leak), "largest": largest[0], "folded": folded, "followed": followed}

@@ -240,7 +240,8 @@ def run_warm(
         server = _servers.pop(key, None)
         if server is None:
             _asked[key] = _asked.get(key, 0) + 1
-            if _asked[key] < 2 and not at_start.keys() <= {*os.environ, "PYTHONPATH", "OMP_NUM_THREADS"}:
+            is_usual = at_start.keys() <= {*os.environ, "PYTHONPATH", "OMP_NUM_THREADS"} and "env" not in launcher
+            if _asked[key] < 2 and not is_usual:
                 return None
             idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
             if len(_servers) >= MAX_SERVERS and idle is not None:

@@ -127,6 +127,30 @@ def traced_generator(inner: Inner, number: int) -> None:
 
 
 @construct
+def profiled(inner: Inner, number: int) -> None:
+    wanted = ("call", "c_call", "return")[number % 3]
+    done = False
+
+    def profile(frame: Any, event: str, argument: object) -> None:
+        nonlocal done
+        if event == wanted and not done and frame.f_code is target.__code__:
+            done = True
+            inner()
+
+    def target() -> int:
+        return len("number")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        target()
+    finally:
+        sys.setprofile(before)
+    if not done:
+        inner()
+
+
+@construct
 def signalled(inner: Inner, number: int) -> None:
     if threading.current_thread() is not threading.main_thread():
         inner()
