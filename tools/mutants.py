@@ -1,16 +1,17 @@
 """Puts small defects into the sources, one at a time, and reports which of them the tests catch.
 
 The defects are in tools/mutants.json. Each is applied in a clone under build/mutants, and the tests run until the first
-failure: those that ``tools/test --changed`` chooses, and if none of them fails, all. With ``--folders`` only the tests
-of the folders that the defect names run, for commits that are older than ``--changed``.
+failure: those that ``tools/test --changed`` chooses, and in the end, of defects that survived these, all. With
+``--folders`` only the tests of the folders that the defect names run, for commits that are older than ``--changed``.
 
-Results are added to benchmarks/results/mutants.json after each defect, by commit; a defect that has a result there for
-the commit is not tried again, so an interrupted run is continued by the same command.
+Results are added to benchmarks/results/mutants.json after each run of tests, by commit; what has a result there is not
+run again, so an interrupted run is continued by the same command.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -108,20 +109,13 @@ def build(clone: Path) -> None:
         raise CannotTestError(" | ".join(done.stderr.strip().splitlines()[-5:]))
 
 
-def examine(defect: Defect, clone: Path, by_folders: bool, limit: float) -> dict[str, Any]:
-    """Return what is recorded about the defect: by which tests it was caught, the first that failed, and seconds."""
+def examine(defect: Defect, clone: Path, tests: list[str], limit: float) -> Outcome:
+    """Put the defect into the clone, build it, and run these tests."""
     git(clone, "checkout", "--quiet", "--", ".")
     apply(defect, clone)
     try:
         build(clone)
-        folders = [f"tests/{folder}" for folder in defect.tests]
-        first = run_tests(clone, folders if by_folders else ["--changed"], limit)
-        if first.failed or by_folders:
-            caught = "folders" if by_folders else "changed"
-            return {"caught_by": caught if first.failed else None, "test": first.failed, "seconds": first.seconds}
-        every = run_tests(clone, [], 3 * limit)
-        seconds = {"seconds": first.seconds, "seconds_of_all": every.seconds}
-        return {"caught_by": "all" if every.failed else None, "test": every.failed, **seconds}
+        return run_tests(clone, tests, limit)
     finally:
         git(clone, "checkout", "--quiet", "--", ".")
 
@@ -139,20 +133,28 @@ def main() -> int:
     commit = git(ROOT, "rev-parse", "--short=7", options.commit)
     clone = clone_of(commit)
     errors = 0
-    for defect in defects:
+    # First each by the tests that are quick to run; then those that survived, by all tests.
+    for is_second, defect in itertools.product((False,) if options.folders else (False, True), defects):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         of_commit = results.setdefault(commit, {})
-        if defect.name in of_commit or (options.names and defect.name not in options.names):
+        known = of_commit.get(defect.name, {})
+        is_open = "seconds_of_all" not in known and known.get("caught_by", "") is None if is_second else not known
+        if not is_open or (options.names and defect.name not in options.names):
             continue
+        by = "all" if is_second else "folders" if options.folders else "changed"
+        chosen = {"all": [], "changed": ["--changed"], "folders": [f"tests/{folder}" for folder in defect.tests]}
         try:
-            of_commit[defect.name] = examine(defect, clone, options.folders, options.limit)
+            outcome = examine(defect, clone, chosen[by], options.limit * (3 if is_second else 1))
         except CannotTestError as error:
             errors += 1
             print(f"{defect.name}: ERROR: {error}", file=sys.stderr, flush=True)
             continue
+        known["caught_by"] = by if outcome.failed else None
+        known["test"] = outcome.failed
+        known["seconds_of_all" if is_second else "seconds"] = outcome.seconds
+        of_commit[defect.name] = known
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        found = of_commit[defect.name]
-        print(f"{defect.name}: {found['caught_by'] or 'SURVIVED'} {found['test']} {found['seconds']} s", flush=True)
+        print(f"{defect.name}: {known['caught_by'] or 'SURVIVED'} {outcome.failed} {outcome.seconds} s", flush=True)
     found = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
     caught = sum(1 for outcome in found.values() if outcome["caught_by"])
     print(f"{commit}: {caught} of {len(found)} caught, {len(defects) - len(found)} not tried")

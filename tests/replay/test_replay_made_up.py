@@ -57,6 +57,14 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
     assert trace.timeline(points=1)["allocated"].tolist() == [0]
 
 
+@pytest.mark.parametrize("segments", [1, 0], ids=["in a segment", "alone"])
+def test_an_allocation_where_a_block_lives_tells_that_its_free_was_missed(tmp_path: Path, segments: int) -> None:
+    rows = [event("segment_alloc", address=BEGIN, size=4 * MIB)] * segments
+    trace = load(tmp_path, [*rows, *(event("alloc", address=BEGIN, size=4 * MIB, stack=stack) for stack in (1, 2))])
+    assert trace.missed_frees == 1 and trace.unmatched_frees == 0
+    assert trace.live()[["stack_id", "nbytes"]].values.tolist() == [[2, 4 * MIB]]
+
+
 def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
     rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("alloc", address=BEGIN, size=4 * MIB)]
     trace = load(tmp_path, [*rows, event("lost", size=3), event("allocator_state", size=0)])
@@ -97,7 +105,7 @@ def test_a_free_that_completes_at_once_is_one_event(tmp_path: Path) -> None:
         at = trace.events()["seq"].tolist()
         levels = [int(trace.live(seq)["nbytes"].sum()) for seq in at]
         for first in at[1:]:
-            for last in at[first:]:
+            for last in {first, at[-1]}:
                 if highest := max(levels[first - 1 : last + 1]):
                     assert trace.peak(since=first - 1, until=last).bytes == highest, (first, last)
     assert one.stack_totals().equals(two.stack_totals())
