@@ -67,6 +67,7 @@ def test_times_and_order(write: Write) -> None:
     assert events["time_ns"].is_monotonic_increasing
     assert events["time_ns"].iloc[0] == (makers[0].history[1]["time_us"]) * 1000
     assert trace.begin_ns == makers[0].history[0]["time_us"] * 1000
+    assert trace.end_ns == max(maker.history[-1]["time_us"] for maker in makers) * 1000
     assert trace.verify().agreeing == 2
 
 

@@ -195,6 +195,13 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
         assert integrity.state != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
 
 
+def test_a_block_on_the_border_of_what_is_searched_at_once_is_found(sample: Sample) -> None:
+    at, searched_at_once = sample.blocks[1].offset, 1 << 20
+    for size in range(searched_at_once - 6, searched_at_once + 6):
+        integrity, rows = sample.read(sample.data[:at] + bytes(size) + sample.data[at:])
+        assert rows == sample.rows and integrity.corrupt_bytes == size
+
+
 def test_garbage_with_a_header_in_it_is_one_gap(sample: Sample) -> None:
     header = sample.data[FILE_HEADER : FILE_HEADER + BLOCK_HEADER]
     # Not in the last block: there a header whose payload is not whole is what a cut leaves.
