@@ -59,6 +59,16 @@ def test_what_is_exact_is_what_the_whole_trace_says(recorded: Path, tmp_path: Pa
         previous = done.trace
 
 
+def test_a_range_of_events_that_a_fold_keeps_ends_where_it_is_said_to(tmp_path: Path) -> None:
+    (tmp_path / "whole.alloctrace").write_bytes(refused_requests(5))
+    whole = alloctrace.load(tmp_path / "whole.alloctrace")
+    seqs = whole.events(kinds=["oom"])["seq"].tolist()
+    done = alloctrace.fold(whole.path, tmp_path / "f.alloctrace", until=whole.end_seq - 1)
+    folded = alloctrace.load(done.trace)
+    for number, seq in enumerate(seqs, 1):
+        assert folded.events(until=seq, kinds=["oom"])["seq"].tolist() == seqs[:number]
+
+
 def test_who_follows_a_recording_begins_with_its_fold(tmp_path: Path) -> None:
     """Also where what was allocated stands in no line: without stacks only what node of autograd it was is known."""
     weight = torch.ones(200, 200, requires_grad=True)

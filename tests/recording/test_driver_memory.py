@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -13,17 +14,17 @@ from running import gpu_count, has_nvidia_gpu
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.live_memory import live_memory
-from pytorch_alloctrace.analysis.usage.need import DeviceNeed
+from pytorch_alloctrace.analysis.usage.need import DeviceNeed, device_need
 
 MIB, GIB = 2**20, 2**30
 
 PROGRAM = """
-import os, time, torch, pytorch_alloctrace as alloctrace
+import os, resource, time, torch, pytorch_alloctrace as alloctrace
 extra = os.environ["SIMCUDA_NVML_EXTRA"]
 session = alloctrace.enable("t.alloctrace", devices=("cuda",))
 def wait_for(used):
-    # Until a sample shows it; the test's timeout ends a wait that is in vain.
-    while used << 20 not in list(session.load().driver_memory(device="cuda:0")["used"]):
+    # Until a second sample shows it: the first may be of the middle of a call. The test's timeout ends a vain wait.
+    while list(session.load().driver_memory(device="cuda:0")["used"]).count(used << 20) < 2:
         time.sleep(0.1)
 blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda")]
 wait_for(100 + 600 + 1024)
@@ -35,6 +36,7 @@ blocks.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
 pinned = torch.empty(1000).pin_memory()
 wait_for(150 + 600 + 1024 + 300)
 alloctrace.disable()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 """
 
 
@@ -43,7 +45,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
         pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
     extra = tmp_path / "extra"
     extra.write_text("0")
-    run_cuda_program(
+    done = run_cuda_program(
         PROGRAM,
         SIMCUDA_CONTEXT="600MiB",
         SIMCUDA_OTHER_PROCESSES="99:1GiB",
@@ -73,7 +75,19 @@ def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_
     )
     resident = trace.driver_memory(device="cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
+    assert resident["used"].max() <= int(done.stdout) + 16 * MIB  # the kernel counts in batches
     assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
+
+
+def test_a_sample_from_the_middle_of_a_call_does_not_count() -> None:
+    """The driver had given 50 already, of which torch had no event yet; the sample after it knows."""
+    samples = pd.DataFrame({"used": [100, 150, 150, 170], "outside": [0, 50, 0, 20]}, dtype="Int64")
+    trace: Any = SimpleNamespace(
+        replay=SimpleNamespace(peak=lambda *_: SimpleNamespace(bytes=150)),
+        driver_memory=lambda device: samples,
+        hardware=pd.DataFrame({"device": [], "bytes": []}),
+    )
+    assert device_need(trace, "cuda:0") == DeviceNeed(150, 20, None)
 
 
 OTHER_PROCESS = """

@@ -97,12 +97,14 @@ def compare(recorded: Path, again: Path, setting: str) -> Compared:
     [itself, predicted] = before.predicted([as_recorded(before), options], device="cuda:0").lanes
     [also_itself] = after.predicted([as_recorded(after)], device="cuda:0").lanes
     found = Compared([])
-    for name, lane in (("recorded", itself), ("again", also_itself)):
+    for name, lane, trace in (("recorded", itself, before), ("again", also_itself, after)):
         if lane.first_difference is not None or lane.refusal is not None:
             events = f"{lane.reproduced} of {lane.recorded_events} events"
             blocks = f"{lane.same_blocks} of {lane.blocks} blocks"
             said = f"{events} and {blocks}, the first other at {lane.first_difference}"
             found.differences.append(f"{name}: the model reproduces {said}")
+        elif lane.peak_allocated != (peak := trace.peak("allocated", device="cuda:0").bytes):
+            found.differences.append(f"{name}: at most {lane.peak_allocated} bytes are allocated, recorded are {peak}")
     wanted, refused = made_by_torch(after)
     got, predicted_refused = made_by_model(before, predicted)
     if refused != predicted_refused:

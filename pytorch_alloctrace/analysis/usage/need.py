@@ -32,7 +32,11 @@ def device_need(trace: RecordedTrace, device: str) -> DeviceNeed | None:
     peak = trace.replay.peak("reserved", device)
     if peak is None:
         return None
-    outside = trace.driver_memory(device=device)["outside"].max()
+    samples = trace.driver_memory(device=device)
+    # The recorder repeats each sample that shows a change: the first may have been taken in the middle of a call that
+    # takes memory from the driver, before torch's own event of it.
+    is_repeated = samples["used"].eq(samples["used"].shift(-1)).fillna(False).astype(bool)
+    outside = samples.loc[~is_repeated, "outside"].max()
     sizes = trace.hardware.loc[trace.hardware["device"] == device, "bytes"]
     return DeviceNeed(
         reserved=peak.bytes,
