@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,6 +109,15 @@ def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(
 def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., alloctrace.Trace], bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
     assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
+
+
+def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
+    chance, cache = random.Random(3), [torch.empty(0)] * 100
+
+    def work(number: int) -> None:
+        cache[number if number < 100 else chance.randrange(100)] = block()
+
+    assert judge(record(every_step, 125, work)).leaks == ()
 
 
 def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Callable[..., alloctrace.Trace]) -> None:

@@ -440,3 +440,13 @@ def test_keeps_nothing_alive_and_leaves_locals_alone() -> None:
 def test_a_variable_of_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "kept", [torch.ones(3)], raising=False)
     assert str(alloctrace.holders(json.kept[0])) == "kept[0]: kept (list of 1), global of module json"
+
+
+@pytest.mark.parametrize("cache_first", [True, False])
+def test_a_container_is_named_before_an_attribute(cache_first: bool) -> None:
+    tensor, slotted, cache = torch.ones(1), Slotted(), {}
+    if cache_first:
+        cache["answer"] = tensor
+    slotted.buffer = tensor
+    cache["answer"] = tensor
+    assert first(tensor).startswith('cache["answer"]')
