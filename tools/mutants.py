@@ -137,8 +137,10 @@ def main() -> int:
     for is_second, defect in itertools.product((False,) if options.folders else (False, True), defects):
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         of_commit = results.setdefault(commit, {})
-        known = of_commit.get(defect.name, {})
-        is_open = "seconds_of_all" not in known and known.get("caught_by", "") is None if is_second else not known
+        outcomes = of_commit.get(defect.name, {})
+        is_open = (
+            "seconds_of_all" not in outcomes and outcomes.get("caught_by", "") is None if is_second else not outcomes
+        )
         if not is_open or (options.names and defect.name not in options.names):
             continue
         by = "all" if is_second else "folders" if options.folders else "changed"
@@ -149,12 +151,12 @@ def main() -> int:
             errors += 1
             print(f"{defect.name}: ERROR: {error}", file=sys.stderr, flush=True)
             continue
-        known["caught_by"] = by if outcome.failed else None
-        known["test"] = outcome.failed
-        known["seconds_of_all" if is_second else "seconds"] = outcome.seconds
-        of_commit[defect.name] = known
+        outcomes["caught_by"] = by if outcome.failed else None
+        outcomes["test"] = outcome.failed
+        outcomes["seconds_of_all" if is_second else "seconds"] = outcome.seconds
+        of_commit[defect.name] = outcomes
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"{defect.name}: {known['caught_by'] or 'SURVIVED'} {outcome.failed} {outcome.seconds} s", flush=True)
+        print(f"{defect.name}: {outcomes['caught_by'] or 'SURVIVED'} {outcome.failed} {outcome.seconds} s", flush=True)
     found = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
     caught = sum(1 for outcome in found.values() if outcome["caught_by"])
     print(f"{commit}: {caught} of {len(found)} caught, {len(defects) - len(found)} not tried")

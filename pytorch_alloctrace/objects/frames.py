@@ -40,7 +40,7 @@ def can_read() -> bool:
 
 
 def can_read_other_threads() -> bool:
-    """Whether variables of other threads can be read: before Python 3.12, if the recorder module is loaded."""
+    """Return whether variables of other threads can be read: before Python 3.12, if the recorder is loaded."""
     return sys.version_info >= (3, 12) or _RECORDER in sys.modules
 
 

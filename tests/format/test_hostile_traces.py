@@ -50,7 +50,7 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
 
 
 def one_of_some_verbs(faces: list[str], number: int) -> list[str]:
-    """Of every fourth verb one of the forms in which it answers (leaks, leaks-json): others for each number."""
+    """Return one form (leaks or leaks-json) of every fourth verb; which ones depends on the number."""
     forms: dict[str, list[str]] = {}
     for face in faces:
         forms.setdefault(face.partition("-")[0], []).append(face)

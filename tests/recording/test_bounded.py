@@ -19,7 +19,7 @@ BOUND = 16
 
 
 def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any, alloctrace.Trace]:
-    """What a mode of the program says it did, and its trace."""
+    """Run the program in a mode; return what it reports of itself, and its trace."""
     command = [sys.executable, str(PROGRAM), *map(str, arguments), str(bound)]
     run_python(folder, command, check=True, timeout=900, environment={})
     return json.loads((folder / "witness.json").read_text()), alloctrace.load(folder / "run.alloctrace")
@@ -74,7 +74,7 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
 
 
 def said(folder: Path, verb: str) -> str:
-    """What a verb says of the trace, in one line."""
+    """Return a verb's output for the trace, in one line."""
     return " ".join(run_command(folder, [verb, "run.alloctrace"], {}).stdout.split())
 
 

@@ -159,15 +159,17 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
         for native, number, line, name in json.loads((tmp_path / "noted.json").read_text())
         if native in by_native
     }
-    found = judge(trace, noted, str(tmp_path / "program.py"))
-    print(dict(found.counts), dict(found.joined))
-    assert not found.wrong, f"{len(found.wrong)} wrong\n" + "\n".join(sorted(set(found.wrong))[:30])
-    assert found.counts["right"] > 150
+    judgement = judge(trace, noted, str(tmp_path / "program.py"))
+    print(dict(judgement.counts), dict(judgement.joined))
+    assert not judgement.wrong, f"{len(judgement.wrong)} wrong\n" + "\n".join(sorted(set(judgement.wrong))[:30])
+    assert judgement.counts["right"] > 150
     # A bias that Linear adds in place is the only one of these lines that allocates nothing of its own.
-    assert found.without_forward <= {"AddBackward0"}
+    assert judgement.without_forward <= {"AddBackward0"}
     nodes = ("Mm", "Silu", "Tanh", "Gelu", "Embedding", "Convolution")
     for name in (*(f"{node}Backward0" for node in nodes), "NllLossBackward0", "CubedBackward"):
-        assert found.joined[f"cuda {name}"] >= 11 and found.joined[f"cpu {name}"] >= 4, name  # once a step at least
+        assert judgement.joined[f"cuda {name}"] >= 11 and judgement.joined[f"cpu {name}"] >= 4, (
+            name
+        )  # once a step at least
 
 
 def test_the_account_counts_backward_with_its_line_of_forward(run_cuda_program, tmp_path: Path) -> None:

@@ -189,8 +189,8 @@ def test_explain_after_a_fork(run_program: RunProgram, tmp_path: Path) -> None:
         "    print(session.explain())\n"
         '    if end == "killed":',
     )
-    said = " ".join(run_program(program, "disabled", "cpu").stdout.split())
-    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in said
+    explained = " ".join(run_program(program, "disabled", "cpu").stdout.split())
+    assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in explained
     assert first_leak(load(tmp_path)).holder is not None
 
 

@@ -409,7 +409,7 @@ def run_program(
 
 
 ENDED, NOT_CLEAN = 10, 11
-"""How a fork of `serve` ends that did not crash."""
+"""Exit statuses of a fork of `serve` that did not crash."""
 
 
 def serve(machine_type: type[Machine]) -> None:

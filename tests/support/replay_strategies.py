@@ -114,7 +114,7 @@ class Runner:
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
         self._is_first = True
-        """Whether the next program is the first of its fork."""
+        """Return whether the next program is the first of its fork."""
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
         """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is created empty. Returns what went

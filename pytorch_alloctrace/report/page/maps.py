@@ -99,7 +99,7 @@ def maps_of(
 
 
 def _groups_known(trace: RecordedTrace, in_use: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """How else these blocks can be told apart, and the column that names the group."""
+    """Yield each further `by` of a composition that the trace knows, and the column that names its groups."""
     if trace.stacks.has_modules:
         yield "module", "site"
     if (in_use["role"] != UNKNOWN).any():
