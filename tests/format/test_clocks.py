@@ -9,7 +9,7 @@ import hostile_traces
 import numpy as np
 import pytest
 from hostile_traces import DEFINITIONS, END, EVENTS, HEADER
-from test_hostile_traces import COSTLY, every_face, location, show_to_faces
+from test_hostile_traces import COSTLY, every_face, location
 
 import pytorch_alloctrace as alloctrace
 
@@ -77,4 +77,5 @@ def test_no_time_passes(tmp_path: Path) -> None:
     same = (10**9, 10**9, 10**18)
     path = trace_with(tmp_path, [same, same, same], [[10**9] * 30, [10**9] * 30])
     assert times_of(path) == [0.0] * 60
-    show_to_faces({path: [face for face in every_face.all_faces(path, tmp_path) if face not in COSTLY]})
+    for face, answer in every_face.all_faces(path, tmp_path).items():
+        assert face in COSTLY or answer() in (0, 1, 2, 3), face  # without an exception

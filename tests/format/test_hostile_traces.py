@@ -27,11 +27,6 @@ TRACES = sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
 SUPPORT = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
 COSTLY = ("report", "serve")
 """Each takes seconds, whatever it shows."""
-PAGES = {
-    "some forms": {"sites52": ("report",)},
-    "all forms": dict.fromkeys(("sites52", "memory68", "replay211"), COSTLY),
-}
-"""Of these traces the pages are made, too."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
 
 
@@ -49,25 +44,22 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
     return shown
 
 
-def one_of_some_verbs(faces: list[str], number: int) -> list[str]:
-    """Return one form (leaks or leaks-json) of every fourth verb; which ones depends on the number."""
-    forms: dict[str, list[str]] = {}
-    for face in faces:
-        forms.setdefault(face.partition("-")[0], []).append(face)
-    return [names[number // 4 % len(names)] for names in list(forms.values())[number % 4 :: 4]]
+def cheap_faces() -> list[str]:
+    return [face for face in every_face.all_faces(Path(), Path()) if face not in COSTLY]
 
 
-@pytest.mark.parametrize("forms", ["some forms", pytest.param("all forms", marks=pytest.mark.slow("extremes"))])
+def test_each_face_answers_on_a_trace_of_the_corpus_within_its_memory() -> None:
+    count = len(TRACES)
+    faces = {trace: cheap_faces()[number::count] for number, trace in enumerate(TRACES)}
+    for shown in show_to_faces(faces):
+        assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
+
+
+@pytest.mark.slow("extremes")  # the test above shows a trace to each face
 @pytest.mark.parametrize("part", range(2))
-def test_faces_answer_on_the_corpus_within_their_memory(part: int, forms: str) -> None:
-    cheap = [face for face in every_face.all_faces(Path(), Path()) if face not in COSTLY]
-    faces = {
-        trace: [
-            *(cheap if forms == "all forms" else one_of_some_verbs(cheap, number)),
-            *PAGES[forms].get(trace.stem, ()),
-        ]
-        for number, trace in list(enumerate(TRACES))[part::2]
-    }
+def test_faces_answer_on_the_corpus_within_their_memory(part: int) -> None:
+    pages = dict.fromkeys(("sites52", "memory68", "replay211"), COSTLY)
+    faces = {trace: [*cheap_faces(), *pages.get(trace.stem, ())] for trace in TRACES[part::2]}
     for shown in show_to_faces(faces):
         assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
 

@@ -236,7 +236,7 @@ def test_the_script_that_starts_a_program_is_no_caller(folder: Path) -> None:
     callers = {}
     for name in ("launch", "own"):
         environment = {"PYTHONPATH": f"{folder}:{program_environment()['PYTHONPATH']}"}
-        run_python(folder, [sys.executable, f"bin/{name}", name], True, 600, environment)
+        run_python(folder, [sys.executable, f"bin/{name}", name], True, 600, environment, fresh=True)
         trace = alloctrace.load(folder / f"{name}.alloctrace")
         callers[name] = [Path(file).name for file in trace.tree("peak").table["filename"]]
         assert len(trace.frames(int(trace.live("peak")["stack_id"].iloc[0]))) == 2

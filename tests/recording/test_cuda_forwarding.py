@@ -59,9 +59,7 @@ SETTINGS = {
 def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
     """What the program sees, by subject."""
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
-    # One of them in a warm process and one not differ in when garbage is collected.
-    fresh = "cudaMallocAsync" in str(environment)
-    done = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment, fresh)
+    done = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
     parted = [line.split("\t") for line in done.stdout.splitlines()]
     return [(subject, json.loads(answer)) for subject, answer in parted]
 

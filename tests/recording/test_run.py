@@ -235,7 +235,7 @@ def test_what_cannot_be_run_is_refused_before_it_runs(case: str, tmp_path: Path)
     arguments, message = REFUSED[case]
     write(tmp_path, "program.py", "print('the program ran')")
     (tmp_path / "empty").mkdir()
-    ours = python(["-m", "pytorch_alloctrace", *arguments], tmp_path)
+    ours = run_python(tmp_path, [sys.executable, "-m", "pytorch_alloctrace", *arguments], False, 600, {})
     assert ours.returncode == 2, ours.stderr
     assert "the program ran" not in ours.stdout
     assert message in ours.stderr and "Traceback" not in ours.stderr

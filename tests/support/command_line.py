@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from running import program_environment
+from small_reports import make_reports_small
 
 SERVER = "import command_line; command_line.serve()"
 
@@ -65,6 +66,7 @@ def serve() -> None:
     from pytorch_alloctrace.analyze import command_line  # noqa: F401
     from pytorch_alloctrace.analyze.verbs import VERBS
 
+    make_reports_small()
     # What each command would import for itself, all together.
     list(VERBS.values())
     for line in sys.stdin:

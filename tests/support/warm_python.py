@@ -36,7 +36,7 @@ from typing import Any
 AFTER_START = (
     *("ALLOCTRACE", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
     *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS"),
+    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS", "PYTHONPATH"),
 )
 """Beginnings of the names of variables that nothing reads before the program begins; of torch's allocator's settings,
 that holds for all but "backend:"."""
@@ -85,8 +85,8 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
     os.environ.update(request["environment"])  # beside what the launcher has set
     tempfile.tempdir = None  # of the server's TMPDIR
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
-    if SUPPORT not in os.environ["PYTHONPATH"].split(os.pathsep):
-        sys.path.remove(SUPPORT)
+    folders = [os.path.abspath(folder) for folder in os.environ["PYTHONPATH"].split(os.pathsep)]
+    sys.path[1:] = [*folders, *(folder for folder in sys.path[1:] if folder not in (SUPPORT, *folders))]
     sys.excepthook = _print_error_of_program
     return _new_main(request["arguments"])
 
@@ -147,10 +147,9 @@ class Server:
         script = Path(self._folder.name, "warm_python_server.pyc")
         code = marshal.dumps(compile(SERVER, FRAME_NAME, "exec"))
         script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
-        path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), SUPPORT]))
         self._process = subprocess.Popen(
             [*launcher, sys.executable, str(script), str(theirs.fileno())],
-            env={**environment, "PYTHONPATH": path},
+            env={**environment, "PYTHONPATH": SUPPORT},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
@@ -165,11 +164,7 @@ class Server:
         request = {
             "directory": str(directory),
             "arguments": arguments,
-            "environment": {
-                name: text
-                for name, text in environment.items()
-                if name == "PYTHONPATH" or not _is_read_at_start(name, text)
-            },
+            "environment": {name: text for name, text in environment.items() if not _is_read_at_start(name, text)},
         }
         content = json.dumps(request).encode()
         (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe()
@@ -234,13 +229,13 @@ def run_warm(
     """Run `launcher python arguments` in a fork of a server; None if it is in use, or the first that needs variables
     which these tests do not have themselves."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
-    at_start["PYTHONPATH"] = os.pathsep.join(one for one in at_start["PYTHONPATH"].split(os.pathsep) if one != SUPPORT)
     key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     with _choosing:
         server = _servers.pop(key, None)
         if server is None:
             _asked[key] = _asked.get(key, 0) + 1
-            is_usual = at_start.keys() <= {*os.environ, "PYTHONPATH", "OMP_NUM_THREADS"} and "env" not in launcher
+            settings = {"OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+            is_usual = at_start.keys() <= settings | os.environ.keys() and "env" not in launcher
             if _asked[key] < 2 and not is_usual:
                 return None
             idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
