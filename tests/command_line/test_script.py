@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ROOT, program_environment
+from running import ROOT, program_environment, run_python
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -81,7 +81,7 @@ def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> No
 def test_a_module_keeps_its_name(folder: Path) -> None:
     (folder / "test_one.py").write_text("import torch\ndef test_one(): torch.empty(10)")
     words = [*MODULE, "run", "--out", "p.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
-    done = run(folder, words)
+    done = run_python(folder, words, check=False, timeout=600, environment={})
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     trace = alloctrace.load(folder / "p.alloctrace")
     assert trace.header["program"] == "-m pytest"

@@ -3,6 +3,7 @@ it cannot, within bounded memory, and prints nothing raw."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -30,15 +31,22 @@ COSTLY = ("report", "serve")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
 
 
-def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
-    """Show each trace to its faces: in a process of its own, since that forks. A trace that brings one down fails."""
-    arguments = [f"{trace}@{','.join(names)}" for trace, names in faces.items()]
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/support/every_face.py", *arguments],
-        capture_output=True, text=True, timeout=1800, env={**program_environment(), **ONE_THREAD},
+@functools.cache
+def _process_that_shows() -> subprocess.Popen[str]:
+    """A process of its own, since it forks for each face. It ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, ROOT / "tests/support/every_face.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**program_environment(), **ONE_THREAD},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    shown = [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
+    """Show each trace to its faces. A trace that brings one down fails."""
+    showing, shown = _process_that_shows(), []
+    assert showing.stdin is not None and showing.stdout is not None
+    for trace, names in faces.items():
+        print(f"{trace}@{','.join(names)}", file=showing.stdin, flush=True)
+        shown.append(json.loads(showing.stdout.readline()))
     assert [(Path(one["trace"]), one["faults"]) for one in shown] == [(trace, []) for trace in faces]
     assert [set(one["outcomes"]) for one in shown] == [set(names) for names in faces.values()]
     return shown

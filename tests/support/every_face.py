@@ -3,8 +3,8 @@
     python every_face.py TRACE[@FACE,FACE...]...
 
 prints a line of JSON for each trace: the faults that were found, and the most memory and processor time that a face
-took. Imports everything once and forks for each face: what a face does stays in its own process, and what it takes is
-its own.
+took. Without arguments it reads them from standard input, one a line. Imports everything once and forks for each face:
+what a face does stays in its own process, and what it takes is its own.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _become(face: str, run: Callable[[], int], out: Path, error: Path) -> NoRetu
 
 def main() -> None:
     prepare()
-    for argument in sys.argv[1:]:
+    for argument in sys.argv[1:] or map(str.rstrip, sys.stdin):
         name, _, faces = argument.partition("@")
         print(json.dumps(vars(show(Path(name), faces.split(",") if faces else None))), flush=True)
 
