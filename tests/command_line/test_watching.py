@@ -189,17 +189,26 @@ class Terminal:
         return self.process.wait(120), self.text.rpartition(BACK)[2]
 
 
-def test_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
     with running(tmp_path) as program:
+        terminal = Terminal(tmp_path, "run.alloctrace")
+        terminal.until("GROWS")
+        terminal.process.send_signal(signal.SIGINT)
+        status, shown = terminal.rest()
+        assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
         terminal = Terminal(tmp_path, "run.alloctrace", "--every", "0.2")
         terminal.until("60 steps")
         tell(program, 20)
         terminal.until("80 steps")
         program.communicate(timeout=600)
+        assert program.returncode == 0
         status, shown = terminal.rest()
     assert status == Exit.OK
     assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
     assert "GROWS" not in shown
+    # Afterwards, the verdict.
+    done = run_command(tmp_path, ["live", "run.alloctrace"], {})
+    assert done.returncode == Exit.OK and "The recording has ended. The verdict:" in done.stdout
 
 
 def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:
@@ -211,18 +220,3 @@ def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:
         status, shown = terminal.rest()
     assert status == Exit.OK
     assert "LEAK" in shown and "The recording was killed" in shown
-
-
-def test_ctrl_c_leaves_the_last_look(tmp_path: Path) -> None:
-    with running(tmp_path) as program:
-        terminal = Terminal(tmp_path, "run.alloctrace")
-        terminal.until("GROWS")
-        terminal.process.send_signal(signal.SIGINT)
-        status, shown = terminal.rest()
-        assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
-        tell(program, 1)  # it goes on
-        program.communicate(timeout=600)
-        assert program.returncode == 0
-    # Afterwards, the verdict.
-    done = run_command(tmp_path, ["live", "run.alloctrace"], {})
-    assert done.returncode == Exit.OK and "The recording has ended. The verdict:" in done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import core_probe
-import pytest
 
 import pytorch_alloctrace as alloctrace
 
@@ -35,16 +34,21 @@ def start_thread(name):  # one that has ended has no name any more
 """
 
 
-@pytest.fixture
-def starved() -> dict[str, str]:
-    return {"LD_PRELOAD": str(core_probe.preloaded("no_memory.cpp"))}
-
-
-def test_the_thread_that_asks_for_names(run_program, tmp_path: Path, starved: dict[str, str]) -> None:
-    """Each of its requests for memory fails once: where it looks a name up, and where it writes it down."""
-    run_program(
+def test_threads_that_get_no_memory_miss_what_they_could_not_note(run_cuda_program, tmp_path: Path) -> None:
+    """The one that samples memory, from before it first hears of a device, until it has gone without several times; and
+    the one that asks for names, of which each request fails once: where it looks a name up, and where it writes it
+    down."""
+    run_cuda_program(
         PROGRAM
         + """
+library.starve(memory, 0)
+block = torch.empty(10 << 20, dtype=torch.uint8, device="cuda")
+while library.refused() < 3:
+    time.sleep(0.01)
+library.starve(0, 0)
+while "cuda:0" not in set(session.load().driver_memory()["device"]):
+    time.sleep(0.1)
+
 for number in range(1, 13):
     library.starve(names, number)
     while not library.refused():
@@ -58,29 +62,9 @@ while len(session.load().threads) == before:
 alloctrace.disable()
 ended.set()
 """,
-        **starved,
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    assert list(trace.threads["name"])[-1] == "the last of the threads, with a long name too"
-
-
-def test_the_thread_that_samples_memory(run_cuda_program, tmp_path: Path, starved: dict[str, str]) -> None:
-    """From before it first hears of a device, until it has gone without memory several times."""
-    run_cuda_program(
-        PROGRAM
-        + """
-library.starve(memory, 0)
-block = torch.empty(10 << 20, dtype=torch.uint8, device="cuda")
-while library.refused() < 3:
-    time.sleep(0.01)
-library.starve(0, 0)
-while "cuda:0" not in set(session.load().driver_memory()["device"]):
-    time.sleep(0.1)
-alloctrace.disable()
-""",
-        **starved,
+        LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")),
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.driver_memory(device="cuda:0")["reserved"].max() >= 10 << 20
+    assert list(trace.threads["name"])[-1] == "the last of the threads, with a long name too"
