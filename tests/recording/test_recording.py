@@ -241,8 +241,10 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
         };
         static Foreign foreign;
         extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
-        extern "C" void put_in_front() { foreign.upstream = c10::GetAllocator(c10::kCPU);
-        c10::SetCPUAllocator(&foreign, 255); }
+        extern "C" void put_in_front_of(c10::Allocator* upstream) {
+          foreign.upstream = upstream;
+          c10::SetCPUAllocator(&foreign, 255);
+        }
         """
     )
     build_library(source, tmp_path / "foreign.so")
@@ -251,13 +253,14 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
         import ctypes, torch, pytorch_alloctrace as alloctrace
         foreign = ctypes.CDLL("./foreign.so")
         foreign.current.restype = ctypes.c_void_p
+        foreign.put_in_front_of.argtypes = [ctypes.c_void_p]
         first = foreign.current()
         with alloctrace.enable("one.alloctrace"):
             assert foreign.current() != first
             torch.empty(10)
         assert foreign.current() == first
         with alloctrace.enable("two.alloctrace"):
-            foreign.put_in_front()
+            foreign.put_in_front_of(foreign.current())
             theirs = foreign.current()
             torch.empty(10)
         assert foreign.current() == theirs, "another's allocator was removed"
@@ -266,9 +269,13 @@ def test_the_former_allocator_is_back_unless_another_took_its_place(run_program,
             assert foreign.current() == theirs
             torch.empty(10)
             held = None
+        foreign.put_in_front_of(first)  # without ours
+        with alloctrace.enable("four.alloctrace"):
+            assert foreign.current() != theirs
+            torch.empty(10)
         """
     )
-    for name in ("one", "two", "three"):
+    for name in ("one", "two", "three", "four"):
         trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
         assert trace.kind_counts["alloc"] == 1, name
 
