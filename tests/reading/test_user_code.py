@@ -216,6 +216,11 @@ def test_whose_code_a_file_is(filename: str, is_users: bool) -> None:
     assert UserCode(["/env/lib/"]).is_user_file(filename) is is_users
 
 
+def test_a_folder_of_the_user_is_no_other_whose_name_begins_like_it() -> None:
+    code = UserCode(["/env/lib/"], ["/env/lib/mine"])
+    assert code.is_user_file("/env/lib/mine/train.py") and not code.is_user_file("/env/lib/mined/train.py")
+
+
 def test_packages_are_named_as_they_are_imported() -> None:
     assert package_of("/env/lib/python3.11/site-packages/einops/einops.py") == "einops"
     assert package_of("/env/lib/python3.11/site-packages/six.py") == "six"
