@@ -79,7 +79,7 @@ def figures(table: pd.DataFrame) -> dict[int, list[int]]:
     return {int(line): row.tolist() for line, row in rows[rows.any(axis=1)].iterrows()}
 
 
-def test_each_line_counts_what_it_called(folder: Path) -> None:
+def test_each_line_counts_what_it_called_in_a_run_and_in_a_range(folder: Path) -> None:
     trace = alloctrace.load(folder / "t.alloctrace")
     table = trace.annotate("model.py")
     assert list(table.columns) == ["line", "source", *COLUMNS]
@@ -95,11 +95,7 @@ def test_each_line_counts_what_it_called(folder: Path) -> None:
     assert by_caller[line_of("KEPT", PROGRAM)] == [2, 8192, 8192, 8192]
     assert by_caller[line_of("TEMPORARY", PROGRAM)] == [2, 2 * large, 2 * large, 0]
 
-
-def test_a_range_has_what_was_allocated_in_it(folder: Path) -> None:
-    trace = alloctrace.load(folder / "t.alloctrace")
     found = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
-    large = 1 << 20
     assert found[line_of("FIRST")] == [1, large, 4096 + large, 0]
     assert found[line_of("LEAF")] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
     text = run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")

@@ -66,9 +66,8 @@ def test_an_interval_that_ends_within_a_free_is_no_pending_memory(
     def within_a_free(points: int, *, device: str | None = None) -> pd.DataFrame:
         """As if a free were between its two events when the last interval ends."""
         table = timeline(points, device=device)
-        return table.assign(
-            allocated=table["allocated"].where(table.index < len(table) - 1, 0), active=table["reserved"]
-        )
+        allocated = table["allocated"].where(table.index < len(table) - 1, 0)
+        return table.assign(allocated=allocated, active=table["reserved"])
 
     monkeypatch.setattr(trace, "timeline", within_a_free)
     assert "pending" not in {condition.kind for condition in find_conditions(trace, "cuda:0")}

@@ -25,13 +25,15 @@ from pytorch_alloctrace.report.leaks import leak_findings
 SIZE = 10_000
 """Bytes of one planted block."""
 
+Record = Callable[..., alloctrace.Trace]
+
 
 def block(size: int = SIZE) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., alloctrace.Trace]:
+def record(tmp_path: Path) -> Record:
     """Runs a program under recording; what it returns stays live until the recording has ended."""
 
     def run(program: Callable[..., Any], *arguments: Any, **options: Any) -> alloctrace.Trace:
@@ -76,8 +78,9 @@ def append_every_step(steps: int) -> list[torch.Tensor]:
     return history
 
 
-def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(record: Callable[..., alloctrace.Trace]) -> None:
-    leak = only_leak(record(append_every_step, 60))
+def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Record) -> None:
+    trace = record(append_every_step, 60)
+    leak = only_leak(trace)
     site = leak.sites[0].site
     # block() is user code in this file, too: the innermost line allocates, its callers say what for.
     assert site.source is not None and "torch.empty" in site.source and site.function == "block"
@@ -91,12 +94,19 @@ def test_a_block_kept_every_step_is_a_leak_with_line_and_rate(record: Callable[.
     assert leak.oldest_age == 57
     # block() makes what is freed, too.
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
+    sentences = leak_findings(summarize(trace))[0].sentences
+    assert any("grows by 1 GiB in" in sentence for sentence in sentences)
+
+    growth = step_growth(trace, "cpu")
+    assert (growth.steps, growth.warmup, growth.first, growth.last) == (60, 12, SIZE, 60 * SIZE)
+    assert (growth.lowest, growth.highest, growth.median) == (SIZE, 60 * SIZE, int(30.5 * SIZE))
+    assert growth.slope == SIZE
+    (grown,) = growing_sites(trace, "cpu", top=5)
+    assert (grown.before, grown.after, grown.bytes, grown.rate) == (12 * SIZE, 60 * SIZE, 48 * SIZE, SIZE)
 
 
 @pytest.mark.parametrize("steps", [3, 60])
-def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(
-    record: Callable[..., alloctrace.Trace], steps: int
-) -> None:
+def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(record: Record, steps: int) -> None:
     trace = record(every_step, steps, lambda number: block())
     found = trace.leaks()
     assert found.empty and found.attrs == {"decided": {"cpu": steps == 60}}
@@ -106,12 +116,12 @@ def test_leaks_of_healthy_program_is_all_clear_only_when_long_enough(
 
 # At 110 only the last few steps distinguish the cache from a leak: nearly all blocks that got as old were freed.
 @pytest.mark.parametrize("bound", [30, 110])
-def test_a_cache_with_a_bound_is_no_leak_however_large(record: Callable[..., alloctrace.Trace], bound: int) -> None:
+def test_a_cache_with_a_bound_is_no_leak_however_large(record: Record, bound: int) -> None:
     cache: collections.deque[torch.Tensor] = collections.deque(maxlen=bound)
     assert judge(record(every_step, 120, lambda number: cache.append(block()))).leaks == ()
 
 
-def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Record) -> None:
     chance, cache = random.Random(3), [torch.empty(0)] * 100
 
     def work(number: int) -> None:
@@ -120,7 +130,7 @@ def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Callabl
     assert judge(record(every_step, 125, work)).leaks == ()
 
 
-def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Callable[..., alloctrace.Trace]) -> None:
+def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Record) -> None:
     buffer: list[torch.Tensor] = []
     trace = record(every_step, 120, lambda number: buffer.append(torch.empty(SIZE, dtype=torch.uint8)))
     leak = only_leak(trace)
@@ -129,9 +139,7 @@ def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Callable[..., all
     assert f"a buffer of more than {leak.reached} blocks that is not full yet" in sentences
 
 
-def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(
-    record: Callable[..., alloctrace.Trace],
-) -> None:
+def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(record: Record) -> None:
     def program() -> list[torch.Tensor]:
         losses: list[torch.Tensor] = []
         for _ in range(4):
@@ -147,7 +155,7 @@ def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_agai
     assert growth is not None and growth.steps == 100
 
 
-def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_leak_is_found_though_steps_count_from_zero_again(record: Record) -> None:
     def program() -> list[torch.Tensor]:
         losses = []
         for number in range(100):
@@ -161,7 +169,7 @@ def test_a_leak_is_found_though_steps_count_from_zero_again(record: Callable[...
     assert growth is not None and growth.steps == 100
 
 
-def test_a_loss_kept_with_its_graph_is_one_finding(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:
     kept: list[torch.Tensor] = []
     leak = only_leak(record(train, 40, kept))
     functions = {site.site.function for site in leak.sites}
@@ -196,9 +204,7 @@ def train(steps: int, kept: list[torch.Tensor]) -> object:
     return model, optimizer
 
 
-def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(
-    record: Callable[..., alloctrace.Trace],
-) -> None:
+def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(record: Record) -> None:
     kept = []
 
     def work(number: int) -> None:
@@ -210,7 +216,7 @@ def test_two_leaks_of_different_rhythm_are_two_findings_the_faster_first(
     assert [round(leak.rate / 1000) for leak in leaks] == [10, 2]
 
 
-def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: Record) -> None:
     def program() -> None:
         append_every_step(60)
 
@@ -223,14 +229,14 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: C
 
 
 @pytest.mark.parametrize(("steps", "judged"), [(6, False), (7, True)])
-def test_a_short_run_is_not_judged(record: Callable[..., alloctrace.Trace], steps: int, judged: bool) -> None:
+def test_a_short_run_is_not_judged(record: Record, steps: int, judged: bool) -> None:
     trace = record(append_every_step, steps)
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged is judged and bool(verdict.leaks) is judged
     assert leak_findings(summarize(trace))[0].kind == ("leak" if judged else "not_judged")
 
 
-def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_buffer_replaced_by_a_larger_one_each_step_is_a_leak(record: Record) -> None:
     buffer = torch.empty(0, dtype=torch.uint8)
 
     def work(number: int) -> None:
@@ -250,9 +256,7 @@ def without_steps(work: Callable[[int], Any], rounds: int = 300) -> None:
         tick()
 
 
-def test_without_steps_the_iterations_of_the_program_s_loop_are_counted(
-    record: Callable[..., alloctrace.Trace],
-) -> None:
+def test_without_steps_the_iterations_of_the_program_s_loop_are_counted(record: Record) -> None:
     kept = []
     trace = record(without_steps, lambda number: kept.append(block()))
     verdict = judge(trace)
@@ -263,7 +267,7 @@ def test_without_steps_the_iterations_of_the_program_s_loop_are_counted(
     assert leak.units_with_survivors == leak.units_judged > 270
 
 
-def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., alloctrace.Trace]) -> None:
+def test_without_steps_and_stacks_allocations_are_counted(record: Record) -> None:
     kept = []
     trace = record(without_steps, lambda number: kept.append(block()), stacks="none")
     leak = only_leak(trace)
@@ -274,24 +278,10 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Callable[..., 
     assert leak.confidence < 0.8
 
 
-def test_growing_sites_and_growth_per_step_agree_with_what_was_kept(record: Callable[..., alloctrace.Trace]) -> None:
-    trace = record(append_every_step, 50)
-    growth = step_growth(trace, "cpu")
-    assert growth is not None
-    assert (growth.steps, growth.warmup, growth.first, growth.last) == (50, 10, SIZE, 50 * SIZE)
-    assert (growth.lowest, growth.highest, growth.median) == (SIZE, 50 * SIZE, int(25.5 * SIZE))
-    assert growth.slope == SIZE
-    (site,) = growing_sites(trace, "cpu", top=5)
-    assert (site.before, site.after, site.bytes, site.rate) == (10 * SIZE, 50 * SIZE, 40 * SIZE, SIZE)
-
-
-def test_a_negligible_leak_is_minor(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_negligible_leak_is_minor(record: Record) -> None:
     kept = []
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
-    trace = record(append_every_step, 50, overwrite=True)
-    sentences = leak_findings(summarize(trace))[0].sentences
-    assert any("grows by 1 GiB in" in sentence for sentence in sentences)
 
 
 def test_the_slope_ignores_a_jump() -> None:
@@ -330,7 +320,7 @@ def slow_consumer(steps: int, tail: int) -> object:
 
 # A tail of work after the last step ends the judged part within a cell, wherever that is.
 @pytest.mark.parametrize("tail", [0, 7])
-def test_ever_more_at_once_is_found(record: Callable[..., alloctrace.Trace], tail: int) -> None:
+def test_ever_more_at_once_is_found(record: Record, tail: int) -> None:
     trace = record(slow_consumer, 160, tail)
     verdict = judge(trace)
     assert [leak.kind for leak in verdict.leaks] == ["rising"], verdict
@@ -356,7 +346,7 @@ def late_leak(steps: int) -> object:
     return held
 
 
-def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Callable[..., alloctrace.Trace]) -> None:
+def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Record) -> None:
     (leak,) = judge(record(late_leak, 120)).leaks
     assert leak.line.function == "kept_block" and leak.onset >= 24
 
@@ -376,7 +366,7 @@ def serve_one(sessions: list[torch.Tensor]) -> None:
     sessions.append(kept_block())
 
 
-def test_what_follows_the_last_step_is_judged_too(record: Callable[..., alloctrace.Trace]) -> None:
+def test_what_follows_the_last_step_is_judged_too(record: Record) -> None:
     (leak,) = judge(record(train_then_serve, 60, 80)).leaks
     assert leak.line.function == "kept_block" and leak.unit == "iteration" and leak.never_died
 
@@ -394,7 +384,7 @@ def too_late(steps: int) -> object:
     return held
 
 
-def test_what_begins_too_late_is_not_decided(record: Callable[..., alloctrace.Trace]) -> None:
+def test_what_begins_too_late_is_not_decided(record: Record) -> None:
     trace = record(too_late, 150)
     verdict = judge(trace)
     assert not verdict.leaks and not verdict.decided and verdict.unexplained
@@ -460,7 +450,7 @@ def rounds_in(trace: alloctrace.Trace, function: str) -> list[int]:
 
 
 @pytest.mark.parametrize("rounds", [30, 5000])
-def test_a_loop_is_counted(record: Callable[..., alloctrace.Trace], rounds: int) -> None:
+def test_a_loop_is_counted(record: Record, rounds: int) -> None:
     trace = record(plain_loop, rounds)
     # The first round does not begin again.
     assert rounds_in(trace, "plain_loop") + rounds_in(trace, "two_blocks") == [rounds - 1]
@@ -472,28 +462,21 @@ def test_a_loop_is_counted(record: Callable[..., alloctrace.Trace], rounds: int)
     assert abs(verdict.units - rounds) <= loop.stride
 
 
-def test_the_outermost_of_nested_loops_counts(record: Callable[..., alloctrace.Trace]) -> None:
-    verdict = find_leaks(record(nested_loops, 60), "cpu")
-    assert verdict.loop is not None and verdict.loop.function == "nested_loops"
-    assert (verdict.unit, verdict.units) == ("iteration", 60)
-
-
-@pytest.mark.parametrize("program", [thread_pool, event_loop])
-def test_handlers_called_again_and_again_count(
-    record: Callable[..., alloctrace.Trace], program: Callable[[int], None]
-) -> None:
+@pytest.mark.parametrize("program", [nested_loops, thread_pool, event_loop])
+def test_handlers_called_again_and_again_count(record: Record, program: Callable[[int], None]) -> None:
     verdict = find_leaks(record(program, 80), "cpu")
     assert verdict.loop is not None and (verdict.unit, verdict.units) == ("iteration", 80)
+    assert program is not nested_loops or verdict.loop.function == "nested_loops", "the outermost"
 
 
-def test_recursion_is_no_loop_and_allocations_count(record: Callable[..., alloctrace.Trace]) -> None:
+def test_recursion_is_no_loop_and_allocations_count(record: Record) -> None:
     trace = record(recursive, 200)
     assert rounds_in(trace, "recursive") == []
     verdict = find_leaks(trace, "cpu")
     assert verdict.judged and verdict.unit == "second" and verdict.loop is None
 
 
-def test_too_few_rounds_are_no_loop(record: Callable[..., alloctrace.Trace]) -> None:
+def test_too_few_rounds_are_no_loop(record: Record) -> None:
     assert find_leaks(record(plain_loop, 15), "cpu").loop is None
 
 
@@ -515,7 +498,7 @@ def serves_and_says_goodbye(rounds: int) -> None:
         block()
 
 
-def test_what_a_loop_kept_is_judged_before_its_function_returned(record: Callable[..., alloctrace.Trace]) -> None:
+def test_what_a_loop_kept_is_judged_before_its_function_returned(record: Record) -> None:
     verdict = find_leaks(record(serves_and_says_goodbye, 60), "cpu")
     assert verdict.loop is not None and verdict.loop.function == "Server.serve"
     assert [leak.line.function for leak in verdict.leaks] == ["block"] and verdict.units == 60

@@ -70,9 +70,7 @@ OPERATIONS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 70), st.integ
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
 def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[int, int, int]]) -> None:
-    path = tmp_path / "program.alloctrace"
-    path.unlink(missing_ok=True)
-    with alloctrace.enable(path, devices=("cpu",)) as session:
+    with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:
         held = run(operations)
     del held
     trace = session.load()
@@ -125,9 +123,7 @@ def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tup
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.tuples(st.booleans(), st.integers(1, 5000)), min_size=1, max_size=600))
 def test_the_cells_in_which_a_line_grew(tmp_path: Path, sizes: list[tuple[bool, int]]) -> None:
-    path = tmp_path / "program.alloctrace"
-    path.unlink(missing_ok=True)
-    with alloctrace.enable(path, devices=("cpu",)) as session:
+    with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:
         for is_one, size in sizes:
             if is_one:
                 torch.empty(size, dtype=torch.uint8)

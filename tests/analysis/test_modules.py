@@ -65,13 +65,9 @@ def without(folder: Path) -> Trace:
     return alloctrace.load(folder / "none.alloctrace")
 
 
-def bytes_of(table: pd.DataFrame, column: str = "bytes") -> dict[str, int]:
-    return table.set_index("site")[column].to_dict()
-
-
 def test_each_module_holds_what_it_made(trace: Trace) -> None:
     block = 16 * 64 * 4
-    held = bytes_of(trace.composition(by="module"))
+    held = trace.composition(by="module").set_index("site")["bytes"].to_dict()
     # The exponentials, and what modules without a name gave, of all layers.
     assert held["Model"] == held["Model.(Softmax)"] == 3 * 60 * block
     assert "Model.layers.0" not in held
@@ -104,10 +100,8 @@ def test_all_else_is_as_without_modules(trace: Trace, without: Trace) -> None:
     """Lines, stacks, the tree of calls and loops do not tell instances apart."""
     for by in ("line", "stack"):
         tables = [one.sites(by=by).drop(columns="stack_id") for one in (trace, without)]
-        own = [
-            table[table["filename"].str.endswith("program.py")].sort_values([*table.columns[:6]], ignore_index=True)
-            for table in tables
-        ]
+        own = [table[table["filename"].str.endswith("program.py")] for table in tables]
+        own = [table.sort_values([*table.columns[:6]], ignore_index=True) for table in own]
         pd.testing.assert_frame_equal(own[0], own[1], check_like=True)
     trees = [one.tree("mark:half").head(1000).table.drop(columns="stack_id") for one in (trace, without)]
     pd.testing.assert_frame_equal(trees[0], trees[1])

@@ -17,15 +17,8 @@ from marked_programs import marked_line, run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.free_memory.oom import (
-    ELSEWHERE,
-    FRAGMENTED,
-    FULL,
-    LIMIT,
-    OUTSIDE,
-    TOO_LARGE,
-    OutOfMemory,
-)
+from pytorch_alloctrace.analysis.free_memory import oom
+from pytorch_alloctrace.analysis.free_memory.oom import ELSEWHERE, FRAGMENTED, FULL, LIMIT, OUTSIDE, TOO_LARGE
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.report.oom import sentences
 from pytorch_alloctrace.report.verdict import diagnosis
@@ -91,21 +84,13 @@ CUT_UP = ("fragmented", "fragmented_with_max_split_size", "fragmented_below_a_me
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("oom")
     (made / "extra").write_text("0")
-    run_marked(
-        PROGRAM,
-        made,
-        *(case.name for case in CASES),
-        *RANDOM,
-        "no_case",
-        memory="8GiB",
-        devices=3,
-        SIMCUDA_OTHER_PROCESSES="4711:5GiB@1",
-        SIMCUDA_NVML_EXTRA=str(made / "extra"),
-    )
+    names = [*(case.name for case in CASES), *RANDOM, "no_case"]
+    others = {"SIMCUDA_OTHER_PROCESSES": "4711:5GiB@1", "SIMCUDA_NVML_EXTRA": str(made / "extra")}
+    run_marked(PROGRAM, made, *names, memory="8GiB", devices=3, **others)
     return made
 
 
-def the_one(folder: Path, case: str) -> OutOfMemory:
+def the_one(folder: Path, case: str) -> oom.OutOfMemory:
     found = alloctrace.load(folder / f"{case}.alloctrace").ooms()
     assert len(found) == 1
     return found[0]
@@ -116,10 +101,8 @@ def test_verdict_line_advice_and_figures(folder: Path, case: Case) -> None:
     found = the_one(folder, case.name)
     assert found.verdict == case.verdict, found
     assert found.device == case.device
-    assert (Path(found.site.filename).name, found.site.line) == (
-        PROGRAM,
-        marked_line(PROGRAM, case.asks or case.name, "OOM"),
-    )
+    asking_line = marked_line(PROGRAM, case.asks or case.name, "OOM")
+    assert (Path(found.site.filename).name, found.site.line) == (PROGRAM, asking_line)
     assert found.request.backward == (case.name == "in_backward")
     if case.top:
         assert found.top_sites[0].site.line == marked_line(PROGRAM, case.name, "TOP")
@@ -155,7 +138,7 @@ def in_bytes(text: str) -> Any:
     return pytest.approx(float(amount) * UNITS[unit], abs=0.005 * UNITS[unit])
 
 
-def compare_with_torch(found: OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
+def compare_with_torch(found: oom.OutOfMemory, reported: dict[str, Any], *, has_temporaries: bool = False) -> None:
     """Compares the figures with torch's error message, snapshot and memory info."""
     assert found.segment_size == in_bytes(reported["tried"])
     assert (found.limit is None) == (reported["allowed"] is None)
@@ -197,25 +180,20 @@ def test_program_gets_all_it_asks_for_under_each_setting_that_is_advised(folder:
         assert alloctrace.load(tmp_path / f"{name}.alloctrace").ooms() == [], name
 
 
-def test_of_a_device(folder: Path) -> None:
+def test_requests_of_a_device_and_all_devices_at_one_position(folder: Path) -> None:
     trace = alloctrace.load(folder / "one_of_two_devices.alloctrace")
     assert trace.ooms(device="cuda:0") == [] and len(trace.ooms(device="cuda:2", last=1)) == 1
     with pytest.raises(alloctrace.TraceError, match=r"'cuda' is . devices: name one of .*cuda:0"):
         trace.ooms(device="cuda")
-
-
-def test_devices_at_one_position(folder: Path) -> None:
     shown = json.loads(run_analyze(folder, "fragmentation", "one_of_two_devices.alloctrace", "--at", "peak", "--json"))
     assert {data["device"] for data in shown} == {"cuda:0", "cuda:2"} and len({data["at"] for data in shown}) == 1
 
 
-def test_steps_tell_a_leak(folder: Path) -> None:
+def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder: Path) -> None:
     leak, activations = the_one(folder, "full_by_a_leak"), the_one(folder, "full_by_activations")
     assert leak.steps_of_top_site == leak.top_sites[0].blocks == leak.step > 5
     assert activations.steps_of_top_site == activations.step == 1
-
-
-def test_a_leak_that_fills_the_device_is_what_the_diagnosis_names(folder: Path) -> None:
+    # The diagnosis names the leak that fills the device.
     first = diagnosis(summarize(alloctrace.load(folder / "full_by_a_leak.alloctrace")))[0]
     assert first.kind == "oom" and first.site is not None
     assert first.title.endswith(f":{first.site.line} in full_by_a_leak leaks"), first.title
@@ -226,8 +204,7 @@ def test_a_leak_that_fills_the_device_is_what_the_diagnosis_names(folder: Path) 
 
 def test_verb(folder: Path) -> None:
     shown = run_analyze(folder, "oom", "fragmented.alloctrace")
-    assert "OUT OF MEMORY  cuda:0" in shown and ": fragmented" in shown
-    assert "kept.append(torch.empty(12 * MIB" in shown
+    assert "OUT OF MEMORY  cuda:0" in shown and "kept.append(torch.empty(12 * MIB" in shown
     assert all(len(line) <= 80 or PROGRAM in line or "torch.empty" in line for line in shown.splitlines())
     plain = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50", PYTHONIOENCODING="ascii", NO_COLOR="1")
     assert plain.isascii() and "%%%" in plain
@@ -237,13 +214,10 @@ def test_verb(folder: Path) -> None:
     assert data["verdict"] == FRAGMENTED and data["requested"] == 3 * GIB and data["sentences"]
     assert data["settings_that_help"] == ADVISED
     assert data["pinners_by_line"][0]["line"] == marked_line(PROGRAM, "cut_up", "PIN")
-    rows: list[dict[str, Any]] = list(
-        csv.DictReader(io.StringIO(run_analyze(folder, "oom", "in_backward.alloctrace", "--csv")))
-    )
+    rows = [*csv.DictReader(io.StringIO(run_analyze(folder, "oom", "in_backward.alloctrace", "--csv")))]
     assert [(row["verdict"], row["backward"], int(row["requested"])) for row in rows] == [(FULL, "True", GIB)]
 
-
-def test_verb_without_any(folder: Path) -> None:
+    # Without any:
     assert run_analyze(folder, "oom", "no_case.alloctrace") == "No request ran out of memory in this trace.\n"
     assert json.loads(run_analyze(folder, "oom", "no_case.alloctrace", "--json")) == []
     assert run_analyze(folder, "oom", "no_case.alloctrace", "--csv").startswith("seq,time_ns,device")
@@ -260,12 +234,10 @@ def test_many_are_cut_short(folder: Path) -> None:
 def test_the_documentation_shows_what_comes_out(run_cuda_program: Any, tmp_path: Path) -> None:
     text = (ROOT / "docs/out-of-memory.md").read_text()
     [program] = re.findall(r'\n\n((?:    .*\n|\n)*?    print\("all served"\)\n)', text)
-    program = textwrap.dedent(program)
-    (tmp_path / "serve.py").write_text(program)
+    (tmp_path / "serve.py").write_text(textwrap.dedent(program))
     record = "import runpy, sys, pytorch_alloctrace as alloctrace\n"
-    record += (
-        'alloctrace.enable("run.alloctrace", devices=("cuda",))\nrunpy.run_path("serve.py", run_name="__main__")\n'
-    )
+    record += 'alloctrace.enable("run.alloctrace", devices=("cuda",))\n'
+    record += 'runpy.run_path("serve.py", run_name="__main__")\n'
     assert run_cuda_program(record, memory="8GiB", check=False).returncode != 0
     shown = re.findall(r"\$ alloctrace (.*)\n((?:(?:    .*)?\n)+)", text)
     assert len(shown) == 2

@@ -58,24 +58,21 @@ def trace(folder: Path) -> alloctrace.Trace:
     return alloctrace.load(folder / "run.alloctrace")
 
 
-def allocated_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
+def bytes_after(trace: alloctrace.Trace, seq: int, device: str, measure: str) -> int:
+    if measure == "reserved":
+        return int(trace.segments(seq, device=device)["total_size"].sum())
     blocks = trace.blocks(seq, device=device)
     return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
 
 
-def reserved_after(trace: alloctrace.Trace, seq: int, device: str) -> int:
-    return int(trace.segments(seq, device=device)["total_size"].sum())
-
-
 @pytest.mark.parametrize(("device", "measure"), [("cuda:0", "allocated"), ("cpu", "allocated"), ("cuda:0", "reserved")])
 def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Trace, device: str, measure: str) -> None:
-    held = allocated_after if measure == "allocated" else reserved_after
     events = trace.integrity.events
     chance = random.Random(device + measure)
     for length in (1, 2, 5, 20, 20, 60):
         first = chance.randrange(1, events - length)
         last = first + length
-        levels = {seq: held(trace, seq, device) for seq in range(first - 1, last + 1)}
+        levels = {seq: bytes_after(trace, seq, device, measure) for seq in range(first - 1, last + 1)}
         if not any(levels.values()):
             continue
         found = peak_between(trace, Range(first, last + 1), measure, device=device)
@@ -88,7 +85,8 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
     frees = trace.events(kinds=[kind], columns=["seq", "device"])
     seq = int(frees.loc[frees["device"] == device, "seq"].iloc[-1])
     found = peak_between(trace, Range(seq, seq + 1), measure, device=device)
-    assert held(trace, seq, device) < held(trace, seq - 1, device) == found.bytes
+    after, before = (bytes_after(trace, at, device, measure) for at in (seq, seq - 1))
+    assert after < before == found.bytes
     whole, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
     assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
 

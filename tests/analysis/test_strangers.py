@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import collections
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT, program_environment
+from running import ROOT, run_python
 
 LEAST_FIRST = 57
 """Of 62: 58 when this was written. Two of the others make nothing that stays on the CPU, and two name a call of the
@@ -22,20 +21,11 @@ marked line."""
 @pytest.mark.slow("strangers")
 def test_programs_by_strangers(tmp_path: Path) -> None:
     command, traces = [sys.executable, str(ROOT / "tests/corpus/score.py")], str(tmp_path / "traces")
-    for arguments in (
-        ["record", traces, "--device", "cpu", "--whole"],
-        ["judge", traces, "--json", str(tmp_path / "scores.json")],
-    ):
-        done = subprocess.run(
-            [*command, *arguments],
-            env=program_environment(),
-            capture_output=True,
-            text=True,
-            timeout=3000,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
-    rows = json.loads((tmp_path / "scores.json").read_text())
+    scores = tmp_path / "scores.json"
+    for arguments in (["record", traces, "--device", "cpu", "--whole"], ["judge", traces, "--json", str(scores)]):
+        done = run_python(ROOT, [*command, *arguments], True, 3000, {}, fresh=True)
+        assert not done.stderr, done.stderr
+    rows = json.loads(scores.read_text())
     assert len(rows) == 126
     leaking = collections.Counter(row["verdict"] for row in rows if row["program"].startswith("leak_"))
     healthy = collections.Counter(row["verdict"] for row in rows if row["program"].startswith("healthy_"))

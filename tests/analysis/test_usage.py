@@ -9,6 +9,7 @@ import io
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marked_programs import run_analyze
 from peak_programs import VERSIONS, line_of, record
-from running import needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
@@ -56,7 +56,6 @@ def base(traces: Traces) -> Base:
     return {device: traces["base", device] for device in DEVICES}
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
     for device in DEVICES:
@@ -70,12 +69,10 @@ def test_shifted_lines_are_the_same(traces: Traces, by: str) -> None:
             assert (own["source_before"].str.strip() == own["source_after"].str.strip()).all()
             # Two lines of one function have the same text: their order tells them apart.
             kept = own[own["function"] == "keep"].sort_values("line_before")
-            assert [*kept["line_after"] - kept["line_before"]] == [
-                line_of("shifted", "EDITED") - line_of("base", "EDITED")
-            ] * 3
+            shift = line_of("shifted", "EDITED") - line_of("base", "EDITED")
+            assert [*kept["line_after"] - kept["line_before"]] == [shift] * 3
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_sums_of_a_comparison_are_those_of_live_blocks(traces: Traces, by: str) -> None:
     before, after = traces["base", "cuda"], traces["changed", "cuda"]
@@ -87,16 +84,12 @@ def test_sums_of_a_comparison_are_those_of_live_blocks(traces: Traces, by: str) 
     assert table["change"].sum() == (11 - 5 + 7 - 2) * MIB
 
 
-@needs_cuda_build
 def test_what_changed_is_named(traces: Traces) -> None:
     for device in DEVICES:
         table = alloctrace.compare(traces["base", device], traces["changed", device])
         moved = table[table["change"] != 0].fillna({"line_before": 0, "line_after": 0})
-        rows = [
-            (row["match"], int(row["line_before"]), int(row["line_after"]), row["change"])
-            for row in moved.to_dict("records")
-        ]
-        assert rows == [
+        rows = moved[["match", "line_before", "line_after", "change"]].itertuples(index=False, name=None)
+        assert [*rows] == [
             ("new", 0, line_of("changed", "NEW"), 7 * MIB),
             ("near", line_of("base", "EDITED"), line_of("changed", "EDITED"), 6 * MIB),
             ("gone", line_of("base", "GONE"), 0, -2 * MIB),
@@ -105,7 +98,6 @@ def test_what_changed_is_named(traces: Traces) -> None:
         assert "5 * MIB" in near["source_before"] and "11 * MIB" in near["source_after"]
 
 
-@needs_cuda_build
 def test_devices_that_only_one_run_has(traces: Traces) -> None:
     cuda, cpu = traces["base", "cuda"], traces["base", "cpu"]
     table = alloctrace.compare(cuda, cpu, device="cpu")
@@ -113,12 +105,11 @@ def test_devices_that_only_one_run_has(traces: Traces) -> None:
     assert table["bytes_after"].sum() == cpu.live("peak")["nbytes"].sum()
 
 
-def of_line(table: pd.DataFrame, line: int) -> pd.Series:
+def of_line(table: pd.DataFrame, line: int) -> Any:
     [row] = table[table["line"] == line].to_dict("records")
-    return pd.Series(row)
+    return row
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_composition_sums_to_what_is_live(base: Base, by: str) -> None:
     for trace in base.values():
@@ -140,7 +131,6 @@ def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
     return found
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("all_frames", [False, True])
 def test_the_tree_agrees_with_the_frames_of_each_block(base: Base, all_frames: bool) -> None:
     for trace in base.values():
@@ -167,7 +157,6 @@ def test_the_tree_agrees_with_the_frames_of_each_block(base: Base, all_frames: b
                 assert call.bytes == call.own_bytes + sum(one.bytes for one in call.calls)
 
 
-@needs_cuda_build
 def test_backward_is_under_the_line_of_forward(base: Base) -> None:
     tree, line = base["cuda"].tree("mark:stepped"), line_of("base", "FORWARD")
     [forward] = [path[-1] for path in calls_with_callers(tree) if path[-1].site.line == line]
@@ -175,7 +164,6 @@ def test_backward_is_under_the_line_of_forward(base: Base) -> None:
     assert forward.backward_bytes >= of_line(of_lines, line)["backward_bytes"] > 0
 
 
-@needs_cuda_build
 def test_composition_by_phase_is_what_the_program_knows(folder: Path, base: Base) -> None:
     for name, trace in base.items():
         known = json.loads((folder / f"base/{name}.json").read_text())
@@ -187,7 +175,6 @@ def test_composition_by_phase_is_what_the_program_knows(folder: Path, base: Base
         assert found["forward"] == known["in_module"] + (known["in_backward_of_line"] if name == "cuda" else 0)
 
 
-@needs_cuda_build
 def test_composition_by_age(folder: Path, base: Base) -> None:
     for trace in base.values():
         live = trace.live("step:5")
@@ -213,16 +200,15 @@ def test_composition_by_age(folder: Path, base: Base) -> None:
     assert table["to_age"].iloc[-1] >= 0.05
 
 
-@needs_cuda_build
 def test_peak_is_what_torch_says(folder: Path, base: Base) -> None:
     known = json.loads((folder / "base/cuda.json").read_text())
     trace = base["cuda"]
     peak = trace.peak()
     assert (peak.device, peak.bytes) == ("cuda:0", known["allocated"])
     assert trace.peak("reserved").bytes == known["reserved"] == trace.peak("reserved").reserved
-    for device, found in ((DEVICES[name], trace.peak()) for name, trace in base.items()):
-        assert found.device == device
-        trace = base["cpu" if device == "cpu" else "cuda"]
+    for name, trace in base.items():
+        found = trace.peak()
+        assert found.device == DEVICES[name]
         assert found.requested == found.composition["bytes"].sum() == trace.live(found.seq)["nbytes"].sum()
         assert found.requested > trace.live(found.seq - 1)["nbytes"].sum()
         assert of_line(found.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
@@ -231,7 +217,6 @@ def test_peak_is_what_torch_says(folder: Path, base: Base) -> None:
     assert base["cpu"].peak().reserved is None
 
 
-@needs_cuda_build
 def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
     trace = base["cpu"]
     with pytest.raises(alloctrace.PositionError, match="no peak"):
@@ -244,7 +229,6 @@ def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
         trace.lifetimes(by="phase")
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("by", COMPOSITION_BY)
 def test_diff_sums_to_the_change_of_what_is_live(base: Base, by: str) -> None:
     for trace in base.values():
@@ -281,7 +265,6 @@ def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:
     return sums
 
 
-@needs_cuda_build
 def test_lifetimes_are_those_of_the_events(base: Base) -> None:
     """On the CPU, where backward has its own stacks, line by line; on CUDA in sum."""
     for name, trace in base.items():
@@ -299,7 +282,6 @@ def test_lifetimes_are_those_of_the_events(base: Base) -> None:
         pd.testing.assert_frame_equal(table[trace.sites().columns], trace.sites(), check_dtype=False)
 
 
-@needs_cuda_build
 def test_lifetimes_tell_temporaries_and_activations(folder: Path, base: Base) -> None:
     without_steps = alloctrace.load(folder / "no_steps/cpu.alloctrace").lifetimes()
     assert without_steps["churn_per_step"].isna().all() and not without_steps["temporary"].any()
@@ -322,7 +304,6 @@ def test_lifetimes_tell_temporaries_and_activations(folder: Path, base: Base) ->
     assert of_line(halfway, large)["allocations"] == 3
 
 
-@needs_cuda_build
 def test_slow_calls_are_those_in_the_events(base: Base) -> None:
     trace = base["cuda"]
     reported = trace.events(kinds=("latency",))
@@ -338,9 +319,8 @@ def test_slow_calls_are_those_in_the_events(base: Base) -> None:
     sums = reported.groupby(called)["nbytes"].sum().astype(np.int64).to_dict()
     by_stack = trace.lifetimes(by="stack").set_index("stack_id")["slow_ns"]
     # What autograd's threads asked for has the line of forward, or no line.
-    assert {stack: value for stack, value in by_stack.items() if value and trace.frames(stack)} == {
-        stack: value for stack, value in sums.items() if stack > 0
-    }
+    shown = {stack: value for stack, value in by_stack.items() if value and trace.frames(stack)}
+    assert shown == {stack: value for stack, value in sums.items() if stack > 0}
     assert base["cpu"].lifetimes()["slow_calls"].sum() == 0
 
 
@@ -360,9 +340,8 @@ def test_lines_of_a_function_that_moved_are_matched_in_order(sources: list[str],
     before, after = code_lines(sources, data.draw(gaps)), code_lines(sources, data.draw(gaps), "/there/train.py")
     files = match_files(["/here/train.py"], ["/there/train.py"])
     found = match_lines(before, after, files)
-    assert {(match.before, match.after, match.kind) for match in found} == {
-        (index, index, SAME) for index in range(len(sources))
-    }
+    matches = {(match.before, match.after, match.kind) for match in found}
+    assert matches == {(index, index, SAME) for index in range(len(sources))}
 
 
 @given(functions, functions, st.data())
@@ -423,7 +402,6 @@ def test_files_are_matched_by_what_their_paths_share() -> None:
     }
 
 
-@needs_cuda_build
 def test_verb_diff_of_two_runs(folder: Path) -> None:
     two = ("diff", "base/cuda.alloctrace", "changed/cuda.alloctrace")
     [found] = json.loads(run_analyze(folder, *two, "--json"))
@@ -433,9 +411,8 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     assert table["change"].sum() == 11 * MIB and set(table["device"]) == {"cuda:0"}
     text = run_analyze(folder, *two, "--top", "2")
     assert text.startswith("MORE  cuda:0: +11.0 MiB") and "(--top 0 shows all)" in text
-    assert f"train.py:{line_of('changed', 'EDITED')} in keep, was line {line_of('base', 'EDITED')}" in " ".join(
-        text.split()
-    )
+    edited = f"train.py:{line_of('changed', 'EDITED')} in keep, was line {line_of('base', 'EDITED')}"
+    assert edited in " ".join(text.split())
     run_analyze(folder, *two, "--fail-above", "11MiB")
     run_analyze(folder, *two, "--fail-above", "10.5MiB", status=1)
     same = run_analyze(folder, "diff", "base/cuda.alloctrace", "shifted/cuda.alloctrace", "--fail-above", "0")
@@ -446,7 +423,6 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     assert other.startswith("LESS  cuda:0")
 
 
-@needs_cuda_build
 def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
     arguments = ("diff", "base/cuda.alloctrace", "--since", "mark:kept", "--until", "peak")
     [found] = json.loads(run_analyze(folder, *arguments, "--json"))
@@ -456,7 +432,6 @@ def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
     assert run_analyze(folder, *arguments[:4], "--by", "phase").startswith("MORE")
 
 
-@needs_cuda_build
 def test_verb_peak(folder: Path, traces: Traces) -> None:
     peak = traces["base", "cuda"].peak()
     found = json.loads(run_analyze(folder, "peak", "base/cuda.alloctrace", "--json"))
@@ -469,7 +444,6 @@ def test_verb_peak(folder: Path, traces: Traces) -> None:
     assert run_analyze(folder, "peak", "base/cpu.alloctrace", "--at", "step:3").startswith("LIVE  cpu: 20.0 MiB")
 
 
-@needs_cuda_build
 def test_verb_sites(folder: Path, traces: Traces) -> None:
     table = pd.read_csv(io.StringIO(run_analyze(folder, "sites", "base/cuda.alloctrace", "--csv")))
     expected = traces["base", "cuda"].lifetimes()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
-from running import needs_cuda_build, program_environment, run_python, with_cuda
+from running import run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze import command_line
@@ -65,19 +64,17 @@ ALWAYS = {"json", "spool", "width"}
 """Options of every verb."""
 
 
-def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: Exit = Exit.OK) -> str:
+    """What a command that argparse ends prints."""
     with pytest.raises(SystemExit) as ended:
         command_line.main(arguments)
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+    assert ended.value.code == status
+    captured = capsys.readouterr()
+    return captured.out if status == Exit.OK else captured.err
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The last line on stderr of a command that argparse refuses."""
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(arguments)
-    assert ended.value.code == Exit.BAD_INPUT
-    return capsys.readouterr().err.splitlines()[-1]
+    return help_of(capsys, *arguments, status=Exit.BAD_INPUT).splitlines()[-1]
 
 
 def options_of(text: str) -> set[str]:
@@ -99,12 +96,7 @@ def test_help_of_a_verb(verb: Verb, at_80_columns: None, capsys: pytest.CaptureF
     assert text.count(f"\n  {PROGRAM} ") == len(verb.examples)
     assert ("mark:NAME" in text) == bool({"at", "since", "until"} & options_of(text))
     assert ("up to and including --until" in text) == ("since" in options_of(text))
-
-
-@pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
-def test_every_option_says_what_it_does(verb: Verb) -> None:
-    parser = command_line.parser_of(verb)
-    for action in parser._actions:
+    for action in command_line.parser_of(verb)._actions:
         assert action.help and action.help[0].islower() and not action.help.endswith("."), action.option_strings
 
 
@@ -134,15 +126,12 @@ def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
     assert "analysis.what_if" not in imported, "the model of torch's allocator, which none of these runs"
 
 
-def test_general_help(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_general_help_and_version(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(capsys, "--help")
     assert text == help_of(capsys, "run.alloctrace", "-h")
     assert max(map(len, text.splitlines())) <= 80
     listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
     assert listed == ["run", "build", "cost", *NAMES]
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert help_of(capsys, "--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
@@ -151,17 +140,6 @@ def test_no_verb_is_diagnose(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert help_of(capsys, "diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
 
 
-def test_both_modules_are_the_same_command(folder: Path) -> None:
-    def said(module: str, *arguments: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(command, cwd=folder, env=program_environment(), capture_output=True, text=True)
-        return done.returncode, done.stdout, done.stderr
-
-    for arguments in (["leaks", "run.alloctrace", "--fail"], []):
-        assert said("pytorch_alloctrace", *arguments) == said("pytorch_alloctrace.analyze", *arguments)
-
-
-@needs_cuda_build
 @pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
 def test_examples_run(verb: Verb, folder: Path) -> None:
     for arguments, _ in verb.examples:
@@ -173,7 +151,6 @@ def test_examples_run(verb: Verb, folder: Path) -> None:
         assert run_analyze(folder, *words, status=status), arguments
 
 
-@needs_cuda_build
 def test_words_may_stand_in_any_order(folder: Path) -> None:
     expected = run_analyze(folder, "peak", "run.alloctrace", "--at", "peak")
     assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import ROOT, program_environment, run_python
@@ -48,13 +49,16 @@ def _make(path: Path, text: str) -> None:
 MODULE = [sys.executable, "-m", "pytorch_alloctrace"]
 
 
-def run(folder: Path, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, words: list[str], stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         words,
         cwd=folder,
         env=program_environment(**environment),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         timeout=600,
         # What a shell runs in the background begins with the signal ignored, and so may these tests.
@@ -62,11 +66,12 @@ def run(folder: Path, words: list[str], **environment: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], ["leeks"]], ids=" ".join)
-def test_the_script_is_the_same_command(folder: Path, arguments: list[str]) -> None:
-    module, script = run(folder, [*MODULE, *arguments]), run(folder, ["bin/alloctrace", *arguments])
-    assert (script.returncode, script.stdout, script.stderr) == (module.returncode, module.stdout, module.stderr)
-    assert "Traceback" not in script.stderr
+@pytest.mark.parametrize("command", [["bin/alloctrace"], [sys.executable, "-m", "pytorch_alloctrace.analyze"]])
+@pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], ["leeks"], []], ids=" ".join)
+def test_script_and_both_modules_are_the_same_command(folder: Path, arguments: list[str], command: list[str]) -> None:
+    module, other = run(folder, [*MODULE, *arguments]), run(folder, [*command, *arguments])
+    assert (other.returncode, other.stdout, other.stderr) == (module.returncode, module.stdout, module.stderr)
+    assert "Traceback" not in other.stderr
 
 
 def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> None:
@@ -106,27 +111,17 @@ def test_hints_have_the_shortest_spelling_that_works(folder: Path, monkeypatch: 
 def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    environment = program_environment()
-    environment.pop("PYTHONUNBUFFERED", None)  # argparse, which prints the help, then swallows the error itself
     with os.fdopen(writing, "wb") as output:
-        done = subprocess.run(
-            [*MODULE, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.PIPE if closed == "stdout" else output,
-            timeout=600,
-        )
+        errors = subprocess.PIPE if closed == "stdout" else output
+        # Buffered: else argparse, which prints the help, swallows the error itself.
+        done = run(folder, [*MODULE, *arguments], output, errors, PYTHONUNBUFFERED="")
     assert done.returncode == 141 and not done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
 def test_a_full_device_is_one_line(folder: Path) -> None:
-    words = [*MODULE, "sites", "t.alloctrace", "--json"]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            words, cwd=folder, env=program_environment(), stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        done = run(folder, [*MODULE, "sites", "t.alloctrace", "--json"], full)
     assert done.returncode == 2
     assert done.stderr == "alloctrace: error: cannot write the output: No space left on device\n"
 
@@ -144,21 +139,18 @@ def test_nobody_needs_a_stderr(folder: Path) -> None:
     assert done.returncode == 0 and done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["t.alloctrace"], ["--help"]], ids=" ".join)
-def test_nobody_needs_a_stdout(folder: Path, arguments: list[str]) -> None:
-    done = run(folder, ["sh", "-c", f"{shlex.join([*MODULE, *arguments])} >&-"])
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_a_recorded_program_has_no_stdout_either(folder: Path) -> None:
+# A recorded program has no stdout either.
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["t.alloctrace"], 0), (["--help"], 0), (["run", "--out", "stdout.alloctrace", "stdout.py"], 3)],
+)
+def test_nobody_needs_a_stdout(folder: Path, arguments: list[str], status: int) -> None:
     (folder / "stdout.py").write_text("import sys; sys.exit(3 if sys.stdout is None else 4)")
-    arguments = ["run", "--out", "stdout.alloctrace", "--overwrite", "stdout.py"]
     done = run(folder, ["sh", "-c", f"{shlex.join([*MODULE, *arguments])} >&-"])
-    assert done.returncode == 3, done.stderr
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert status or not done.stderr
 
 
-# Imported modules. With the first the package begins, after `command`.
-MOMENTS = ["typing", "pytorch_alloctrace.trace"]
 INTERRUPTER = """
 import os, signal, sys
 class Interrupt:
@@ -169,23 +161,22 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-def interrupted_at(folder: Path, moment: str, words: list[str]) -> tuple[int, str]:
-    """The status and stderr of a command that gets SIGINT when it imports a module."""
+# With typing the package begins, after `command`; with torch.nn, what `run` needs before the program begins.
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        ("typing", ["peak", "t.alloctrace"]),
+        ("pytorch_alloctrace.trace", ["peak", "t.alloctrace"]),
+        ("torch.nn", ["run", "--out", "interrupted.alloctrace", "program.py"]),
+    ],
+)
+def test_an_interrupt_during_an_import_is_one_line(folder: Path, moment: str, words: list[str]) -> None:
+    """The import of a module sends the command SIGINT."""
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site/sitecustomize.py").write_text(INTERRUPTER)
     path = os.pathsep.join([str(folder / "site"), program_environment()["PYTHONPATH"]])
-    done = run(folder, words, INTERRUPT_AT=moment, PYTHONPATH=path)
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupt_during_the_imports_is_one_line(folder: Path, moment: str) -> None:
-    assert interrupted_at(folder, moment, [*MODULE, "peak", "t.alloctrace"]) == (130, "alloctrace: interrupted\n")
-
-
-def test_an_interrupt_before_the_program_begins_is_one_line(folder: Path) -> None:
-    words = [*MODULE, "run", "--out", "interrupted.alloctrace", "program.py"]
-    assert interrupted_at(folder, "torch.nn", words) == (130, "alloctrace: interrupted\n")
+    done = run(folder, [*MODULE, *words], INTERRUPT_AT=moment, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (130, "alloctrace: interrupted\n")
     assert not list(folder.glob("interrupted*"))
 
 

@@ -65,7 +65,6 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(program: subprocess.Popen[str], steps: int) -> None:
-    assert program.stdin and program.stdout
     print(steps, file=program.stdin, flush=True)
     assert program.stdout.readline()
 
@@ -152,51 +151,54 @@ def plain(read: bytes) -> str:
 
 
 class Terminal:
-    """`alloctrace live` in a terminal of 100 columns."""
+    """A command in a terminal of 100 columns."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 100, 0, 0))
-        environment = {**program_environment(), "TERM": "xterm-256color"}
+        environment = program_environment(TERM="xterm-256color", **environment)
         self.process = subprocess.Popen(
-            [*COMMAND, "live", *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
+            [*COMMAND, *words], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
             # As a shell starts it in the foreground: what starts the tests may ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         os.close(slave)
-        self.text = ""
+        self.output = b""
+
+    @property
+    def text(self) -> str:
+        return plain(self.output)
+
+    def _read(self) -> bool:
+        """Reads what comes next. False: the command has ended."""
+        try:
+            read = os.read(self._master, 65536)
+        except OSError:
+            return False
+        self.output += read
+        return bool(read)
 
     def until(self, wanted: str) -> None:
         ends = time.monotonic() + 300
         while wanted not in self.text:
-            assert time.monotonic() < ends, self.text[-3000:]
-            try:
-                self.text += plain(os.read(self._master, 65536))
-            except OSError:  # it has ended
-                assert wanted in self.text, self.text[-3000:]
+            assert time.monotonic() < ends and self._read(), self.text[-3000:]
 
     def rest(self) -> tuple[int, str]:
         """Its exit status, and what is on the screen when the other one is gone."""
-        while True:
-            try:
-                read = os.read(self._master, 65536)
-            except OSError:
-                break
-            if not read:
-                break
-            self.text += plain(read)
+        while self._read():
+            pass
         os.close(self._master)
-        return self.process.wait(120), self.text.rpartition(BACK)[2]
+        return self.process.wait(600), self.text.rpartition(BACK)[2]
 
 
 def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_program_ends(tmp_path: Path) -> None:
     with running(tmp_path) as program:
-        terminal = Terminal(tmp_path, "run.alloctrace")
+        terminal = Terminal(tmp_path, "live", "run.alloctrace")
         terminal.until("GROWS")
         terminal.process.send_signal(signal.SIGINT)
         status, shown = terminal.rest()
         assert status == Exit.OK and "GROWS" in shown and "Traceback" not in shown
-        terminal = Terminal(tmp_path, "run.alloctrace", "--every", "0.2")
+        terminal = Terminal(tmp_path, "live", "run.alloctrace", "--every", "0.2")
         terminal.until("60 steps")
         tell(program, 20)
         terminal.until("80 steps")
@@ -213,7 +215,7 @@ def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_
 
 def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:
     with running(tmp_path) as program:
-        terminal = Terminal(tmp_path, str(program.pid), "--every", "0.2")
+        terminal = Terminal(tmp_path, "live", str(program.pid), "--every", "0.2")
         terminal.until("GROWS")
         program.kill()
         program.wait()

@@ -17,6 +17,7 @@ import core_probe
 import every_face
 import hostile_traces
 import pytest
+from extreme_traces import location, string
 from format_reader import FILE_HEADER
 from running import ROOT, program_environment
 from test_damage import some_events
@@ -96,18 +97,6 @@ def trace_of(tmp_path: Path, events: list[dict[str, int]], definitions: bytes = 
         )
     )
     return path
-
-
-def location(number: int, device_type: int, index: int) -> bytes:
-    body = b"\x06" + b"".join(
-        [hostile_traces.varint(number), hostile_traces.delta(device_type, 0), hostile_traces.delta(index, 0), bytes(3)]
-    )
-    return hostile_traces.varint(len(body)) + body
-
-
-def string(number: int, value: str = "x") -> bytes:
-    body = b"\x01" + hostile_traces.varint(number) + hostile_traces.text(value)
-    return hostile_traces.varint(len(body)) + body
 
 
 def test_numbers_beyond_the_bounds_are_damage(tmp_path: Path) -> None:

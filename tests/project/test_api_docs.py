@@ -14,7 +14,6 @@ import pytorch_alloctrace as alloctrace
 @pytest.fixture(scope="module")
 def api_docs() -> ModuleType:
     spec = importlib.util.spec_from_file_location("api_docs", ROOT / "tools/api_docs.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -24,13 +23,10 @@ def test_the_page_is_up_to_date(api_docs: ModuleType) -> None:
     assert api_docs.PAGE.read_text() == api_docs.page(), "out of date: run tools/api_docs"
 
 
-def test_nothing_public_is_left_out(api_docs: ModuleType) -> None:
+def test_nothing_public_is_left_out_or_without_a_line(api_docs: ModuleType) -> None:
     assert api_docs.undocumented() == set()
     page = api_docs.PAGE.read_text()
     for name in dir(alloctrace.Trace):
         assert name.startswith("_") or f"- `{name}" in page, name
-
-
-def test_every_name_has_a_line(api_docs: ModuleType) -> None:
-    entries = api_docs.page().split("\n- `")[1:]
+    entries = page.split("\n- `")[1:]
     assert [entry.splitlines()[0] for entry in entries if not entry.split("\n")[1].strip()] == []

@@ -7,9 +7,7 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 from example_checks import check_formula
 from marked_programs import run_analyze, run_marked
@@ -83,14 +81,7 @@ def mib(by_torch: dict[str, dict[str, int]], figure: str) -> list[float]:
 
 
 def sequence_of(trace: Trace, mark: str) -> int:
-    marks = trace.marks().set_index("name")
-    return int(marks.loc[mark, "seq"])
-
-
-def reported_by_driver(trace: Trace, mark: str) -> pd.Series[Any]:
-    """The driver's last sample before a mark."""
-    samples = trace.driver_memory(device=GPU)
-    return samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
+    return int(trace.marks().set_index("name").loc[mark, "seq"])
 
 
 def allocated_bytes(trace: Trace, mark: str) -> int:
@@ -117,7 +108,8 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
         # torch's peak is the peak so far.
         assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark
         if name == "empty_cache":
-            driver = reported_by_driver(trace, mark)
+            samples = trace.driver_memory(device=GPU)
+            driver = samples[samples["seq"] < sequence_of(trace, mark)].iloc[-1]
             assert driver["used"] == figures["driver"] and driver["reserved"] == figures["reserved"], mark
     for figure, expected in FIGURES.get(name, {}).items():
         assert mib(by_torch, figure) == expected, figure

@@ -103,32 +103,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
     return python
 
 
-def other_torch(folder: Path, packages: Path, version: str) -> Path:
-    """The packages with a torch that says that it is another release."""
-    folder.mkdir()
-    for entry in packages.iterdir():
-        if entry.name != "torch":
-            (folder / entry.name).symlink_to(entry.resolve())
-    (folder / "torch").mkdir()
-    for entry in (packages / "torch").iterdir():
-        if entry.name not in ("version.py", "__pycache__"):
-            (folder / "torch" / entry.name).symlink_to(entry.resolve())
-    text = (packages / "torch" / "version.py").read_text()
-    (folder / "torch" / "version.py").write_text(re.sub(r"__version__ = .*", f"__version__ = {version!r}", text))
-    return folder
-
-
 def package_of(python: Path) -> Path:
     (found,) = python.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
     return found
 
 
 @pytest.mark.slow("builds")
-def test_a_plain_install_records_after_building_once(installed: Path, packages: Path, tmp_path: Path) -> None:
+def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: Path) -> None:
     program, cache = tmp_path / "record.py", tmp_path / "cache"
     program.write_text(RECORD)
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "json.py").write_text("from os import environ\nraise SystemExit(environ['LD_PRELOAD'])\n")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
     # Two ranks at once: one builds, and the other waits for it.
     ranks = [
@@ -158,31 +141,11 @@ def test_a_plain_install_records_after_building_once(installed: Path, packages: 
     ahead = run(command, tmp_path, ALLOCTRACE_CACHE=str(cache))
     assert ahead.returncode == 0 and ahead.stderr == "" and ahead.stdout.strip() == again.stdout.split()[1]
 
-    # An update of torch: it is built for again. (With a compiler that fails, which takes less time to find out.)
-    newer = other_torch(tmp_path / "newer", packages, "2.99.0")
-    updated = new_environment(tmp_path / "updated", newer, package_of(installed).parent, with_pip=False)
-    refused = run([updated, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(cache), CXX="false")
-    assert refused.returncode == 0, report(refused)
-    assert "for torch 2.99.0, once (a minute or two) ... failed" in refused.stderr
-    assert "the recorder cannot be compiled for torch 2.99.0: false ended with status 1" in refused.stdout
-
 
 @pytest.mark.slow("builds")
-def test_what_stands_in_the_way_of_recording_is_one_sentence(installed: Path, packages: Path, tmp_path: Path) -> None:
-    def refusal(python: Path, **environment: str) -> str:
-        done = run([python, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"), **environment)
-        assert done.returncode == 0 and "Traceback" not in done.stderr, report(done)
-        assert len(done.stderr.splitlines()) <= 1 and len(done.stdout.splitlines()) == 1, report(done)
-        print(done.stderr + done.stdout)
-        return done.stdout
-
-    (tmp_path / "empty").mkdir()
-    no_compiler = refusal(installed, PATH=str(tmp_path / "empty"))
-    assert "there is no C++ compiler: run `apt-get install g++" in no_compiler
-    package = package_of(installed).parent
-    old = other_torch(tmp_path / "old", packages, "2.8.0+cu126")
-    too_old = refusal(new_environment(tmp_path / "with_old", old, package, with_pip=False))
-    assert "torch 2.9 or newer, and this is 2.8.0+cu126: run `pip install --upgrade 'torch>=2.9'`" in too_old
+def test_without_torch_recording_is_refused_in_one_sentence_and_reading_works(
+    installed: Path, packages: Path, tmp_path: Path
+) -> None:
     (tmp_path / "alone").mkdir()
     for name in ("numpy", "numpy.libs", "pandas", "dateutil", "six.py", "pytz", "rich", "markdown_it", "mdurl"):
         if (packages / name).exists():
@@ -190,8 +153,10 @@ def test_what_stands_in_the_way_of_recording_is_one_sentence(installed: Path, pa
     (tmp_path / "alone" / "pygments").symlink_to((packages / "pygments").resolve())
     (tmp_path / "alone" / "pytorch_alloctrace").symlink_to(package_of(installed))
     without_torch = new_environment(tmp_path / "without_torch", tmp_path / "alone", with_pip=False)
-    assert "No module named 'torch'): run `pip install 'torch>=2.9'` (reading traces works" in refusal(without_torch)
-    # And reading does.
+    refused = run([without_torch, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"))
+    assert refused.returncode == 0 and refused.stderr == "" and refused.stdout.count("\n") == 1, report(refused)
+    assert "No module named 'torch'): run `pip install 'torch>=2.9'` (reading traces works" in refused.stdout
+
     import torch
 
     with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
@@ -205,13 +170,11 @@ def test_what_stands_in_the_way_of_recording_is_one_sentence(installed: Path, pa
 def test_pip_without_a_compiler_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
     python = new_environment(tmp_path / "environment", packages)
     (tmp_path / "empty").mkdir()
-    done = run(
-        [python, "-m", "pip", "install", "."], copy_of_sources(tmp_path / "sources"), PATH=str(tmp_path / "empty")
-    )
+    sources = copy_of_sources(tmp_path / "sources")
+    done = run([python, "-m", "pip", "install", "."], sources, PATH=str(tmp_path / "empty"))
     print(report(done))
-    assert (
-        done.returncode != 0 and "pytorch_alloctrace: there is no C++ compiler: run `apt-get install g++" in done.stderr
-    )
+    assert done.returncode != 0
+    assert "pytorch_alloctrace: there is no C++ compiler: run `apt-get install g++" in done.stderr
     # pip's own words around it; there were 60 lines of compilers' commands and tracebacks.
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
 

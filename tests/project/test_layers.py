@@ -6,7 +6,7 @@ import ast
 import functools
 import posixpath
 import re
-from collections.abc import Iterator
+from importlib.util import resolve_name
 
 import pytest
 from running import ROOT
@@ -63,35 +63,21 @@ def read_package() -> dict[str, str]:
 @functools.cache
 def imported(name: str, text: str, known: frozenset[str]) -> set[str]:
     """The modules of the package that a module imports, anywhere in it."""
-    return set(imports_of(name, ast.parse(text), known)) - {name}
-
-
-def imports_of(name: str, tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
-
-    def module_of(parts: list[str]) -> str:
-        return ".".join(parts) if ".".join(parts) in known else ".".join([*parts, "__init__"])
-
-    for node in ast.walk(tree):
+    found = set()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == PACKAGE:
-                    yield module_of(alias.name.split(".")[1:])
+            targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                base = name.split(".")[: -node.level]
-            elif (node.module or "").split(".")[0] == PACKAGE:
-                base = []
-            else:
-                continue
-            path = (node.module or "").split(".") if node.module else []
-            base = [*base, *(path if node.level else path[1:])]
-            for alias in node.names:
-                parts = [*base, alias.name]
-                if parts[0] in COMPILED:
-                    yield parts[0]
-                    continue
-                is_module = ".".join(parts) in known or ".".join([*parts, "__init__"]) in known
-                yield module_of(parts if is_module else base)
+            base = resolve_name("." * node.level + (node.module or ""), f"{PACKAGE}.{name}".rpartition(".")[0])
+            targets = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for parts in (target.split(".")[1:] for target in targets if f"{target}.".startswith(f"{PACKAGE}.")):
+            # A module, a package, or a name in one of them.
+            candidates = (parts[:1], parts, [*parts, "__init__"], parts[:-1], [*parts[:-1], "__init__"])
+            names = [".".join(candidate) for candidate in candidates]
+            found.add(names[0] if names[0] in COMPILED else next(one for one in names[1:] if one in known))
+    return found - {name}
 
 
 def import_graph(package: dict[str, str]) -> dict[str, set[str]]:

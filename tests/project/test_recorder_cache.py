@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from running import ROOT
+from test_building import script
 
 RunProgram = Callable[..., Any]
 
@@ -49,19 +50,23 @@ _build_info.RECORDER_FOR = built_for | {"torch": "2.10.0+cu130"}
 
 
 @pytest.fixture
-def no_compiler(tmp_path: Path) -> dict[str, str]:
+def run(run_program: Callable[..., Any], tmp_path: Path) -> RunProgram:
+    """Runs a program whose package has a recorder for another torch, on a machine without a compiler."""
     (tmp_path / "temporary").mkdir()
-    return {
+    environment = {
         "CXX": "no-such-compiler",
         "ALLOCTRACE_CACHE": str(tmp_path / "cache"),
         "TMPDIR": str(tmp_path / "temporary"),
     }
 
+    def run(source: str, **changed: str) -> Any:
+        return run_program(WITH_ANOTHER_IN_THE_PACKAGE + source, **{**environment, **changed})
 
-def test_a_recorder_for_another_torch_is_never_loaded(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+    return run
+
+
+def test_a_recorder_for_another_torch_is_never_loaded(run: RunProgram) -> None:
+    ran = run("""
 others = {"torch": "2.4.0", "torch_commit": "0", "cuda": "11.8", "cxx11_abi": False, "python": "3.11.0",
           "abi": "cpython-39", "libc": "glibc 2.17"}
 for field, value in others.items():
@@ -72,9 +77,7 @@ print(refusal())
 _build_info.RECORDER_FOR = built_for
 alloctrace.enable("now.alloctrace")
 alloctrace.disable()
-""",
-        **no_compiler,
-    )
+""")
     sentence = "recording is not possible: there is no compiler CXX=no-such-compiler: run `unset CXX`"
     lines = ran.stdout.splitlines()
     assert len(lines) == 8 and all(line.startswith(sentence) for line in lines), ran.stdout
@@ -83,10 +86,8 @@ alloctrace.disable()
     assert len(attempts) == 8 and all(line.endswith("... failed") for line in attempts), ran.stderr
 
 
-def test_a_recorder_in_the_cache_is_used(run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]) -> None:
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+def test_a_recorder_in_the_cache_is_used(run: RunProgram, tmp_path: Path) -> None:
+    ran = run("""
 cached = put_into(next(loading._cache_folders()))
 with alloctrace.enable("a.alloctrace") as session:
     kept = torch.ones(54321)
@@ -97,19 +98,15 @@ for name in [name for name in sys.modules if name.startswith("pytorch_alloctrace
 import pytorch_alloctrace as again
 again.enable("b.alloctrace")
 again.disable()
-""",
-        **no_compiler,
-    )
+""")
     assert ran.stderr == ""
     # `build` has nothing to do then.
     (name,) = [path.name for path in (ROOT / "pytorch_alloctrace").glob("_record.*.so")]
     assert sorted(path.name for path in tmp_path.glob("cache/*/*/*")) == [name, f"{name}.sha256"]
 
 
-def test_the_cache_is_where_the_user_may_write(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
-    run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+def test_the_cache_is_where_the_user_may_write(run: RunProgram) -> None:
+    run("""
 here = pathlib.Path.cwd()
 def folders(**environment):
     for variable in ("ALLOCTRACE_CACHE", "XDG_CACHE_HOME", "HOME"):
@@ -131,9 +128,7 @@ assert loading._in_cache(key, target) == pathlib.Path(private, key, name)
 shutil.rmtree(private)
 pathlib.Path(private).write_text("in the way")
 assert "set ALLOCTRACE_CACHE to a folder of yours" in refusal()
-""",
-        **no_compiler,
-    )
+""")
 
 
 TO_ANOTHER_USER = """
@@ -149,43 +144,8 @@ def give_away(path):
 """
 
 
-UNTRUSTED = {
-    "cache of another user": "give_away(cache)",
-    "folder of another user": "give_away(cached.parent)",
-    "file of another user": "give_away(cached)",
-    "seal of another user": "give_away(building.seal_of(cached))",
-    "file that others can write": "cached.chmod(0o666)",
-    "seal that the group can write": "building.seal_of(cached).chmod(0o664)",
-    "linked file": "cached.rename(cache / 'there'), cached.symlink_to(cache / 'there')",
-}
-
-
-def test_a_recorder_that_others_could_have_written_is_not_loaded(
-    run_program: RunProgram, no_compiler: dict[str, str]
-) -> None:
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + TO_ANOTHER_USER
-        + f"""
-for untrusted, action in {UNTRUSTED!r}.items():
-    os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(untrusted)
-    cache = next(loading._cache_folders())
-    cached = put_into(cache)
-    assert loading._in_cache(key, target) == cached, untrusted
-    exec(action)
-    assert "no-such-compiler" in refusal(), untrusted
-""",
-        **no_compiler,
-    )
-    assert ran.stderr.count("building the recorder") == len(UNTRUSTED)
-
-
-def test_a_folder_of_the_user_that_is_too_open_is_closed_and_its_recorder_built_again(
-    run_program: RunProgram, no_compiler: dict[str, str]
-) -> None:
-    run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+def test_a_folder_of_the_user_that_is_too_open_is_closed_and_its_recorder_built_again(run: RunProgram) -> None:
+    run("""
 for level in (1, 0):
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(f"cache{level}")
     cached = put_into(next(loading._cache_folders()))
@@ -194,17 +154,12 @@ for level in (1, 0):
     opened.chmod(0o775)
     assert "no-such-compiler" in refusal()
     assert not cached.exists() and opened.stat().st_mode & 0o777 == 0o700, opened
-""",
-        **no_compiler,
-    )
+""")
 
 
-def test_folders_of_the_cache_are_private_and_no_others_are_touched(
-    run_program: RunProgram, no_compiler: dict[str, str]
-) -> None:
-    run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + TO_ANOTHER_USER
+def test_folders_of_the_cache_are_private_and_no_others_are_touched(run: RunProgram) -> None:
+    run(
+        TO_ANOTHER_USER
         + """
 # A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to: their
 # modes stay.
@@ -240,34 +195,30 @@ give_away(home)
 os.environ["ALLOCTRACE_CACHE"] = "home/.cache"
 assert loading._writable_folder(key).parent == pathlib.Path(f"temporary/pytorch_alloctrace-{os.geteuid()}").absolute()
 assert not list(home.iterdir())
-""",
-        **no_compiler,
+"""
     )
 
 
-def test_what_is_built_is_for_this_user_alone_whatever_the_umask(
-    run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]
-) -> None:
+def test_what_is_built_is_for_this_user_alone_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
     """The compiler writes a file that is no module."""
-    compiler = tmp_path / "compiler"
-    compiler.write_text(
-        '#!/bin/sh\ncase "$1" in -dumpversion | --version) echo 13; exit ;; esac\n'
-        'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done\n'
-    )
-    compiler.chmod(0o755)
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
-os.umask(0)
-print(refusal())
-""",
-        **{**no_compiler, "CXX": str(compiler)},
-    )
+    version = 'case "$1" in -dumpversion | --version) echo 13; exit ;; esac'
+    output = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done'
+    compiler = script(tmp_path / "compiler", f"{version}\n{output}")
+    ran = run("os.umask(0)\nprint(refusal())", CXX=compiler)
     assert "the recorder was built but cannot be loaded" in ran.stdout, ran.stdout + ran.stderr
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert modes == {0o600}
 
 
+UNTRUSTED = {
+    "cache of another user": "give_away(cache)",
+    "folder of another user": "give_away(cached.parent)",
+    "file of another user": "give_away(cached)",
+    "seal of another user": "give_away(building.seal_of(cached))",
+    "file that others can write": "cached.chmod(0o666)",
+    "seal that the group can write": "building.seal_of(cached).chmod(0o664)",
+    "linked file": "cached.rename(cache / 'there'), cached.symlink_to(cache / 'there')",
+}
 DAMAGE = {
     "is no module": "cached.write_bytes(b'neither a module nor empty')",
     # The loader maps what the headers promise, and dies of SIGBUS where the file ends before.
@@ -279,66 +230,57 @@ DAMAGE = {
 }
 
 
-def test_a_damaged_recorder_is_built_again(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
+def test_a_recorder_that_is_damaged_or_that_others_could_have_written_is_built_again(run: RunProgram) -> None:
+    ran = run(
+        TO_ANOTHER_USER
         + f"""
-for damage, action in {DAMAGE!r}.items():
-    os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(damage)
-    cached = put_into(next(loading._cache_folders()))
+for reason, action in {UNTRUSTED | DAMAGE!r}.items():
+    os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(reason)
+    cache = next(loading._cache_folders())
+    cached = put_into(cache)
+    assert loading._in_cache(key, target) == cached, reason
     exec(action)
-    assert "no-such-compiler" in refusal(), damage
-    assert damage != "from another machine" or not cached.exists()
+    assert "no-such-compiler" in refusal(), reason
+    assert reason != "from another machine" or not cached.exists()
 # Another process has built it by the time that it is our turn.
 shutil.copy(in_package, cached)
 building.seal(cached)
 alloctrace.enable("now.alloctrace")
 assert loading.load_recorder().__file__ == str(cached)
 alloctrace.disable()
-""",
-        **no_compiler,
+"""
     )
-    assert ran.stderr.count("building the recorder") == len(DAMAGE) == len(ran.stderr.splitlines())
+    count = len(UNTRUSTED) + len(DAMAGE)
+    assert ran.stderr.count("building the recorder") == count == len(ran.stderr.splitlines())
 
 
-def test_what_a_torch_must_be(run_program: RunProgram, no_compiler: dict[str, str]) -> None:
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+def test_what_a_torch_must_be(run: RunProgram) -> None:
+    ran = run("""
 torch.__version__ = "2.8.1+cu126"
 print(refusal())
 sys.modules["torch"] = None
 print(refusal())
 sys.platform = "darwin"
 print(refusal())
-""",
-        **no_compiler,
-    )
+""")
     old, missing, elsewhere = ran.stdout.splitlines()
     assert "torch 2.9 or newer, and this is 2.8.1+cu126: run `pip install --upgrade 'torch>=2.9'`" in old
     assert "run `pip install 'torch>=2.9'` (reading traces works without it)" in missing
-    assert (
-        "recording needs Linux, and this is darwin" in elsewhere and "`python -m pytorch_alloctrace TRACE`" in elsewhere
-    )
+    assert "recording needs Linux, and this is darwin" in elsewhere
+    assert "`python -m pytorch_alloctrace TRACE`" in elsewhere
     assert ran.stderr == ""
 
 
-def test_the_build_sees_nothing_of_the_program(
-    run_program: RunProgram, tmp_path: Path, no_compiler: dict[str, str]
-) -> None:
+def test_the_build_sees_nothing_of_the_program(run: RunProgram, tmp_path: Path) -> None:
     """The compiler writes down what it finds, in a program that has preloaded libraries, modules in the way of the
     standard library's, its own ends of children, and a closed stderr."""
-    compiler = tmp_path / "compiler"
-    compiler.write_text(
-        f"#!/bin/sh\nenv > {tmp_path}/seen; pwd >> {tmp_path}/seen\nls -l /proc/self/fd/ > {tmp_path}/files\nexit 1\n"
-    )
-    compiler.chmod(0o755)
+    seen, files = tmp_path / "seen", tmp_path / "files"
+    compiler = script(tmp_path / "compiler", f"env > {seen}; pwd >> {seen}\nls -l /proc/self/fd/ > {files}\nexit 1")
     (tmp_path / "modules").mkdir()
     for name in ("json", "sitecustomize", "subprocess", "concurrent"):
         (tmp_path / "modules" / f"{name}.py").write_text("raise SystemExit('a module of the program')\n")
-    ran = run_program(
-        WITH_ANOTHER_IN_THE_PACKAGE
-        + """
+    ran = run(
+        """
 import signal
 os.environ["PYTHONPATH"] = os.path.abspath("modules")
 os.environ["PYTHONHOME"] = "/nowhere"
@@ -351,13 +293,13 @@ sys.stderr.close()
 print(refusal())
 assert not torch.cuda.is_initialized()
 """,
-        **{**no_compiler, "CXX": str(compiler)},
+        CXX=compiler,
     )
     assert "recording is not possible: the recorder cannot be compiled for torch" in ran.stdout, ran.stdout + ran.stderr
-    seen = (tmp_path / "seen").read_text()
-    assert "LD_LIBRARY_PATH=/kept" in seen and seen.endswith("\n/\n")
-    assert not [line for line in seen.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
-    assert "secret" not in (tmp_path / "files").read_text()
+    environment = seen.read_text()
+    assert "LD_LIBRARY_PATH=/kept" in environment and environment.endswith("\n/\n")
+    assert not [line for line in environment.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
+    assert "secret" not in files.read_text()
     (log,) = tmp_path.glob("cache/*/*/build.log")
-    assert str(log) in ran.stdout and str(compiler) in log.read_text()
+    assert str(log) in ran.stdout and compiler in log.read_text()
     assert os.listdir(tmp_path / "temporary") == []  # no objects are left

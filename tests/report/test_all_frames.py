@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 
@@ -49,10 +48,8 @@ VERBS = ("diagnose", "leaks", "peak", "sites", "blocks", "oom", "fragmentation")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("all_frames")
-    (made / "program.py").write_text(PROGRAM)
     for name, size in (("run", "2000"), ("after", "3000")):
-        command = with_cuda([sys.executable, "program.py", f"{name}.alloctrace", size])
-        run_python(made, command, check=True, timeout=600, environment={})
+        run_source(made, PROGRAM, f"{name}.alloctrace", size, cuda=True)
     return made
 
 
@@ -71,7 +68,6 @@ def with_stack(data: Any) -> Iterator[dict[str, Any]]:
         yield from with_stack(item)
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("verb", VERBS)
 def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
     verb: str, folder: Path, trace: alloctrace.Trace
@@ -92,14 +88,12 @@ def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
     assert not any("frames" in row for row in with_stack(json.loads(run_analyze(folder, *words, "--json"))))
 
 
-@needs_cuda_build
 def test_of_a_comparison(folder: Path) -> None:
     [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))
     grown = found["changes"][0]
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
-    [gone] = json.loads(
-        run_analyze(folder, "diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
-    )
+    words = ("diff", "after.alloctrace", "run.alloctrace", "--json", "--all-frames", "--at", "step:20")
+    [gone] = json.loads(run_analyze(folder, *words))
     assert gone["change"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())

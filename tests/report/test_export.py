@@ -47,23 +47,22 @@ def test_speedscope_has_what_is_live(trace: alloctrace.Trace, tmp_path: Path) ->
             assert stack[0]["name"] == "<module>" and all(frame["line"] > 0 for frame in stack)
 
 
-def test_of_a_range_stacks_have_what_they_allocated(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    text = exported(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
-    events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
-    allocated = events.loc[events["device"] == "cuda:0", "nbytes"].sum()
-    assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
-
-
-def test_collapsed_has_a_stack_a_line(trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_collapsed_has_a_stack_a_line_with_what_it_holds_or_allocated_in_a_range(
+    trace: alloctrace.Trace, tmp_path: Path
+) -> None:
     text = exported(trace, "collapsed", tmp_path, at="step:10")
     found: dict[str, int] = {}
     for line in text.splitlines():
         parsed = re.fullmatch(r"(cuda:\d);(.*) (\d+)", line)
-        assert parsed is not None
         found[parsed[1]] = found.get(parsed[1], 0) + int(parsed[3])
     # The end of a step frees what the frame of its function held.
     assert found == {"cuda:0": trace.live("step:10", device="cuda:0")["nbytes"].sum()}
     assert any("train (" in line and "main (" in line.split("train (")[0] for line in text.splitlines())
+
+    text = exported(trace, "collapsed", tmp_path, since="step:4", until="step:14", device="cuda:0")
+    events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
+    allocated = events.loc[events["device"] == "cuda:0", "nbytes"].sum()
+    assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
 
 
 def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:
@@ -77,17 +76,11 @@ def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None
         assert f"cuda:{made['device']}" == row["device"]
         for name in segments.columns.drop("device"):
             assert made[name] == row[name]
-    blocks = trace.blocks(refused)
-    made_blocks = [
-        (one["address"], one["size"], one["requested_size"], one["state"])
-        for segment in data["segments"]
-        for one in segment["blocks"]
-    ]
+        assert sum(block["size"] for block in made["blocks"]) == made["total_size"]
+    names = ("address", "size", "requested_size", "state")
+    blocks = [tuple(block[name] for name in names) for segment in data["segments"] for block in segment["blocks"]]
     columns = ["address", "nbytes", "requested_size", "state"]
-    assert sorted(made_blocks) == sorted(blocks[columns].itertuples(index=False, name=None))
-    assert all(
-        sum(block["size"] for block in segment["blocks"]) == segment["total_size"] for segment in data["segments"]
-    )
+    assert sorted(blocks) == sorted(trace.blocks(refused)[columns].itertuples(index=False, name=None))
     assert "total_reserved" in _memory_viz.segsum(data)
     for draw in (_memory_viz.segment_plot, _memory_viz.trace_plot):
         assert "<script" in draw(data)
@@ -96,15 +89,12 @@ def test_torch_reads_its_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None
 
 def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace, tmp_path: Path) -> None:
     data = exported(trace, "memory-viz", tmp_path, since="step:4", until="step:14")
-    kinds, columns = (
-        ["alloc", "free_requested", "free_completed"],
-        ("seq", "kind", "device", "address", "nbytes", "node_seq"),
-    )
-    events = trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns)
-    events = in_two(events)
+    kinds = ["alloc", "free_requested", "free_completed"]
+    columns = ("seq", "kind", "device", "address", "nbytes", "node_seq")
+    events = in_two(trace.events(since="step:4", until="step:14", kinds=kinds, columns=columns))
     for index, made in enumerate(data["device_traces"]):
         rows = events[events["device"] == f"cuda:{index}"]
-        own = [one for one in made if one["action"] in ("alloc", "free_requested", "free_completed")]
+        own = [one for one in made if one["action"] in kinds]
         assert [one["action"] for one in own] == [*rows["kind"]] and [one["size"] for one in own] == [*rows["nbytes"]]
         assert all(one["frames"] for one in own if one["action"] == "alloc")
     whole = exported(trace, "memory-viz", tmp_path)
@@ -112,8 +102,13 @@ def test_the_events_of_the_pickle_are_those_of_the_range(trace: alloctrace.Trace
     assert refused["device_free"] == trace.ooms()[0].device_free and refused["size"] == trace.ooms()[0].requested
 
 
-def test_perfetto_has_the_peaks_the_steps_and_the_marks(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    events = exported(trace, "perfetto", tmp_path)["traceEvents"]
+def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
+    trace: alloctrace.Trace, tmp_path: Path
+) -> None:
+    """The rules are those that Perfetto and chrome://tracing publish ("Trace Event Format"): what each phase must have,
+    and of which type; and no counter goes back in time. Its trace processor is a program that cannot be had here."""
+    data = exported(trace, "perfetto", tmp_path)
+    events = data["traceEvents"]
     for device in trace.devices:
         for measure in ("allocated", "reserved"):
             counter = [one for one in events if one["name"] == f"{device} {measure}" and one["ph"] == "C"]
@@ -124,15 +119,9 @@ def test_perfetto_has_the_peaks_the_steps_and_the_marks(trace: alloctrace.Trace,
     assert {"validation", "out of memory on cuda:0"} <= {one["name"] for one in events}
     times = [one["ts"] for one in events if one["name"] == "cuda:0 allocated" and one["ph"] == "C"]
     assert times == sorted(times) and times[-1] <= (trace.end_ns - trace.begin_ns) / 1000
-
-
-def test_perfetto_keeps_the_rules_of_its_json(trace: alloctrace.Trace, tmp_path: Path) -> None:
-    """Those that Perfetto and chrome://tracing publish ("Trace Event Format"): what each phase must have, and of which
-    type; and no counter goes back in time. Its trace processor is a program that cannot be had here."""
-    data = exported(trace, "perfetto", tmp_path)
     assert data["displayTimeUnit"] in ("ms", "ns")
     latest: dict[str, float] = {}
-    for event in data["traceEvents"]:
+    for event in events:
         assert isinstance(event["name"], str) and isinstance(event["pid"], int)
         assert event["ph"] in "MCXi"
         if event["ph"] == "M":

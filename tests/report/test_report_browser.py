@@ -1,28 +1,29 @@
 """The report in a real browser: it opens from a file, asks for nothing, runs nothing of a trace, and shows at every
-moment what the Python API says."""
+moment what the Python API says; served, at any event."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from report_in_browser import Opened, labels, open_browser
-from running import ROOT, run_python, with_cuda
+from running import ROOT, run_python
+from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.page import document, what_if
+from pytorch_alloctrace.report.page.server import ReportServer
 
 pytestmark = pytest.mark.slow("browser")
 
-PROGRAM = ROOT / "tests/support/report_program.py"
-STOPS = 20
+STOPS, SERVED_STOPS = 20, 12
+OpenPage = Callable[..., Opened]
 CPU_PROGRAM = """
 import torch
 import pytorch_alloctrace as alloctrace
@@ -42,24 +43,36 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    folder = tmp_path_factory.mktemp("browser")
-    command = with_cuda([sys.executable, str(PROGRAM), "run.alloctrace"], memory="4GiB", devices=2)
-    run_python(folder, command, True, 300, {})
-    trace = alloctrace.load(folder / "run.alloctrace")
-    trace.report().write(folder / "run.html")
-    return trace
+    return alloctrace.load(record_once(tmp_path_factory, "report", record_report) / "run.alloctrace")
+
+
+@pytest.fixture(scope="module")
+def report_path(trace: alloctrace.Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace.report().write(tmp_path_factory.mktemp("browser") / "run.html")
 
 
 @pytest.fixture
-def opened(browser: Any, trace: alloctrace.Trace) -> Iterator[Opened]:
-    made = Opened(browser, Path(trace.path).with_suffix(".html"))
-    yield made
-    made.page.context.close()
-    assert made.said == []
+def open_page(browser: Any) -> Iterator[OpenPage]:
+    """Opens a report; at the end of the test it must have said nothing."""
+    pages: list[Opened] = []
+
+    def open_report(path: Path, **settings: Any) -> Opened:
+        pages.append(Opened(browser, path, **settings))
+        return pages[-1]
+
+    yield open_report
+    for page in pages:
+        page.page.context.close()
+    assert [page.said for page in pages] == [[]] * len(pages)
 
 
-def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace) -> None:
-    assert opened.requests == [Path(trace.path).with_suffix(".html").as_uri()]
+@pytest.fixture
+def opened(open_page: OpenPage, report_path: Path) -> Opened:
+    return open_page(report_path)
+
+
+def test_it_opens_from_a_file_and_asks_for_nothing(opened: Opened, trace: alloctrace.Trace, report_path: Path) -> None:
+    assert opened.requests == [report_path.as_uri()]
     assert opened.page.query_selector("#event") is None, "only a server can be asked for any event"
     assert "connect-src 'none'" in opened.page.get_attribute("meta[http-equiv]", "content")
     for view in ("diagnosis", "timeline", "memory", "segments", "fragmentation", "what-if", "leaks", "oom", "sites"):
@@ -85,26 +98,30 @@ def test_a_hostile_trace_runs_nothing(opened: Opened) -> None:
     opened.said.clear()
 
 
+def compare_with_api(opened: Opened, trace: alloctrace.Trace, seq: int, device: str) -> None:
+    """Compares what the page shows of a device with the Python API at an event."""
+    assert opened.bytes("#live-bytes") == trace.live(seq, device=device)["nbytes"].sum()
+    composition = trace.composition(seq, device=device)
+    if len(composition):
+        assert opened.rows("memory", 1) == labels(trace, composition, "bytes")
+        assert opened.rows("memory", 3) == labels(trace, composition, "blocks")
+    segments = trace.segments(seq, device=device)
+    assert opened.bytes("#reserved-bytes") == segments["total_size"].sum()
+    if not len(segments):
+        assert "Nothing is reserved" in opened.page.inner_text("#fragmentation")
+        return
+    free = trace.fragmentation(seq, device=device)
+    for name in ("reserved", "free", "stranded", "releasable"):
+        assert opened.bytes(f"#fragmentation [data-figure='{name}']") == getattr(free, name)
+    assert opened.bytes("#fragmentation [data-figure='largest-free-block']") == free.largest_free
+
+
 def test_the_numbers_are_those_of_the_api(opened: Opened, trace: alloctrace.Trace) -> None:
     chosen = random.Random(15).sample(range(opened.moments()), STOPS)
     for device in trace.devices:
         opened.page.click(f".devices [data-device='{device}']")
         for moment in chosen:
-            seq = opened.go(moment)
-            assert opened.bytes("#live-bytes") == trace.live(seq, device=device)["nbytes"].sum()
-            composition = trace.composition(seq, device=device)
-            if len(composition):
-                assert opened.rows("memory", 1) == labels(trace, composition, "bytes")
-                assert opened.rows("memory", 3) == labels(trace, composition, "blocks")
-            segments = trace.segments(seq, device=device)
-            assert opened.bytes("#reserved-bytes") == segments["total_size"].sum()
-            if not len(segments):
-                assert "Nothing is reserved" in opened.page.inner_text("#fragmentation")
-                continue
-            free = trace.fragmentation(seq, device=device)
-            for name in ("reserved", "free", "stranded", "releasable"):
-                assert opened.bytes(f"#fragmentation [data-figure='{name}']") == getattr(free, name)
-            assert opened.bytes("#fragmentation [data-figure='largest-free-block']") == free.largest_free
+            compare_with_api(opened, trace, opened.go(moment), device)
 
 
 def test_the_table_by_function_file_and_phase(opened: Opened, trace: alloctrace.Trace) -> None:
@@ -125,13 +142,8 @@ def test_the_flame_graph_begins_with_the_largest_call(opened: Opened, trace: all
 
 def test_the_cursor_moves_all_views(opened: Opened) -> None:
     opened.go(opened.moments() - 2)
-    views = (
-        ".flame",
-        ".segments",
-        "#timeline canvas.overview",
-        "#timeline .chart canvas",
-        "#fragmentation .chart canvas",
-    )
+    charts = [f"{section} .chart canvas" for section in ("#timeline", "#fragmentation")]
+    views = (".flame", ".segments", "#timeline canvas.overview", *charts)
 
     def state() -> list[str]:
         texts = [opened.page.inner_text(one) for one in (".cursor-bar", "#memory .lead", "#segments .lead")]
@@ -214,9 +226,8 @@ def test_what_if_is_what_the_api_says(opened: Opened, trace: alloctrace.Trace) -
             "rows => rows.map(row => [row.cells[0].dataset.value, +row.cells[2].dataset.value,"
             " +row.cells[2].dataset.most, +row.cells[3].dataset.value, +row.cells[4].dataset.value])",
         )
-        assert shown == [
-            [one.setting.text, *one.peak_reserved, one.on_device, one.retries[1]] for one in found.outcomes
-        ]
+        rows = [[one.setting.text, *one.peak_reserved, one.on_device, one.retries[1]] for one in found.outcomes]
+        assert shown == rows
         fittings = trace.fit([one.setting.text for one in found.outcomes], device=device).fittings
         for text, fitting in zip(opened.rows("what-if", 5).values(), fittings, strict=True):
             refused = [number for number, card in enumerate(fitting.cards) if not card.outcome.fits]
@@ -250,36 +261,29 @@ def test_in_the_frame_of_a_notebook(browser: Any, trace: alloctrace.Trace, tmp_p
     page.context.close()
 
 
-def test_light_and_dark(browser: Any, trace: alloctrace.Trace) -> None:
+def test_light_and_dark(open_page: OpenPage, report_path: Path) -> None:
     pages = {}
     for scheme in ("light", "dark"):
-        made = Opened(browser, Path(trace.path).with_suffix(".html"), color_scheme=scheme)
-        colors = made.page.evaluate(
-            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-        )
+        made = open_page(report_path, color_scheme=scheme)
+        style = "getComputedStyle(document.body)"
+        colors = made.page.evaluate(f"[{style}.backgroundColor, {style}.color]")
         pages[scheme] = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in colors]
         made.page.emulate_media(media="print")
         assert not made.page.is_visible("#compare")
-        made.page.context.close()
-        assert made.said == []
     (light_page, light_text), (dark_page, dark_text) = pages["light"], pages["dark"]
     assert light_page > 600 > light_text and dark_page < 150 < dark_text
 
 
-def test_without_segments_and_without_anything(browser: Any, run_program: Any, tmp_path: Path) -> None:
+def test_without_segments_and_without_anything(open_page: OpenPage, run_program: Any, tmp_path: Path) -> None:
     run_program(CPU_PROGRAM)
     for name in ("cpu", "empty"):
         alloctrace.load(tmp_path / f"{name}.alloctrace").report().write(tmp_path / f"{name}.html")
-    made = Opened(browser, tmp_path / "cpu.html")
+    made = open_page(tmp_path / "cpu.html")
     assert "reports no segments" in made.page.inner_text("#segments")
     assert "reports no segments" in made.page.inner_text("#fragmentation")
     assert "cpu has no such settings" in made.page.inner_text("#what-if")
     assert made.bytes("#live-bytes") == 12 << 20
-    empty = Opened(browser, tmp_path / "empty.html")
-    assert "Nothing was allocated" in empty.page.inner_text("#diagnosis")
-    assert made.said == empty.said == []
-    for one in (made, empty):
-        one.page.context.close()
+    assert "Nothing was allocated" in open_page(tmp_path / "empty.html").page.inner_text("#diagnosis")
 
 
 MANY_SEGMENTS = """
@@ -290,63 +294,48 @@ with alloctrace.enable("many.alloctrace"):
 """
 
 
-def test_of_many_segments_the_largest_are_drawn(browser: Any, run_cuda_program: Any, tmp_path: Path) -> None:
+def test_of_many_segments_the_largest_are_drawn(open_page: OpenPage, run_cuda_program: Any, tmp_path: Path) -> None:
     """A page with 100,000 segments was as long as thirty screens."""
     run_cuda_program(MANY_SEGMENTS)
-    made = Opened(browser, alloctrace.load(tmp_path / "many.alloctrace").report().write(tmp_path / "many.html"))
+    made = open_page(alloctrace.load(tmp_path / "many.alloctrace").report().write(tmp_path / "many.html"))
     height = "document.querySelector('canvas.segments').clientHeight"
     short = made.page.evaluate(height)
     text = made.page.inner_text("#segments")
     assert re.search(r"The last [\d,]+ segments, [\d.]+ GiB, are not drawn", text), text
     made.page.click("#all-segments")
     assert made.page.evaluate(height) > short and not made.page.is_visible("#all-segments")
-    assert made.said == []
-    made.page.context.close()
 
 
 def test_what_if_says_what_was_left_out_and_why(
-    browser: Any, trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_page: OpenPage, trace: alloctrace.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(what_if, "MOST_WORK", 20_000)
-    made = Opened(browser, trace.report().write(tmp_path / "some.html"))
+    made = open_page(trace.report().write(tmp_path / "some.html"))
     said = made.page.inner_text("#what-if")
     assert "Not tried, since the trace is long: max_split_size_mb" in said and "not tried" in said
     assert 1 < len(made.rows("what-if", 2)) < 7
-    assert made.said == []
-    made.page.context.close()
 
 
-def test_a_damaged_trace_says_so_in_red(browser: Any, trace: alloctrace.Trace, tmp_path: Path) -> None:
+def test_a_damaged_trace_says_so_in_red(open_page: OpenPage, trace: alloctrace.Trace, tmp_path: Path) -> None:
     whole = Path(trace.path).read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) * 3 // 5])
     with pytest.warns(alloctrace.IncompleteTraceWarning):
         cut = alloctrace.load(tmp_path / "cut.alloctrace")
-    made = Opened(browser, cut.report().write(tmp_path / "cut.html"))
+    made = open_page(cut.report().write(tmp_path / "cut.html"))
     assert str(cut.integrity) in made.page.inner_text("header [role=alert]")
-    red, green, blue = map(
-        int, re.findall(r"\d+", made.page.eval_on_selector("[role=alert]", "one => getComputedStyle(one).color"))[:3]
-    )
+    colour = made.page.eval_on_selector("[role=alert]", "one => getComputedStyle(one).color")
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
     assert red > 150 > green and blue < 100
     assert "The trace is cut short" in made.page.inner_text("#what-if")
-    assert made.said == []
-    made.page.context.close()
 
 
 def test_the_assets_can_be_made_again(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(ROOT / "tools/web")],
-        env={**os.environ, "ALLOCTRACE_WEB_OUT": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(ROOT, [str(ROOT / "tools/web")], True, 300, {"ALLOCTRACE_WEB_OUT": str(tmp_path)})
     for name in ("report.js", "report.css", "THIRD_PARTY.txt"):
         assert (tmp_path / name).read_text() == document.asset(name)
 
 
-def test_of_very_many_findings_the_rest_is_made_when_asked_for(browser: Any, tmp_path: Path) -> None:
+def test_of_very_many_findings_the_rest_is_made_when_asked_for(open_page: OpenPage, tmp_path: Path) -> None:
     """Eight hundred cards, each with its chart, were most of the time that a page took to open."""
     functions = "".join(f"def keep_{n}():\n    kept.append(torch.empty({1024 + 512 * n}))\n" for n in range(60))
     calls = "".join(f"    keep_{n}()\n" for n in range(60))
@@ -355,19 +344,121 @@ def test_of_very_many_findings_the_rest_is_made_when_asked_for(browser: Any, tmp
         f"{functions}alloctrace.enable('many.alloctrace', devices=['cpu'])\n"
         f"for _ in range(60):\n{calls}    alloctrace.step()\nalloctrace.disable()\n"
     )
-    (tmp_path / "many.py").write_text(program)
-    run_python(tmp_path, [sys.executable, "many.py"], True, 300, {})
-    report = tmp_path / "many.html"
+    run_source(tmp_path, program)
     found = alloctrace.load(tmp_path / "many.alloctrace")
-    found.report().write(report)
     count = sum(one.leak is not None for one in found.diagnose())
     assert count > 50
-    opened = Opened(browser, report)
+    opened = open_page(found.report().write(tmp_path / "many.html"))
     cards = opened.page.locator("#leaks article.leak")
     assert cards.count() == 5
     for _ in range(3):
         opened.page.click("#leaks details summary")
     opened.page.wait_for_selector("#leaks details article.leak")
     assert cards.count() == count
-    opened.page.context.close()
-    assert opened.said == []
+
+
+class Served(Opened):
+    """A served report in the browser."""
+
+    def go_to_event(self, seq: int) -> int:
+        self.page.fill("#event", str(seq))
+        self.page.press("#event", "Enter")
+        self.wait()
+        return self.event()
+
+    def wait(self) -> None:
+        """For what was asked for."""
+        self.page.wait_for_selector(".asked:empty", state="attached")
+
+
+def started(trace: alloctrace.Trace) -> tuple[ReportServer, threading.Thread]:
+    server = ReportServer(trace)
+    assert server.page  # made before the browser asks for it
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    return server, thread
+
+
+@pytest.fixture(scope="module")
+def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
+    made, thread = started(trace)
+    yield made
+    made.close()
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def served(browser: Any, server: ReportServer) -> Iterator[Served]:
+    made = Served(browser, server.address)
+    made.wait()
+    yield made
+    made.page.context.close()
+    assert made.said == []
+    own = urlsplit(server.address).netloc
+    assert {urlsplit(url).netloc for url in made.requests} == {own}
+
+
+def events_between(trace: alloctrace.Trace, served: Served) -> list[int]:
+    """Events at which the page has no moment of its own."""
+    prepared = {served.go(moment) for moment in range(0, served.moments(), 7)}
+    every = random.Random(151).sample(range(trace.end_seq), SERVED_STOPS * 3)
+    return [seq for seq in every if seq not in prepared][:SERVED_STOPS]
+
+
+def test_any_event_has_the_numbers_of_the_api(served: Served, trace: alloctrace.Trace) -> None:
+    chosen = events_between(trace, served)
+    assert len(chosen) == SERVED_STOPS
+    for number, seq in enumerate(chosen):
+        device = trace.devices[number % len(trace.devices)]
+        served.page.click(f".devices [data-device='{device}']")
+        assert served.go_to_event(seq) == seq
+        compare_with_api(served, trace, seq, device)
+        assert "nearest moment" not in served.page.inner_text("#segments")
+
+
+def test_a_click_goes_to_its_own_time(served: Served, trace: alloctrace.Trace) -> None:
+    served.page.click("text=Whole run")
+    box = served.page.locator("#timeline .u-over").bounding_box()
+    allocs = trace.events(kinds=("alloc",))
+    # Where something happened, far from each other: elsewhere an earlier event is the last one.
+    times = allocs["time_ns"].iloc[[0, len(allocs) // 2, -1]].to_numpy()
+    shares = (times - trace.begin_ns) / (trace.end_ns - trace.begin_ns)
+    seen = set()
+    for x in {int(min(max(share * box["width"] + 3, 5), box["width"] - 5)) for share in shares.tolist()}:
+        before = served.event()
+        served.page.click("#timeline .u-over", position={"x": x, "y": 60})
+        for _ in range(200):
+            if served.event() != before:
+                break
+            served.page.wait_for_timeout(50)
+        served.wait()
+        seq = served.event()
+        seen.add(seq)
+        assert served.bytes("#live-bytes") == trace.live(seq, device="cuda:0")["nbytes"].sum()
+    assert len(seen) >= 2
+
+
+def test_arrows_go_from_an_event_to_the_next_moment_of_the_page(served: Served) -> None:
+    at = served.moments() // 2
+    prepared = [served.go(moment) for moment in (at - 1, at)]
+    between = (prepared[0] + prepared[1]) // 2
+    if between in prepared:
+        between = prepared[0]
+    assert served.go_to_event(between) == between
+    served.page.locator("#moment").focus()
+    served.page.click("[aria-label='Next moment']")
+    served.wait()
+    assert served.event() == prepared[1]
+
+
+def test_a_server_that_is_gone_is_said(browser: Any, trace: alloctrace.Trace) -> None:
+    server, thread = started(trace)
+    made = Served(browser, server.address)
+    made.wait()
+    server.close()
+    thread.join(timeout=10)
+    made.page.fill("#event", "5")
+    made.page.press("#event", "Enter")
+    made.page.wait_for_selector("text=alloctrace serve does not answer: was it stopped?")
+    assert all("ERR_CONNECTION_REFUSED" in said for said in made.said)
+    made.page.context.close()

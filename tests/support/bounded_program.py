@@ -11,6 +11,7 @@ BOUND in MiB. With less than 64 the recorder's own numbers are made smaller with
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -43,11 +44,9 @@ def taken(path: Path) -> int:
     """Bytes of all files of a recording."""
     total = 0
     for suffix in SUFFIXES:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             found = os.stat(f"{path}{suffix}")
-        except FileNotFoundError:
-            continue
-        total += max(found.st_size, 512 * found.st_blocks)
+            total += max(found.st_size, 512 * found.st_blocks)
     return total
 
 

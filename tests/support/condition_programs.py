@@ -6,7 +6,7 @@ Each is traced to FOLDER/NAME.alloctrace.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -23,63 +23,49 @@ def tensor(mib: float) -> torch.Tensor:
     return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
 
 
-def run(step: Callable[[int], None]) -> None:
-    for number in range(STEPS):
-        step(number)
-        alloctrace.step()
-        tick()
+Program = Iterator[None]
+"""Yields at the end of each step."""
 
 
-def healthy() -> None:
+def healthy() -> Program:
     weights = [tensor(64) for _ in range(4)]
-
-    def step(_: int) -> None:
+    for _ in range(STEPS):
         activations = [tensor(40) for _ in weights]
         del activations
-
-    run(step)
-
-
-def fragmentation() -> None:
-    kept = []
-
-    def step(number: int) -> None:
-        if number:
-            return
-        large = []
-        for _ in range(20):  # each round fills a segment of 20 MiB
-            large += [tensor(7.5), tensor(7.5)]
-            kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
-
-    run(step)
+        yield
 
 
-def cache() -> None:
-    def step(number: int) -> None:
-        if number == 0:
-            warmup = [tensor(100) for _ in range(4)]
-            del warmup
+def fragmentation() -> Program:
+    large, kept = [], []
+    for _ in range(20):  # each round fills a segment of 20 MiB
+        large += [tensor(7.5), tensor(7.5)]
+        kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
+    del large
+    for _ in range(STEPS):
+        yield
+
+
+def cache() -> Program:
+    warmup = [tensor(100) for _ in range(4)]
+    del warmup
+    for _ in range(STEPS):
         small = tensor(60)
         del small
+        yield
 
-    run(step)
 
-
-def rounding() -> None:
+def rounding() -> Program:
     set_allocator_settings("roundup_power2_divisions:2")
     kept = []
-
-    def step(number: int) -> None:
+    for number in range(STEPS):
         if number < 10:
             kept.append(torch.empty(97 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
+        yield
 
-    run(step)
 
-
-def pending() -> None:
+def pending() -> Program:
     other = torch.cuda.Stream()
-
-    def step(_: int) -> None:
+    for _ in range(STEPS):
         with work_pending_on(other):
             for _ in range(3):
                 used = torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")  # LINE
@@ -87,17 +73,15 @@ def pending() -> None:
                 del used
             tick()
             tick()
+        yield
 
-    run(step)
 
-
-def churn() -> None:
-    def step(_: int) -> None:
+def churn() -> Program:
+    for _ in range(STEPS):
         activations = [tensor(40) for _ in range(5)]
         del activations
         torch.cuda.empty_cache()
-
-    run(step)
+        yield
 
 
 PROGRAMS = {program.__name__: program for program in (healthy, fragmentation, cache, rounding, pending, churn)}
@@ -106,7 +90,9 @@ if __name__ == "__main__":
     for name, program in PROGRAMS.items():
         path = Path(sys.argv[1]) / f"{name}.alloctrace"
         alloctrace.enable(path, devices=("cuda",))
-        program()
+        for _ in program():
+            alloctrace.step()
+            tick()
         alloctrace.disable()
         make_steady(path, 20_000_000)
         give_back_everything()

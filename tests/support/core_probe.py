@@ -165,21 +165,12 @@ class Recorder:
     """A recording through csrc/core's Recorder; a context manager that stops it."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        ring_events: int = 1024,
-        definitions_bytes: int = 65536,
-        wait_ns: int = 60_000_000_000,
-        spool: Path | None = None,
+        self, path: Path, *, ring_events: int = 1024, wait_ns: int = 60_000_000_000, spool: Path | None = None
     ) -> None:
         self.path = path
         self.spool = spool or path.with_name(path.name + ".spool")
-        header = json.dumps({"spool": str(self.spool)}).encode()
-        paths = os.fsencode(path), os.fsencode(self.spool)
-        self._handle = library().recorder_open(
-            *paths, secrets.token_bytes(16), ring_events, definitions_bytes, wait_ns, header
-        )
+        paths, header = map(os.fsencode, (path, self.spool)), json.dumps({"spool": str(self.spool)}).encode()
+        self._handle = library().recorder_open(*paths, secrets.token_bytes(16), ring_events, 65536, wait_ns, header)
         assert self._handle, library().probe_last_error()
 
     def __enter__(self) -> Recorder:

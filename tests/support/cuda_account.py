@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,9 +49,7 @@ def driver_differences(logged: dict[int, list[DriverCall]], recorded: dict[int, 
     differences = []
     for device in sorted({*logged, *recorded}):
         theirs, ours = joined_mappings(logged.get(device, [])), joined_mappings(recorded.get(device, []))
-        if len(theirs) != len(ours):
-            differences.append(f"cuda:{device}: {len(ours)} segment events recorded, the driver logged {len(theirs)}")
-        for index, (their, our) in enumerate(zip(theirs, ours, strict=False)):
+        for index, (their, our) in enumerate(itertools.zip_longest(theirs, ours)):
             if their != our:
                 differences.append(f"cuda:{device}: segment event {index} is {our}, the driver logged {their}")
     return differences

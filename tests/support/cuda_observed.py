@@ -7,7 +7,7 @@ It must print the same with and without tracing. "late" traces only two ranges i
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import gc
 import json
 import re
@@ -18,24 +18,29 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from cuda_programs import simulated_device, transformer, work_pending_on
 
 Answer = Any
+FIGURES = (
+    *("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "memory_stats"),
+    *("mem_get_info", "memory_summary", "get_per_process_memory_fraction"),
+)
 MODE = sys.argv[1]
 if MODE != "plain":
     import pytorch_alloctrace as alloctrace
 
 
-def text_of(error: BaseException) -> list[str]:
-    """Type and text of an exception; addresses and process numbers differ from run to run."""
-    text = re.sub(r"0x[0-9a-f]+", "0xADDRESS", str(error))
-    return [type(error).__name__, re.sub(r"\b(pid|[Pp]rocess) \d+", r"\1 N", text)]
-
-
 def answer_of(ask: Callable[[], Answer]) -> Answer:
+    """The answer, or type and text of an exception, in which addresses and process numbers differ from run to run."""
     try:
         return ask()
     except Exception as error:
-        return text_of(error)
+        text = re.sub(r"0x[0-9a-f]+", "0xADDRESS", str(error))
+        return [type(error).__name__, re.sub(r"\b(pid|[Pp]rocess) \d+", r"\1 N", text)]
+
+
+def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 class Numbers:
@@ -53,16 +58,12 @@ def layout(segments: list[dict[str, Any]]) -> Answer:
     stream = Numbers()
     described = []
     for segment in sorted(segments, key=lambda segment: (segment["device"], segment["address"])):
-        fields = {
-            name: value for name, value in segment.items() if name not in ("address", "stream", "blocks", "frames")
-        }
-        fields["stream"] = stream(segment["stream"])
-        offsets = [block["address"] - segment["address"] for block in segment["blocks"]]
         blocks = [
-            {name: value for name, value in block.items() if name != "address"} | {"offset": offset}
-            for block, offset in zip(segment["blocks"], offsets, strict=True)
+            {**without(block, "address"), "offset": block["address"] - segment["address"]}
+            for block in segment["blocks"]
         ]
-        described.append({**fields, "blocks": blocks})
+        fields = without(segment, "address", "frames")
+        described.append({**fields, "stream": stream(segment["stream"]), "blocks": blocks})
     return described
 
 
@@ -74,12 +75,12 @@ def history(snapshot: dict[str, Any]) -> Answer:
         for entry in trace:
             if entry["action"] == "snapshot":
                 continue
-            kept = {name: value for name, value in entry.items() if name not in ("addr", "stream", "time_us", "frames")}
+            kept = without(entry, "addr", "time_us")
             kept["address"] = address(entry["addr"]) if "addr" in entry else None
             kept["stream"] = stream(entry["stream"])
             kept["frames"] = [(frame["name"], frame["line"]) for frame in entry.get("frames", [])]
             entries.append(kept)
-    other = {name: value for name, value in snapshot.items() if name not in ("segments", "device_traces")}
+    other = without(snapshot, "segments", "device_traces")
     for annotation in other.get("external_annotations", []):
         annotation.pop("time_us")
     return {"entries": entries, "segments": layout(snapshot["segments"]), **other}
@@ -88,32 +89,18 @@ def history(snapshot: dict[str, Any]) -> Answer:
 def figures() -> Answer:
     answers: dict[str, Answer] = {"backend": torch.cuda.memory.get_allocator_backend()}
     for device in range(torch.cuda.device_count()):
-        for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-            answers[f"{name} {device}"] = answer_of(lambda name=name, device=device: getattr(torch.cuda, name)(device))
-        answers[f"stats {device}"] = answer_of(lambda device=device: torch.cuda.memory_stats(device))
-        answers[f"info {device}"] = answer_of(lambda device=device: torch.cuda.mem_get_info(device))
-        answers[f"summary {device}"] = answer_of(lambda device=device: torch.cuda.memory_summary(device))
-        answers[f"fraction {device}"] = answer_of(lambda d=device: torch.cuda.memory.get_per_process_memory_fraction(d))
-    answers["host"] = answer_of(
-        lambda: {name: value for name, value in torch.cuda.host_memory_stats().items() if "time" not in name}
-    )
+        for name in FIGURES:
+            answers[f"{name} {device}"] = answer_of(functools.partial(getattr(torch.cuda, name), device))
+    host = torch.cuda.host_memory_stats
+    answers["host"] = answer_of(lambda: {name: value for name, value in host().items() if "time" not in name})
     answers["layout"] = answer_of(lambda: layout(torch.cuda.memory_snapshot()))
     return answers
 
 
 def training() -> Answer:
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    scaler = torch.amp.GradScaler("cuda")
-    for _ in range(5):
-        # autocast's cache of weights is freed in the order of its addresses, which differs from run to run.
-        with torch.autocast("cuda", dtype=torch.float16, cache_enabled=False):
-            loss = model(torch.randn(64, 256, device="cuda")).square().mean()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+    # autocast's cache of weights is freed in the order of its addresses, which differs from run to run.
+    transformer(5, cache_enabled=False)
     return figures()
 
 
@@ -134,23 +121,19 @@ def sizes() -> Answer:
 
 def streams() -> Answer:
     side = torch.cuda.Stream()
-    simulated = ctypes.CDLL(None)
-    hold = getattr(simulated, "simcuda_hold_stream", None)
-    if hold:
-        hold(ctypes.c_void_p(side.cuda_stream))
     answers = []
-    for n in range(20):
-        tensor = torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda")
-        with torch.cuda.stream(side):
-            other = torch.empty(1000 * n + 1, device="cuda")
-            tensor.record_stream(side)
-        del tensor
-        other.record_stream(torch.cuda.current_stream())
-        if not hold:
-            torch.cuda.synchronize()  # else the device's own time decides which frees are completed when
-    if hold:
-        answers.append(figures())
-        simulated.simcuda_release_stream(ctypes.c_void_p(side.cuda_stream))
+    with work_pending_on(side):
+        for n in range(20):
+            tensor = torch.empty(3_000_000 + n, dtype=torch.uint8, device="cuda")
+            with torch.cuda.stream(side):
+                other = torch.empty(1000 * n + 1, device="cuda")
+                tensor.record_stream(side)
+            del tensor
+            other.record_stream(torch.cuda.current_stream())
+            if not simulated_device():
+                torch.cuda.synchronize()  # else the device's own time decides which frees are completed when
+        if simulated_device():
+            answers.append(figures())
     torch.cuda.synchronize()
     torch.empty(10, device="cuda")
     return [*answers, figures()]

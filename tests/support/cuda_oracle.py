@@ -75,34 +75,24 @@ def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None
     """The events of ours that torch's history has as well, in the same columns, with those of the trace's own order."""
     events = in_two(trace.events(columns=(*EVENT_COLUMNS, "node_seq")))
     events = events[events["seq"].isin(trace.events(since=since, until=until, columns=("seq",))["seq"])]
-    kinds = _kind_numbers(events)
-    chosen = events[np.isin(kinds, [KINDS.index(kind) for kind in (*TORCH_KINDS, "raw")]) & _is_cuda(events)]
+    is_cuda = events["device"].astype(str).str.startswith("cuda")
+    chosen = events[is_cuda & events["kind"].isin((*TORCH_KINDS, "raw"))]
     pools = np.array([*chosen["pool"]], dtype=np.int64).reshape(-1, 2)
-    table = pd.DataFrame(
-        {
-            "device": chosen["device"].astype(str).str.removeprefix("cuda:").astype(np.int64),
-            "kind": _kind_numbers(chosen),
-            "address": chosen["address"].astype(np.int64),
-            "nbytes": chosen["nbytes"].astype(np.int64),
-            "stream": chosen["stream"].astype(np.int64),
-            "pool_first": pools[:, 0],
-            "pool_second": pools[:, 1],
-            "stack_id": chosen["stack_id"].astype(np.int64),
-            "seq": chosen["seq"],
-        }
+    table = (
+        chosen[["address", "nbytes", "stream", "stack_id"]]
+        .astype(np.int64)
+        .assign(
+            device=chosen["device"].astype(str).str.removeprefix("cuda:").astype(np.int64),
+            kind=pd.Index(KINDS).get_indexer(pd.Index(chosen["kind"])).astype(np.int64),
+            pool_first=pools[:, 0],
+            pool_second=pools[:, 1],
+            seq=chosen["seq"],
+        )
     )
     # torch writes device 0 into the snapshot entries of all devices; each snapshot asks the devices in order.
     snapshots = table.index[table["kind"] == KINDS.index("snapshot")]
     table.loc[snapshots, "device"] = np.arange(len(snapshots)) % device_count
     return table
-
-
-def _kind_numbers(events: pd.DataFrame) -> Any:
-    return pd.Index(KINDS).get_indexer(pd.Index(events["kind"].astype(str))).astype(np.int64)
-
-
-def _is_cuda(events: pd.DataFrame) -> Any:
-    return events["device"].astype(str).str.startswith("cuda").to_numpy()
 
 
 @dataclass

@@ -78,14 +78,14 @@ def mlp(steps: int) -> None:
         train(model, optimizer, torch.randn(32 + step % 7 * 96, 256, device="cuda"))
 
 
-def transformer(steps: int) -> None:
+def transformer(steps: int, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    scaler = torch.amp.GradScaler("cuda")
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
     for step in range(steps):
-        with torch.autocast("cuda", torch.float16):
-            loss = model(torch.randn(4, 16 + step % 5 * 16, 64, device="cuda")).square().mean()
+        with torch.autocast("cuda", dtype, cache_enabled=cache_enabled):
+            loss = model(torch.randn(4, 16 + step % 5 * 16, 64, device="cuda")).float().square().mean()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import core_probe
-import hostile_traces
 import numpy as np
 import numpy.typing as npt
-from hostile_traces import DEFINITIONS, END, EVENTS, HEADER, delta, text, varint
+from format_reader import DEFINITIONS, END, EVENTS, HEADER, block, delta, varint
+from hostile_traces import file_header, record, text
 
 MOST_BYTES = 1_000_000
 _MS = 1_000_000
@@ -61,13 +61,7 @@ def mixed(*parts: core_probe.Events) -> core_probe.Events:
     return np.stack(parts, axis=1).reshape(-1)
 
 
-def record(kind: int, *fields: bytes) -> bytes:
-    """A definition."""
-    body = bytes([kind]) + b"".join(fields)
-    return varint(len(body)) + body
-
-
-def string(number: int, value: str) -> bytes:
+def string(number: int, value: str = "x") -> bytes:
     return record(1, varint(number), text(value))
 
 
@@ -84,8 +78,8 @@ def location(number: int, device: int = 1, index: int = 0, stream: int = 0, pool
     return record(6, varint(number), delta(device, 0), delta(index, 0), varint(stream), varint(0), varint(pool))
 
 
-def thread(number: int, autograd: int = 0) -> bytes:
-    return record(4, varint(number), varint(number), varint(autograd or number), text("t"))
+def thread(number: int) -> bytes:
+    return record(4, varint(number), varint(number), varint(number), text("t"))
 
 
 PLAIN = string(1, "main") + string(2, "/home/user/train.py") + code(1, 1, 2) + thread(1) + location(1)
@@ -107,7 +101,7 @@ def trace(
     def add(kind: int, payload: bytes, count: int = 0) -> None:
         nonlocal anchor
         begin, anchor = anchor, [part + count * 1000 + 1 for part in anchor]
-        blocks.append(hostile_traces.block(kind, payload, first, count, begin, anchor, [0] * 6))
+        blocks.append(block(kind, payload, first, count, begin, anchor, [0] * 6))
 
     add(HEADER, json.dumps(header or {"program": "train.py", "arguments": []}).encode())
     add(DEFINITIONS, PLAIN + definitions)
@@ -118,7 +112,7 @@ def trace(
         add(EVENTS, core_probe.encode(part, len(part), anchor[0]), len(part))
         first += len(part) + gap
     add(END, b"{}")
-    return hostile_traces.file_header() + b"".join(blocks)
+    return file_header() + b"".join(blocks)
 
 
 def _addresses(count: int, distance: int = 512) -> npt.NDArray[np.uint64]:

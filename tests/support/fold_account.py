@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 
@@ -62,11 +63,8 @@ def _leaks(whole: alloctrace.Trace, folded: alloctrace.Trace, device: str) -> It
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether two tables are equal."""
-    try:
-        pd.testing.assert_frame_equal(
-            one.reset_index(drop=True), other.reset_index(drop=True), check_categorical=False, check_dtype=False
-        )
-    except AssertionError:
-        return False
-    return True
+    one, other = one.reset_index(drop=True), other.reset_index(drop=True)
+    with contextlib.suppress(AssertionError):
+        pd.testing.assert_frame_equal(one, other, check_categorical=False, check_dtype=False)
+        return True
+    return False

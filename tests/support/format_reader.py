@@ -1,6 +1,7 @@
 """A reader of traces written from docs/trace-format.md alone: slow, plain, and sharing no code with the package.
 
-It is the oracle of the tests: what it reads from a file, the package must read.
+It is the oracle of the tests: what it reads from a file, the package must read. At the end, what writes the parts of a
+trace.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MASK = (1 << 64) - 1
 K1, K2 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
@@ -63,8 +65,7 @@ def unzigzag(value: int) -> int:
     return (value >> 1) ^ -(value & 1)
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(NamedTuple):
     counter: int
     monotonic: int
     wall: int
@@ -384,3 +385,28 @@ def read_block(data: bytes, offset: int) -> Block:
         raise Damage("a checksum does not match")
     begin, end = (Anchor(*struct.unpack_from("<3Q", header, at)) for at in (40, 64))
     return Block(offset, kind, first, count, begin, end, struct.unpack_from("<6Q", header, 88), payload)
+
+
+def varint(value: int) -> bytes:
+    """LEB128."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def delta(value: int, previous: int) -> bytes:
+    """A difference modulo 2^64, folded."""
+    difference = (value - previous) & MASK
+    signed = difference - (1 << 64) if difference >> 63 else difference
+    return varint(((signed << 1) ^ (signed >> 63)) & MASK)
+
+
+def block(
+    kind: int, payload: bytes, first: int, count: int, begin: Sequence[int], end: Sequence[int], counters: Sequence[int]
+) -> bytes:
+    numbers = [number & MASK for number in (len(payload), first, count, *begin, *end, *counters)]
+    rest = struct.pack("<IHH15Q", zlib.crc32(payload), kind, 0, *numbers)
+    return BLOCK_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest + payload

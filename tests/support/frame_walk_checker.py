@@ -8,6 +8,9 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Protocol
 
+MAX_FRAMES = 4096
+"""Number of frames of a stack that the walker takes, the innermost."""
+
 
 class Probe(Protocol):
     """The module that frame_walk_probe.cpp makes."""
@@ -68,11 +71,11 @@ class Checker:
         found = self.probe.frames(stack)
         wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
         self.compared += 1
-        if [(name, filename, line) for name, _, filename, line in found] != wanted:
+        if [(name, filename, line) for name, _, filename, line in found] != wanted[-MAX_FRAMES:]:
             self.differences.append(f"found {found[-12:]}, expected {wanted[-12:]}")
         if sys.version_info >= (3, 11):
             names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
-            if [name for _, name, _, _ in found] != names:
+            if [name for _, name, _, _ in found] != names[-MAX_FRAMES:]:
                 self.differences.append(f"qualified names {found[-12:]}, expected {names[-12:]}")
 
     def expect(self, condition: bool, what: str) -> None:

@@ -13,9 +13,9 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -100,14 +100,7 @@ def deep_recursion(checker: Checker, seed: int) -> None:
     def descend(depth: int) -> None:
         if depth > 0:
             return descend(depth - 1)
-        stack, frame = checker.walk(), sys._getframe()
-        expected = [
-            (entry.f_code.co_name, entry.f_code.co_filename, line) for entry, line in traceback.walk_stack(frame)
-        ]
-        expected[0] = (expected[0][0], expected[0][1], frame.f_code.co_firstlineno + 3)
-        found = [(name, filename, line) for name, _, filename, line in checker.probe.frames(stack)]
-        checker.expect(found == expected[:4096][::-1], f"at depth {len(expected)} found {len(found)} frames")
-        checker.expect(checker.walk() != 0, "no stack")
+        checker.check_fast()
 
     def run() -> None:
         limit = sys.getrecursionlimit()
@@ -246,40 +239,36 @@ def deaths(checker: Checker, seed: int) -> None:
     checker.expect(generations(call=True) == 1, "the death of a known code object went unseen")
 
 
+def run_in_child(action: Callable[[], None]) -> int:
+    """Return the status of a forked child, which says that it was killed if it does not end within a minute."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            action()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
 def fork(checker: Checker, seed: int, mode: str) -> None:
     """In a forked child code objects die in peace, and a new session records it."""
     checker.check_fast()
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            exec("def function(walk):\n    return walk()\n", {})
-            gc.collect()
-            in_child = Checker(checker.probe, mode)
-            reused_addresses(in_child, seed, 500)
-            os.write(writing, json.dumps(in_child.differences[:1])[:4000].encode())
-            status = 0
-        finally:
-            os._exit(status)
+
+    def check_in_child() -> None:
+        exec("def function(walk):\n    return walk()\n", {})
+        gc.collect()
+        in_child = Checker(checker.probe, mode)
+        reused_addresses(in_child, seed, 500)
+        os.write(writing, json.dumps(in_child.differences[:1])[:4000].encode())
+
+    status = run_in_child(check_in_child)
     os.close(writing)
-    status = wait_or_kill(child)
     found = os.read(reading, 4096).decode()
     os.close(reading)
     checker.expect(status == 0 and found == "[]", f"the child's status {status}, differences {found}")
-
-
-def wait_or_kill(child: int) -> int:
-    """Return its status, which says that it was killed if it does not end within a minute."""
-    deadline = time.monotonic() + 60
-    while True:
-        finished, status = os.waitpid(child, os.WNOHANG)
-        if finished:
-            return status
-        if time.monotonic() > deadline:
-            os.kill(child, 9)
-            return os.waitpid(child, 0)[1]
-        time.sleep(0.001)
 
 
 def fork_while_walking(checker: Checker, seed: int) -> None:
@@ -294,11 +283,7 @@ def fork_while_walking(checker: Checker, seed: int) -> None:
     for thread in walking:
         thread.start()
     for _ in range(25):
-        child = os.fork()
-        if child == 0:
-            exec("def function(walk):\n    return walk()\n", {})
-            os._exit(0)
-        status = wait_or_kill(child)
+        status = run_in_child(lambda: exec("def function(walk):\n    return walk()\n", {}))
         checker.expect(status == 0, f"status {status} of a forked child, which waited for ever if it was killed")
         if status:
             break
@@ -488,26 +473,10 @@ walking_at_exit: object = None
 SCENARIOS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        each_construct,
-        random_programs,
-        reused_addresses,
-        deep_recursion,
-        around_the_depth_that_is_kept,
-        threads,
-        native_thread,
-        gil_held_elsewhere,
-        ids,
-        sessions,
-        deaths,
-        fork,
-        fork_while_walking,
-        exit_while_threads_walk,
-        walk_at_exit,
-        modules,
-        module_in_a_cell,
-        module_that_is_let_go_of,
-        resumptions,
-        pending_calls,
+        *(each_construct, random_programs, reused_addresses, deep_recursion, around_the_depth_that_is_kept, threads),
+        *(native_thread, gil_held_elsewhere, ids, sessions, deaths, fork, fork_while_walking),
+        *(exit_while_threads_walk, walk_at_exit, modules, module_in_a_cell, module_that_is_let_go_of),
+        *(resumptions, pending_calls),
     )
 }
 

@@ -23,7 +23,7 @@ MAX_DEPTH = 320
 MAX_NESTING = 4
 """Maximum number of resumptions inside one another."""
 POOL = 24
-"""Number of suspended objects."""
+"""Number of suspended objects, with those that run."""
 
 Action = Callable[[], None]
 Resume = Callable[[bool], bool]
@@ -142,9 +142,7 @@ class Scheduler:
         self.random = random.Random(seed)
         self.walks = 0
         self.nesting = 0
-        self.pool: dict[int, Resume] = {}
-        self.running: set[int] = set()
-        self.made = 0
+        self.pool: list[Resume] = []
 
     def leaf(self) -> None:
         """Walk, compare a few stacks with traceback's, and resume others from here."""
@@ -173,32 +171,22 @@ class Scheduler:
 
     def resume_one(self) -> None:
         """Resume one that is not running, from a random depth; a deep resumption is often followed by a shallow one."""
-        suspended = [key for key in self.pool if key not in self.running]
-        if len(self.pool) < POOL or not suspended:
-            self.made += 1
-            key, resume = self.made, self.make()
-            self.pool[key] = resume
-        else:
-            key = self.random.choice(suspended)
-            resume = self.pool[key]
-        self.running.add(key)
-        self.nesting += 1
-        try:
-            some_depth = self.random.randrange(MAX_DEPTH)
-            for depth in self.random.choice(((0,), (MAX_DEPTH, 0), (0, MAX_DEPTH, 0), (some_depth,))):
-                descend(depth, lambda: self.resume(key, resume))
-                if key not in self.pool:
-                    break
-        finally:
-            self.nesting -= 1
-            self.running.discard(key)
-        if self.random.random() < 0.03:
-            self.pool.pop(key, None)  # closed by its deallocation
+        full = len(self.pool) + self.nesting >= POOL
+        resume = self.pool.pop(self.random.randrange(len(self.pool))) if full else self.make()
+        is_suspended = True
 
-    def resume(self, key: int, resume: Resume) -> None:
-        throws = self.random.random() < 0.1
-        if not resume(throws):
-            self.pool.pop(key, None)
+        def resume_here() -> None:
+            nonlocal is_suspended
+            is_suspended = resume(self.random.random() < 0.1)
+
+        self.nesting += 1
+        some_depth = self.random.randrange(MAX_DEPTH)
+        for depth in self.random.choice(((0,), (MAX_DEPTH, 0), (0, MAX_DEPTH, 0), (some_depth,))):
+            if is_suspended:
+                descend(depth, resume_here)
+        self.nesting -= 1
+        if is_suspended and self.random.random() > 0.03:  # the others are closed by their deallocation
+            self.pool.append(resume)
 
     def run(self, count: int) -> None:
         for _ in range(count):

@@ -25,14 +25,12 @@ _TRACES_OF_RECORDINGS = 40_000
 
 
 def chosen_faces(seed: int) -> list[str]:
-    """By the seed."""
     dice = random.Random(~seed)
     cheap = [name for name in every_face.all_faces(Path(), Path()) if name not in _COSTLY]
     return ["api", "verify", *dice.sample(cheap, _CHEAP), *(_COSTLY if dice.random() < 0.06 else ())]
 
 
 def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> list[str]:
-    """Returns the faults that were found."""
     seeds = [
         path.read_bytes()
         for path in sorted(hostile_traces.CORPUS.glob("*.alloctrace"))

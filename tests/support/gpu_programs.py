@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,20 +37,11 @@ LIMIT = 2048 * MIB
 
 
 def transformer(steps: int) -> None:
+    import cuda_programs
     import torch
-    from torch import nn
 
-    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
-    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(steps):
-        # bfloat16 needs no scaling of the loss, which leaves out a step where a gradient overflows.
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            loss = model(torch.randn(4, 16 + step % 5 * 16, 64, device="cuda")).float().square().mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+    # bfloat16 needs no scaling of the loss, which leaves out a step where a gradient overflows.
+    cuda_programs.transformer(steps, torch.bfloat16, cache_enabled=False)
 
 
 def graphs(steps: int) -> None:
@@ -84,37 +75,21 @@ def out_of_memory(steps: int) -> None:
         exhaust(1 << 45, kept)
 
 
-def cuda_program(name: str) -> Callable[[int], None]:
-    """One of cuda_programs.PROGRAMS; importing that imports torch."""
-
-    def run(steps: int) -> None:
-        from cuda_programs import PROGRAMS as ALL
-
-        ALL[name].run(steps)
-
-    return run
-
-
-PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
-    "mlp": (cuda_program("mlp"), 10),
-    "transformer": (transformer, 3),
-    "convnet": (cuda_program("convnet"), 6),
-    "graphs": (graphs, 6),
-    "out_of_memory": (out_of_memory, 12),
-}
+PROGRAMS = {"mlp": 10, "transformer": 3, "convnet": 6, "graphs": 6, "out_of_memory": 12}
 """With their steps: some hundred events to two thousand, as they lie in the repository."""
 
 
 def run(name: str) -> None:
+    import cuda_programs
     import torch
 
     torch.manual_seed(0)
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.autograd.set_multithreading_enabled(False)
-    program, steps = PROGRAMS[name]
+    own = {"transformer": transformer, "graphs": graphs, "out_of_memory": out_of_memory}
     gc.disable()  # when it would come depends on which modules were compiled before
-    program(steps)
+    (own.get(name) or cuda_programs.PROGRAMS[name].run)(PROGRAMS[name])
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -152,12 +127,8 @@ def from_text(lines: Sequence[str]) -> list[Event]:
     return [(kind, int(size), int(stream)) for kind, size, stream in parted]
 
 
-def main() -> None:
+if __name__ == "__main__":
     name, trace = sys.argv[1:]
     warnings.simplefilter("ignore")
     with alloctrace.enable(trace, devices=("cuda",)):
         run(name)
-
-
-if __name__ == "__main__":
-    main()

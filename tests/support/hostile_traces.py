@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import core_probe
-from format_reader import BLOCK_HEADER, FILE_HEADER
+from format_reader import BLOCK_HEADER, DEFINITIONS, END, EVENTS, FILE_HEADER, HEADER, MASK, block, delta, varint
 
-MASK = (1 << 64) - 1
-HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "hostile"
 _SESSION = bytes(range(16))
 _WALL = 1_700_000_000_000_000_000
@@ -26,36 +24,19 @@ _ODD = (0, 1, 2, 127, 128, 255, 511, 512, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 
 _TEXTS = (
     "", "x", "train.py", "/home/user/train.py", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[bold]not markup[/bold]",
     "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a\nb\rc\td", "\u202etxt", "\x9b31m",
-    "'\"`$(id)",
-    "../../etc/passwd", "%s%n{0}", "\udcff", "long " * 900, "torch/optim/adam.py", "/torch/autograd/graph.py",
-    "_engine_run_backward", "cuBLAS workspace", "torch::autograd::generated::MulBackward0", "\0nul",
+    "'\"`$(id)", "../../etc/passwd", "%s%n{0}", "\udcff", "long " * 900, "torch/optim/adam.py",
+    "/torch/autograd/graph.py", "_engine_run_backward", "cuBLAS workspace",
+    "torch::autograd::generated::MulBackward0", "\0nul",
 )  # fmt: skip
 _JSON: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", "text", "\x1b[31m", [], [None], [[1]], {}, {"a": None}, [1,
-    "a", {}],
+    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", "text", "\x1b[31m", [], [None], [[1]], {}, {"a": None},
+    [1, "a", {}],
 )  # fmt: skip
 _MEMBERS = (
-    "program", "arguments", "working_directory", "host", "process", "rank", "started", "python", "platform",
-    "torch", "cuda",
-    "devices", "options", "trace", "spool", "library_prefixes", "prefix", "environment", "steps", "modules", "looks",
+    "program", "arguments", "working_directory", "host", "process", "rank", "started", "python", "platform", "torch",
+    "cuda", "devices", "options", "trace", "spool", "library_prefixes", "prefix", "environment", "steps", "modules",
+    "looks",
 )  # fmt: skip
-
-
-def varint(value: int) -> bytes:
-    """LEB128."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def delta(value: int, previous: int) -> bytes:
-    """A difference modulo 2^64, folded."""
-    difference = (value - previous) & MASK
-    signed = difference - (1 << 64) if difference >> 63 else difference
-    return varint(((signed << 1) ^ (signed >> 63)) & MASK)
 
 
 def text(value: str) -> bytes:
@@ -65,20 +46,13 @@ def text(value: str) -> bytes:
 
 
 def file_header() -> bytes:
-    """Of a trace."""
     head = struct.pack("<8sII", b"ALLOCTRC", 1, 0) + _SESSION
     return head[:12] + struct.pack("<I", zlib.crc32(head)) + head[16:]
 
 
-def block(
-    kind: int, payload: bytes, first: int, count: int, begin: Sequence[int], end: Sequence[int], counters: Sequence[int]
-) -> bytes:
-    """A block with its checksums."""
-    numbers = (len(payload), first, count, *begin, *end, *counters)
-    rest = struct.pack("<IHH", zlib.crc32(payload), kind, 0) + struct.pack(
-        "<15Q", *(number & MASK for number in numbers)
-    )
-    return struct.pack("<II", 0x4B425441, zlib.crc32(rest)) + rest + payload
+def record(kind: int, *fields: bytes) -> bytes:
+    body = bytes([kind]) + b"".join(fields)
+    return varint(len(body)) + body
 
 
 def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes:
@@ -119,12 +93,8 @@ class _Maker:
         dice = self.dice
         if self.wild():
             return json.dumps(dice.choice(_JSON)).encode()
-        made: dict[str, Any] = {
-            "program": "train.py",
-            "arguments": [],
-            "working_directory": "/home/user",
-            "options": {},
-        }
+        made: dict[str, Any] = {"program": "train.py", "arguments": [], "working_directory": "/home/user"}
+        made["options"] = {}
         made |= {name: dice.choice(_JSON) for name in _MEMBERS if dice.random() < 0.4}
         if dice.random() < 0.5:
             made["options"] = {name: dice.choice(_JSON) for name in ("modules", "steps", "source", "stacks", "x")}
@@ -135,57 +105,56 @@ class _Maker:
     def definitions(self) -> bytes:
         dice, records = self.dice, []
 
-        def record(kind: int, *fields: bytes) -> None:
-            body = bytes([kind]) + b"".join(fields)
-            records.append(varint(len(body)) + body)
+        def add(kind: int, *fields: bytes) -> None:
+            records.append(record(kind, *fields))
 
         for number in range(1, self.strings + 1):
-            record(1, varint(self.id(number)), text(dice.choice(_TEXTS) if dice.random() < 0.5 else f"name{number}"))
-        settings = {"expandable_segments": dice.choice([True, False]), "large_segment_size": dice.choice(_ODD)}
-        settings |= {
-            "max_split_size": dice.choice(_ODD),
-            "roundup_power2_divisions": [dice.choice(_ODD) for _ in range(16)],
+            add(1, varint(self.id(number)), text(dice.choice(_TEXTS) if dice.random() < 0.5 else f"name{number}"))
+        settings: dict[str, Any] = {
+            "expandable_segments": dice.choice([True, False]),
+            "large_segment_size": dice.choice(_ODD),
         }
-        record(1, varint(self.strings + 1), text(json.dumps(settings)))
+        settings["max_split_size"] = dice.choice(_ODD)
+        settings["roundup_power2_divisions"] = [dice.choice(_ODD) for _ in range(16)]
+        add(1, varint(self.strings + 1), text(json.dumps(settings)))
         for number in range(1, self.codes + 1):
             names = b"".join(varint(self.number(self.strings + 2)) for _ in range(3))
             table = dice.randbytes(dice.choice([0, 3, 60]))
-            record(2, varint(self.id(number)), names, delta(self.odd(dice.randrange(500)), 0),
-                   varint(dice.randrange(4)),
-                   varint(len(table)), table)  # fmt: skip
+            add(2, varint(self.id(number)), names, delta(self.odd(dice.randrange(500)), 0),
+                varint(dice.randrange(4)), varint(len(table)), table)  # fmt: skip
         deep = dice.random() < 0.5
         for number in range(1, self.frames + 1):
             parent = number - 1 if deep else dice.randrange(number)
             fields = [parent, self.number(self.codes + 2), self.number(200)]
             if self.modules:
                 fields.append(self.number(self.modules + 1))
-            record(3, varint(self.id(number)), *map(varint, fields))
+            add(3, varint(self.id(number)), *map(varint, fields))
         for number in range(1, self.threads + 1):
             name = dice.choice(["python", "pt_autograd_0", *_TEXTS])
-            record(4, varint(self.id(number)), varint(self.odd(number)), varint(self.odd(number)), text(name))
-            record(5, varint(number), text(dice.choice(_TEXTS)))
+            add(4, varint(self.id(number)), varint(self.odd(number)), varint(self.odd(number)), text(name))
+            add(5, varint(number), text(dice.choice(_TEXTS)))
         for number in range(1, self.locations + 1):
             kind = dice.choice([0, 1, 1, 1, 1000, 12, 77])
             index = dice.choice([0, 0, 1, number]) if not self.wild() else dice.randrange(1 << 31)
             pool = [self.odd(dice.choice([0, 0, 1])), self.odd(dice.choice([0, 0, 1]))]
-            record(6, varint(self.id(number)), delta(kind, 0), delta(index, 0), varint(self.odd(0)), *map(varint, pool))
+            add(6, varint(self.id(number)), delta(kind, 0), delta(index, 0), varint(self.odd(0)), *map(varint, pool))
             size = self.odd(80 << 30)
             names = [text(dice.choice(_TEXTS)) for _ in "abc"]
-            record(9, delta(kind, 0), delta(index, 0), varint(size), *names)
+            add(9, delta(kind, 0), delta(index, 0), varint(size), *names)
         for number in range(1, self.node_types + 1):
-            record(7, varint(self.id(number)), varint(dice.randrange(2)), text(dice.choice(_TEXTS)))
+            add(7, varint(self.id(number)), varint(dice.randrange(2)), text(dice.choice(_TEXTS)))
         for _ in range(dice.randrange(10)):
-            record(8, varint(self.number(self.strings)), varint(self.number(600)), text(dice.choice(_TEXTS)))
+            add(8, varint(self.number(self.strings)), varint(self.number(600)), text(dice.choice(_TEXTS)))
         for _ in range(dice.randrange(4)):
-            record(10, varint(self.number(300)), varint(dice.choice(self.addresses)), text(dice.choice(_TEXTS)))
+            add(10, varint(self.number(300)), varint(dice.choice(self.addresses)), text(dice.choice(_TEXTS)))
         for number in range(1, self.modules + 1):
             numbers = [self.id(number), *(self.number(limit) for limit in (self.strings, self.modules + 1, 9))]
-            record(11, *map(varint, numbers))
+            add(11, *map(varint, numbers))
         for _ in range(dice.randrange(4)):
             held = [dice.choice(self.addresses) for _ in range(dice.randrange(5))]
             numbers = [self.number(300), self.number(100), self.odd(3), self.odd(4096)]
             texts = [text(dice.choice(_TEXTS)) for _ in range(3)]
-            record(13, *map(varint, numbers), *texts, varint(len(held)), *(delta(at, 0) for at in held))
+            add(13, *map(varint, numbers), *texts, varint(len(held)), *(delta(at, 0) for at in held))
         if dice.random() < 0.2:
             dice.shuffle(records)
         return b"".join(records)
@@ -268,7 +237,6 @@ class _Maker:
 
 
 def made_up(seed: int) -> bytes:
-    """A trace of absurd events."""
     return _Maker(random.Random(seed)).trace()
 
 

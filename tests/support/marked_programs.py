@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 import sys
 from pathlib import Path
@@ -14,18 +12,11 @@ from running import ROOT, build_simulated_device, run_python
 TESTS = ROOT / "tests/support"
 
 
-@functools.cache
-def _functions(program: str) -> dict[str, tuple[int, int]]:
-    tree = ast.parse((TESTS / program).read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: (node.lineno, node.end_lineno or node.lineno) for node in functions}
-
-
 def marked_line(program: str, function: str, marker: str) -> int:
     """The number of the one line of a function of tests/PROGRAM that has a comment with the marker."""
-    lines = (TESTS / program).read_text().splitlines()
-    first, last = _functions(program)[function]
-    found = [number for number in range(first, last + 1) if re.search(rf"#[A-Z ]*\b{marker}\b", lines[number - 1])]
+    before, _, after = (TESTS / program).read_text().partition(f"\ndef {function}(")
+    lines = enumerate(after.partition("\n\n\n")[0].splitlines(), before.count("\n") + 2)
+    found = [number for number, line in lines if re.search(rf"#[A-Z ]*\b{marker}\b", line)]
     assert len(found) == 1, f"{function} has {marker} in lines {found}"
     return found[0]
 

@@ -177,21 +177,13 @@ def recursion() -> None:
         model(tensor(9, 12), 0).sum().backward()
 
 
-class Generator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 40), nn.LeakyReLU(), nn.Linear(40, 13))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.body(x))
-
-
 def two_models() -> None:
-    """A generator, and two discriminators of one class."""
-    generator = account.root(Generator().to(device), "Generator")
+    """A generator and two discriminators, all of one class."""
+    layers = nn.Linear(6, 40), nn.LeakyReLU(), nn.Linear(40, 13), nn.Tanh()
+    generator = account.root(nn.Sequential(*layers).to(device), "Sequential")
     critics = [nn.Sequential(nn.Linear(13, 21), nn.ReLU(), nn.Linear(21, 1)).to(device) for _ in range(2)]
-    account.root(critics[0], "Sequential")
-    account.root(critics[1], "Sequential#2")
+    account.root(critics[0], "Sequential#2")
+    account.root(critics[1], "Sequential#3")
     optimizers = [torch.optim.Adam(model.parameters()) for model in (generator, *critics)]
     for _ in range(3):
         made = generator(tensor(7, 6))
@@ -294,15 +286,10 @@ def record(program: str, trace: str) -> None:
         PROGRAMS[program]()
 
 
-def main() -> None:
-    global device
+if __name__ == "__main__":
     program, device = sys.argv[1:]
     PROGRAMS[program]()  # libraries take their workspaces once in a process
     record(program, "plain.alloctrace")
     register_module_forward_pre_hook(account.enter)
     register_module_forward_hook(account.leave, always_call=True)
     record(program, "hooks.alloctrace")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from running import ROOT, build_simulated_device, has_nvidia_gpu, run_python
+from running import run_python, with_cuda
 
 BASE = """\
 import json, sys
@@ -132,14 +132,10 @@ def record(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(text)
     (folder / "driver.py").write_text(DRIVER)
-    command = [sys.executable, str(folder / "driver.py"), *VERSIONS]
-    if not has_nvidia_gpu():
-        build_simulated_device()
-        command = [str(ROOT / "tools/simcuda/run"), "--memory", "8GiB", *command]
+    command = with_cuda([sys.executable, str(folder / "driver.py"), *VERSIONS], "8GiB")
     run_python(folder, command, check=True, timeout=600, environment={})
 
 
 def line_of(version: str, marker: str) -> int:
-    """The line of a version that has a comment with the marker."""
     [found] = [number for number, line in enumerate(VERSIONS[version].splitlines(), 1) if line.endswith(f"# {marker}")]
     return found

@@ -201,11 +201,8 @@ class Comparison:
         )
 
     def __iadd__(self, other: Comparison) -> Comparison:
-        self.checkpoints += other.checkpoints
-        self.segments += other.segments
-        self.blocks += other.blocks
-        self.unknown_sizes += other.unknown_sizes
-        self.differences += other.differences
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
         return self
 
     def count(self, checkpoint: Checkpoint) -> None:
@@ -259,7 +256,6 @@ def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> 
 
 
 def compare_states(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> Comparison:
-    """Every checkpoint of one trace, and the allocator states in the trace."""
     comparison = Comparison()
     for checkpoint in checkpoints:
         comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)

@@ -113,8 +113,7 @@ class Runner:
         self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), mode]
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
-        self._is_first = True
-        """Return whether the next program is the first of its fork."""
+        self._is_first = True  # whether the next program is the first of its fork
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
         """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is created empty. Returns what went
@@ -136,7 +135,11 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         if self._process is None:
-            self._start()
+            with open(self._folder / "output.txt", "w") as output:
+                self._process = subprocess.Popen(
+                    self._command, cwd=self._folder, env=self._environment, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=output, text=True,
+                )  # fmt: skip
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         program = {"trace": str(folder / "t"), "expected": str(folder / "expected"), "operations": operations}
@@ -146,18 +149,6 @@ class Runner:
         self._is_first = not answer["clean"]
         error: str | None = answer["error"]
         return error and f"{error}\n{(self._folder / 'output.txt').read_text()[-3000:]}"
-
-    def _start(self) -> None:
-        with open(self._folder / "output.txt", "w") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-            )
 
     def stop(self) -> None:
         if self._process is not None:

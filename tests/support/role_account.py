@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -137,18 +138,6 @@ class Transformer(nn.Module):
         return len(self.blocks) * (divisor if self.reentrant is None else divisor + random_state)
 
 
-class Convolutions(nn.Module):
-    """With buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
-        self.last = nn.Linear(16, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.relu(self.norm(self.first(x))).mean((2, 3)))
-
-
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -200,7 +189,10 @@ def train(
 
 
 def infer(device: str) -> Account:
-    account, model = Account(device), Convolutions().to(device).eval()
+    """With buffers."""
+    first = OrderedDict(first=nn.Conv2d(3, 16, 3), norm=nn.BatchNorm2d(16), relu=nn.ReLU())
+    last = OrderedDict(pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), last=nn.Linear(16, 10))
+    account, model = Account(device), nn.Sequential(first | last).to(device).eval()
     alloctrace.observe(model)
     with torch.no_grad():
         for _ in range(STEPS):
@@ -223,15 +215,9 @@ def flat(device: str) -> nn.Module:
     return model
 
 
-class Sparse(nn.Module):
-    """Whose gradient is sparse."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(500, 200, sparse=True)
-
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        return self.embedding(indices)
+def sparse() -> nn.Module:
+    """A model whose gradient is sparse."""
+    return nn.Sequential(nn.Embedding(500, 200, sparse=True))
 
 
 def momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -247,18 +233,15 @@ PROGRAMS: dict[str, Callable[[str], Account]] = {
     "tied": lambda device: train(device, Transformer(tied=True)),
     "keeping": lambda device: train(device, Transformer(), optimizer=momentum, set_to_none=False),
     "flat": lambda device: train(device, flat(device), vectors),
-    "sparse": lambda device: train(device, Sparse(), optimizer=torch.optim.SparseAdam),
+    "sparse": lambda device: train(device, sparse(), optimizer=torch.optim.SparseAdam),
     "inference": infer,
 }
 
 
-def main(device: str, *programs: str) -> None:
+if __name__ == "__main__":
+    device, *programs = sys.argv[1:]
     for program in programs:
         with alloctrace.enable(f"{program}.alloctrace", devices=(device,)):
             account = PROGRAMS[program](device)
         with open(f"{program}.json", "w") as file:
             json.dump(account.at, file)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -7,12 +7,11 @@ trace changes.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 
+import format_reader
 import numpy as np
-from format_reader import BLOCK_HEADER, EVENTS, FILE_HEADER, Anchor, Block, Cursor, TraceFile
+from format_reader import EVENTS, FILE_HEADER, Anchor, Cursor, TraceFile, delta, varint
 
 import pytorch_alloctrace as alloctrace
 
@@ -64,49 +63,17 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     times = {run.first: [first.counter + later(event.time) for event in run.events] for run in trace.runs}
     rewritten = [path.read_bytes()[:FILE_HEADER]]
     for block in trace.blocks:
-        begin = moved(block.begin)
-        payload = (
-            _with_times(block.payload, times[block.first], begin.counter) if block.type == EVENTS else block.payload
-        )
-        rewritten.append(_header(block, begin, moved(block.end), payload) + payload)
+        begin, payload = moved(block.begin), block.payload
+        if block.type == EVENTS:
+            payload = _with_times(payload, times[block.first], begin.counter)
+        numbers = block.first, block.count, begin, moved(block.end), block.counters
+        rewritten.append(format_reader.block(block.type, payload, *numbers))
     path.write_bytes(b"".join(rewritten))
     return len(spans) - 1
 
 
 def _with_times(payload: bytes, times: list[int], begin: int) -> bytes:
-    """A payload of events with other times."""
     whole = Cursor(payload)
     tags, kinds, _, *others = (whole.text() for _ in range(7))
-    column = b"".join(_varint(_zigzag(time - before)) for before, time in zip([begin, *times[:-1]], times, strict=True))
-    return b"".join(_varint(len(text)) + text for text in (tags, kinds, column, *others))
-
-
-def _zigzag(value: int) -> int:
-    return value << 1 if value >= 0 else (-value << 1) - 1
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _header(block: Block, begin: Anchor, end: Anchor, payload: bytes) -> bytes:
-    anchors = (begin.counter, begin.monotonic, begin.wall, end.counter, end.monotonic, end.wall)
-    checked = struct.pack(
-        "<IHHQQQ6Q6Q",
-        zlib.crc32(payload),
-        block.type,
-        0,
-        len(payload),
-        block.first,
-        block.count,
-        *anchors,
-        *block.counters,
-    )
-    header = b"ATBK" + struct.pack("<I", zlib.crc32(checked)) + checked
-    assert len(header) == BLOCK_HEADER
-    return header
+    column = b"".join(map(delta, times, [begin, *times]))
+    return b"".join(varint(len(text)) + text for text in (tags, kinds, column, *others))

@@ -35,7 +35,6 @@ def server() -> None:
 
 
 def lengths() -> None:
-    """Training on texts of different lengths."""
     layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, device="cuda")
     optimizer = torch.optim.AdamW(layer.parameters())
     for _ in range(40):
@@ -54,7 +53,6 @@ def generation() -> None:
 
 
 def images() -> None:
-    """Pictures of different sizes."""
     model = torch.nn.Sequential(*[torch.nn.Conv2d(8, 8, 3, padding=1, device="cuda") for _ in range(6)])
     for _ in range(40):
         side = random.choice([64, 96, 128, 160, 224, 288])
@@ -88,7 +86,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 }
 
 
-def main() -> None:
+if __name__ == "__main__":
     name, trace = sys.argv[1:]
     warnings.simplefilter("ignore")
     random.seed(1)
@@ -100,7 +98,3 @@ def main() -> None:
     gc.disable()  # objects die where the program lets go of them
     with alloctrace.enable(trace, devices=("cuda",)):
         PROGRAMS[name]()
-
-
-if __name__ == "__main__":
-    main()

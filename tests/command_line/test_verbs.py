@@ -1,0 +1,165 @@
+"""Verbs from the outside, on a CUDA device whose capacity is known and on the CPU: leaks, and those that show replayed
+memory. Text, JSON, CSV and exit statuses, compared with the table of the Python API and with torch's snapshot."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+
+import pytorch_alloctrace as alloctrace
+
+LEAKING = """
+import sys, time, torch, pytorch_alloctrace as alloctrace
+device = sys.argv[1]
+with alloctrace.enable(f"{device}.alloctrace", devices=(device,)):
+    kept, tokens = [], torch.zeros(0, 1000, device=device)
+    for number in range(60):
+        kept.append(torch.ones(50_000, device=device))  # kept
+        tokens = torch.cat([tokens, torch.zeros(1, 1000, device=device)])  # grows
+        time.sleep(0.002)
+        alloctrace.step()
+with alloctrace.enable("healthy.alloctrace", devices=("cpu",)):
+    for number in range(60):
+        torch.ones(50_000)
+        alloctrace.step()
+"""
+COLUMNS = (
+    *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
+    *("bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
+)
+
+
+def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(LEAKING, "cuda", memory="2GiB")
+    trace = alloctrace.load(tmp_path / "cuda.alloctrace")
+    leaks = trace.leaks()
+    assert tuple(leaks.columns) == COLUMNS
+    assert list(leaks["kind"]) == ["survivors", "growing"]
+    assert [source.partition("  # ")[2] for source in leaks["source"]] == ["kept", "grows"]
+    # Allocated bytes: torch hands out multiples of 512.
+    assert leaks["rate"][0] == 200_192 and leaks["rate"][1] == pytest.approx(4_000, abs=11)
+    assert set(leaks["unit"]) == {"step"}
+    assert (leaks["blocks"][0], leaks["bytes"][0], leaks["bytes_at_end"][0]) == (55, 55 * 200_192, 55 * 200_192)
+    assert (leaks["blocks"][1], leaks["bytes"][1], leaks["oldest_age"][1]) == (1, 240_128, 1)
+    for row in leaks.to_dict("records"):
+        assert row["line"] in [frame.line for frame in trace.frames(row["stack_id"])]
+        assert [site["line"] for site in row["sites"]] == [row["line"]] and 0.8 < row["confidence"] <= 1
+    # The driver had used less than 1 GiB of 2 GiB; 200,192 bytes a step. A step takes no less than the shortest, and on
+    # average no more than the whole recording shared among the 60: the first, which loads what torch needs, is longest.
+    seconds = trace.steps()["time_ns"].diff() / 1e9
+    shortest, average = seconds.min(), (trace.end_ns - trace.begin_ns) / 1e9 / 60
+    assert 2**30 / 200_192 * shortest < leaks["forecast"][0] < 2**31 / 200_192 * average
+    # 4,000 bytes a step; the steps of each are timed over other parts of the run.
+    ratio = leaks["forecast"][1] / leaks["forecast"][0] / (200_192 / 4_000)
+    longest = max(average, seconds.max())
+    assert 0.99 * shortest / average < ratio < 1.01 * longest / shortest
+
+    text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
+    assert "LEAK program.py:7: +196 KiB per step" in text and "LEAK program.py:8: +3.9" in text
+    assert "cuda:0 is full in about" in text
+    assert "and 1 more leak" in run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
+
+    rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
+    assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0]["bytes"] == 55 * 200_192
+    table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--csv", "--fail", status=1)))
+    assert table["rate"][0] == 200_192 and table["sites"][0].endswith(f"program.py:7 {55 * 200_192}")
+
+    verdict = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--json"))
+    assert [finding["leak_kind"] for finding in verdict["findings"]] == ["survivors", "growing"]
+    assert verdict["findings"][0]["forecast_seconds"] == pytest.approx(leaks["forecast"][0])
+
+
+def test_leaks_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> None:
+    run_program(LEAKING, "cpu")
+    leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks(device="cpu")
+    assert list(leaks["rate"]) == [200_000, 4_000]
+    assert leaks["forecast"].notna().all()
+    # Of the machine's memory others take their part.
+    assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace")
+
+    healthy = alloctrace.load(tmp_path / "healthy.alloctrace").leaks()
+    assert healthy.empty and tuple(healthy.columns) == COLUMNS
+    assert "OK  No leak found on cpu" in run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
+    assert json.loads(run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
+    assert run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
+
+
+HOLDING = """
+import json, torch, pytorch_alloctrace as alloctrace
+session = alloctrace.enable("run.alloctrace", devices=("cuda",))
+kept = [torch.empty(n * 1_000_000, dtype=torch.uint8, device="cuda") for n in (1, 3, 15)]
+alloctrace.mark("kept")
+with open("kept.json", "w") as file:
+    json.dump(torch.cuda.memory_snapshot(), file)
+del kept[1]
+torch.empty(40_000_000, dtype=torch.uint8, device="cuda")
+alloctrace.step()
+session.snapshot()
+alloctrace.disable()
+"""
+
+
+def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(HOLDING)
+    snapshot = json.loads((tmp_path / "kept.json").read_text())
+    segments = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "mark:kept", "--json"))
+    assert [(row["address"], row["total_size"], row["requested_size"]) for row in segments] == [
+        (row["address"], row["total_size"], row["requested_size"])
+        for row in sorted(snapshot, key=lambda row: row["address"])
+    ]
+    # Options may stand anywhere.
+    blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "--at", "mark:kept", "blocks", "--csv", "run.alloctrace")))
+    assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
+    assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
+    text = run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept", "--top", "1")
+    assert text.startswith("cuda:0  "), "the fullest device is the first"
+    assert "14.3 MiB" in text and "kept = [torch.empty" in text and "2 more blocks" in text
+    assert "14.3 MiB" not in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
+    assert "40.0 MiB" in run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")
+
+    # --top means the same in every format: the largest ones of each device, here of one.
+    for verb, size, all_of in (("segments", "total_size", segments), ("blocks", "nbytes", blocks.to_dict("records"))):
+        words = (verb, "run.alloctrace", "--at", "mark:kept")
+        shown = [
+            json.loads(run_analyze(tmp_path, *words, "--json", "--top", "2")),
+            pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv", "--top", "2"))).to_dict("records"),
+        ]
+        used = [row for row in all_of if row.get("state") != "inactive"]
+        expected = sorted(sorted(used, key=lambda row: -row[size])[:2], key=lambda row: row["address"])
+        for rows in shown:
+            assert [row["address"] for row in rows] == [row["address"] for row in expected], verb
+        assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
+
+    timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
+    assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * 2**20
+    assert timeline["allocated"].iloc[-1] < timeline["allocated_max"].max()
+    later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
+    assert 0 < len(later) < 2000
+
+    verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))
+    assert verified["ok"] and verified["states"] == verified["agreeing"] == 2
+    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
+    whole = (tmp_path / "run.alloctrace").read_bytes()
+    (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
+    text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
+    assert text.startswith("INCOMPLETE  truncated") and "FOUND" in text
+
+
+def test_verbs_of_memory_on_the_cpu(run_program, tmp_path: Path) -> None:
+    run_program(
+        """
+        import torch, pytorch_alloctrace as alloctrace
+        alloctrace.enable("run.alloctrace", devices=("cpu",))
+        kept = torch.empty(5_000_000, dtype=torch.uint8)
+        alloctrace.disable()
+        """
+    )
+    assert "reports none" in run_analyze(tmp_path, "segments", "run.alloctrace")
+    assert "4.77 MiB" in run_analyze(tmp_path, "blocks", "run.alloctrace")
+    assert "reserved" not in run_analyze(tmp_path, "timeline", "run.alloctrace")
+    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")

@@ -1,0 +1,116 @@
+"""Charts: what the lines of a leak held over the run, and the picture of a timeline, compared with its table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import pytest
+from marked_programs import run_analyze
+from matplotlib.figure import Figure
+from steady_clock import make_steady
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks.judge import find_leaks
+from pytorch_alloctrace.analysis.leaks.leak import GROWING, SURVIVORS
+from pytorch_alloctrace.report.timeline import plot_timeline
+from pytorch_alloctrace.report.units import size
+
+matplotlib.use("agg")
+
+LEAKING = """
+import sys, torch, pytorch_alloctrace as alloctrace
+
+kept, buffer = [], torch.empty(0)
+with alloctrace.enable("run.alloctrace", devices=("cpu",)):
+    for number in range(int(sys.argv[2])):
+        kept.append(torch.empty(1000 * (1 + number % 3)))
+        buffer = torch.cat([buffer, torch.ones(500)])
+        if sys.argv[1] == "steps":
+            alloctrace.step()
+        else:
+            alloctrace.mark("tick")
+"""
+
+
+def held(trace: alloctrace.Trace, line: int, at: str) -> int:
+    sites = trace.sites(device="cpu", at=at)
+    return int(sites.loc[sites["line"] == line, "live_bytes"].sum())
+
+
+def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> None:
+    run_program(LEAKING, "steps", "30")
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    leaks = {leak.kind: leak for leak in find_leaks(trace, "cpu").leaks}
+    survivors, growing = leaks[SURVIVORS], leaks[GROWING]
+    assert survivors.live == tuple(held(trace, survivors.line.line, f"step:{step}") for step in range(30))
+    levels = [held(trace, growing.line.line, f"step:{step}") for step in range(30)]
+    assert list(growing.live) == sorted(set(growing.live)) and set(growing.live) <= set(levels)
+    assert growing.live[-1] == levels[-1] and len(growing.live) > 20
+
+    shown = run_analyze(tmp_path, "leaks", "run.alloctrace")
+    # From zero: the buffers begin with a fifth of what they come to.
+    assert shown.count(" live: ▁") == 1 == shown.count(" live: ▂") and "█  3.91 KiB → 234 KiB" in shown
+    plain = run_analyze(tmp_path, "run.alloctrace", PYTHONIOENCODING="ascii", NO_COLOR="1")
+    assert plain.isascii() and "3.91 KiB to 234 KiB" in plain
+    narrow = run_analyze(tmp_path, "leaks", "run.alloctrace", "--width", "50")
+    assert max(map(len, (line for line in narrow.splitlines() if "live:" in line))) <= 50
+    findings = json.loads(run_analyze(tmp_path, "run.alloctrace", "--json"))["findings"]
+    shown = [finding["live_bytes_over_run"] for finding in findings if finding["leak_kind"] == SURVIVORS]
+    assert shown == [list(survivors.live)]
+
+
+def test_without_steps_by_iterations(run_program: Any, tmp_path: Path) -> None:
+    run_program(LEAKING, "time", "90")
+    assert make_steady(tmp_path / "run.alloctrace") == 90
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    [leak] = [leak for leak in find_leaks(trace, "cpu").leaks if leak.kind == SURVIVORS]
+    assert leak.unit == "iteration" and len(leak.live) == 90 and list(leak.live) == sorted(leak.live)
+    assert leak.live[-1] == held(trace, leak.line.line, "end") == 720_000
+    # Allocated evenly over the run: half of it is there in the middle.
+    assert leak.live[40] < 360_000 < leak.live[50]
+
+
+HOLDING = """
+import torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("run.alloctrace")
+kept = [torch.empty(n * 1_000_000, dtype=torch.uint8, device="cuda") for n in (1, 3, 15)]
+torch.empty(40_000_000, dtype=torch.uint8, device="cuda")
+on_cpu = torch.empty(5_000_000)
+del kept[1]
+alloctrace.disable()
+"""
+
+
+def test_charts_are_those_of_the_timeline_of_each_device(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(HOLDING)
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
+    timeline, figure = trace.timeline(200), trace.plot_timeline(200)
+    figure.savefig(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+    assert [chart.get_title(loc="left") for chart in figure.axes] == list(timeline["device"].unique())
+    for chart in figure.axes:
+        table = timeline[timeline["device"] == chart.get_title(loc="left")]
+        highest = next(line for line in chart.lines if line.get_label() == "allocated, at most")
+        assert highest.get_ydata().tolist() == table["allocated_max"].tolist()
+        assert chart.get_ylim()[1] > table["allocated_max"].max()
+        assert chart.texts[0].get_text().startswith(size(int(table["allocated_max"].max())))
+    cuda = next(chart for chart in figure.axes if chart.get_title(loc="left") == "cuda:0")
+    labels = [label.get_text() for label in cuda.get_legend().get_texts()]
+    assert "cached, releasable by empty_cache()" in labels
+    figure = Figure()
+    assert trace.plot_timeline(50, device="cuda:0", axes=figure.add_subplot()) is figure
+    with pytest.raises(ValueError, match="pass device="):
+        trace.plot_timeline(50, axes=figure.add_subplot())
+    with pytest.raises(ValueError, match="nothing was allocated"):
+        plot_timeline(trace.timeline(50)[:0])
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(alloctrace.MissingPackageError, match="pip install matplotlib"):
+        plot_timeline(pd.DataFrame({"device": ["cpu"]}))

@@ -1,0 +1,467 @@
+"""Ways in which one Python function comes to run inside another, each with the frames that it puts between.
+
+Each construct calls `inner` at least once, in a manner that `number` may vary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import importlib.abc
+import importlib.machinery
+import json
+import re
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any
+
+Inner = Callable[[], object]
+CONSTRUCTS: dict[str, Callable[[Inner, int], object]] = {}
+
+
+def construct(function: Callable[[Inner, int], object]) -> Callable[[Inner, int], object]:
+    CONSTRUCTS[function.__name__] = function
+    return function
+
+
+def call(function: Inner) -> object:
+    return function()
+
+
+# Plain calls, in layouts of source that no formatter leaves alone.
+
+LAYOUTS = (
+    "call(inner); call(lambda: None); call(inner)\n",
+    "call(\n  inner\n)\n",
+    "value = (1 +\n  (call(inner) or 1)\n  + 2)\n",
+    "value = [\n 1, call\\\n  (inner), 2\n]\n",
+    "if (1 and\n  not call(\n   inner)):\n pass\n",
+    "for item in (\n  call(inner),\n):\n  call(inner)\n",
+    "@(lambda function: (inner(), function)[1])\n@(\n lambda function: function\n)\ndef function(): pass\n",
+    "def function(argument=\n call(inner)\n): return call(inner)\nfunction(\n)\n",
+    "with suppress(\n KeyError\n), suppress(\n ValueError): call(\ninner)\n",
+    "assert not call(\n inner), (\n 1)\n",
+    "try: raise KeyError\nexcept (\n ValueError, inner() or KeyError\n): call(\n inner)\nfinally: call(inner)\n",
+    "while not (call(inner) or\n 1): pass\nelse: call(inner)\n",
+    "text = f'{call(inner)}' \\\n  f'{call(inner)}'\n",
+    "del [\n call(inner), 2\n][0]\n",
+    "name = {}; name[\n call(inner)\n] = (\n call(inner))\n",
+    "(lambda:\n\n call(\n inner))(\n)\n",
+)
+
+
+@construct
+def laid_out(inner: Inner, number: int) -> None:
+    source = "\n" * (number // len(LAYOUTS) % 300) + LAYOUTS[number % len(LAYOUTS)]
+    exec(compile(source, "<laid out>", "exec"), {"inner": inner, "call": call, "suppress": contextlib.suppress})
+
+
+@construct
+def exception_handling(inner: Inner, number: int) -> None:
+    def raises() -> None:
+        raise KeyError(number)
+
+    try:
+        try:
+            raises()
+        except KeyError as error:
+            inner()
+            raise ValueError from error
+        finally:
+            if number % 2:
+                inner()
+    except ValueError:
+        call(inner)
+    else:
+        raise AssertionError
+
+
+# Python called by C code and by the interpreter, for objects that live.
+
+
+@construct
+def builtin_callbacks(inner: Inner, number: int) -> object:
+    def key(*arguments: Any) -> int:
+        inner()
+        return 0
+
+    def match(found: re.Match[str]) -> str:
+        inner()
+        return ""
+
+    choices: tuple[Callable[[], object], ...] = (
+        lambda: sorted([1], key=key),
+        lambda: list(map(key, (1,))),
+        lambda: functools.reduce(key, (1, 2)),
+        lambda: re.sub("a", match, "a"),
+        lambda: list(iter(lambda: key(), 0)),
+        lambda: json.dumps(object(), default=lambda _: key()),
+        lambda: dict.fromkeys(key() for _ in range(1)),
+    )
+    return choices[number % len(choices)]()
+
+
+class Special:
+    """Special methods that C code or the interpreter calls."""
+
+    def __init__(self, inner: Inner) -> None:
+        self.inner = inner
+
+    def run(self, other: object = None) -> Any:
+        self.inner()
+        return True
+
+    __add__ = __bool__ = __getitem__ = __call__ = __getattr__ = __enter__ = run
+
+    def __exit__(self, *exception: object) -> None:
+        self.run()
+
+    def __iter__(self) -> Iterator[int]:
+        self.run()
+        return iter((1,))
+
+    def __repr__(self) -> str:
+        return str(self.run())
+
+
+@construct
+def special_methods(inner: Inner, number: int) -> object:
+    special = Special(inner)
+
+    def with_statement() -> None:
+        with special:
+            pass
+
+    choices: tuple[Callable[[], object], ...] = (
+        lambda: special + 1,
+        lambda: sum([1], special),
+        lambda: 1 if special else 2,
+        lambda: special[0],
+        lambda: [value for value in special],  # noqa: C416
+        lambda: special(),
+        lambda: repr(special),
+        lambda: special.missing,
+        with_statement,
+    )
+    return choices[number % len(choices)]()
+
+
+class Initialised:
+    def __init__(self, inner: Inner) -> None:
+        inner()
+
+
+@construct
+def specialised_initialisation(inner: Inner, number: int) -> None:
+    """The interpreter puts a frame of its own under an __init__ that one line has often called."""
+    for _ in range(24):
+        Initialised(inner if _ > 21 else int)
+
+
+@construct
+def properties(inner: Inner, number: int) -> None:
+    class Owner:
+        @property
+        def computed(self) -> None:
+            inner()
+
+        @functools.cached_property
+        def cached(self) -> None:
+            inner()
+
+    owner = Owner()
+    _ = owner.computed if number % 2 else owner.cached
+
+
+@construct
+def class_body(inner: Inner, number: int) -> None:
+    class Body:
+        inner()
+        values = tuple(call(inner) for _ in range(1))
+
+        class Nested:
+            inner()
+
+
+# Functions that stop in the middle: comprehensions, generators, coroutines.
+
+
+@construct
+def comprehensions(inner: Inner, number: int) -> object:
+    choices: tuple[Callable[[], object], ...] = (
+        lambda: [inner() for _ in range(2)],
+        lambda: {index: inner() for index in range(2)},
+        lambda: {inner() for _ in range(2)},
+        lambda: [[inner() for _ in range(1)] for _ in range(2)],
+        lambda: [
+            value
+            for value in range(1)
+            if inner() is None
+            for _ in [
+                inner(),
+            ]
+        ],
+        lambda: tuple(inner() for _ in range(2)),
+        lambda: any(inner() for _ in range(1)),
+    )
+    return choices[number % len(choices)]()
+
+
+@construct
+def generator_closed(inner: Inner, number: int) -> None:
+    def generate() -> Generator[None, None, None]:
+        try:
+            yield
+        finally:
+            inner()
+
+    running = generate()
+    next(running)
+    if number % 2:
+        running.close()
+    else:
+        del running
+
+
+@construct
+def async_generator(inner: Inner, number: int) -> None:
+    async def generate() -> AsyncIterator[int]:
+        for index in range(2):
+            inner()
+            yield index
+
+    async def outer() -> None:
+        if number % 2:
+            async for _ in generate():
+                pass
+        else:
+            _ = [value async for value in generate() if value]
+
+    with contextlib.suppress(StopIteration):
+        outer().send(None)
+
+
+@construct
+def event_loop(inner: Inner, number: int) -> None:
+    async def task() -> None:
+        await asyncio.sleep(0)
+        inner()
+
+    async def outer() -> None:
+        await asyncio.gather(task(), asyncio.create_task(task()))
+
+    # A loop cannot run inside another of the same thread.
+    thread = threading.Thread(target=lambda: asyncio.run(outer()))
+    thread.start()
+    thread.join()
+
+
+# Python called because an object dies, and by the hooks of the interpreter.
+
+
+class Dying:
+    def __init__(self, inner: Inner) -> None:
+        self.inner = inner
+        self.cycle: object = None
+
+    def __del__(self) -> None:
+        self.inner()
+
+
+@construct
+def dying_object(inner: Inner, number: int) -> None:
+    def returns() -> int:
+        local = Dying(inner)
+        return len([local])
+
+    choice = number % 4
+    dying = Dying(inner)
+    if choice == 0:
+        del dying
+    elif choice == 1:
+        dying = None  # type: ignore[assignment]
+    elif choice == 2:
+        holder = [dying]
+        del dying
+        holder.clear()
+    else:
+        returns()  # dies while its frame is left
+
+
+@construct
+def dying_cycle(inner: Inner, number: int) -> None:
+    called = False
+
+    def once() -> None:
+        nonlocal called
+        if not called:
+            called = True
+            inner()
+
+    dying = Dying(once)
+    dying.cycle = dying
+    del dying
+    gc.collect(0 if number % 2 else 2)
+    once()  # a collection inside another does nothing
+
+
+@construct
+def weak_reference(inner: Inner, number: int) -> None:
+    class Target:
+        pass
+
+    target = Target()
+    reference = weakref.ref(target, lambda _: inner())
+    weakref.finalize(target, inner)
+    del target
+    assert reference() is None
+
+
+def hooked(hook: str, event: str, function: Any, inner: Inner, run: Inner) -> None:
+    """Runs under sys.settrace or sys.setprofile, whose function calls inner at the first such event ("": any) of the
+    function; or calls it afterwards, where another hook's event is being handled and there is none."""
+    done = False
+
+    def handle(frame: Any, happened: str, argument: object) -> Any:
+        nonlocal done
+        if not done and event in ("", happened) and frame.f_code is function.__code__:
+            done = True
+            inner()
+        return handle
+
+    before = getattr(sys, f"get{hook}")()
+    getattr(sys, f"set{hook}")(handle)
+    try:
+        run()
+    finally:
+        getattr(sys, f"set{hook}")(before)
+    if not done:
+        inner()
+
+
+@construct
+def traced(inner: Inner, number: int) -> None:
+    def target() -> int:
+        return number
+
+    hooked("trace", ("call", "line", "return")[number % 3], target, inner, target)
+
+
+@construct
+def traced_generator(inner: Inner, number: int) -> None:
+    """Thrown into or closed before it has started, a generator is shown although it has run no instruction."""
+
+    def generate() -> Generator[None, None, None]:
+        yield
+
+    def run() -> None:
+        running = generate()
+        if number % 2:
+            running.close()
+        with contextlib.suppress(KeyError):
+            running.throw(KeyError("thrown"))
+
+    hooked("trace", "", generate, inner, run)
+
+
+@construct
+def profiled(inner: Inner, number: int) -> None:
+    def target() -> int:
+        return len("number")
+
+    hooked("profile", ("call", "c_call", "return")[number % 3], target, inner, target)
+
+
+@construct
+def signalled(inner: Inner, number: int) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        inner()
+        return
+    before = signal.signal(signal.SIGUSR1, lambda *_: inner())
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# Code objects made while the program runs.
+
+
+@construct
+def executed(inner: Inner, number: int) -> None:
+    names = ("function", "naïve", "имя", "函数", "𝔘nicode")
+    files = ("<made>", f"<made {number}>", "/tmp/données.py", "/tmp/\U0001f600.py", "/tmp/not\udcffutf8.py")
+    source = "\n" * (number % 400) + f"def {names[number % 5]}(inner):\n" + "\n" * (number % 300) + "    inner()\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(source, files[number // 5 % 5], "exec"), namespace)
+    namespace[re.search(r"def (\w+)", source)[1] if number % 5 < 4 else "Unicode"](inner)  # type: ignore[index]
+
+
+@construct
+def evaluated(inner: Inner, number: int) -> None:
+    eval("[inner() for _ in (0,)]" if number % 2 else "inner()", {"inner": inner})
+
+
+@construct
+def long_function(inner: Inner, number: int) -> None:
+    """Line deltas and offsets that need more than one byte, and jumps that need EXTENDED_ARG."""
+    count = number % 300
+    body = "".join(f"    v{index} = {index + 1000} if inner else -{index}\n" for index in range(count))
+    source = (
+        f"def long(inner):\n{body}    for _ in range(2):\n        inner(\n        )\n"
+        f"        if not inner:\n            pass\n{body.replace('    v', '            v')}"
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<long>", "exec"), namespace)
+    namespace["long"](inner)
+
+
+@construct
+def replaced_code(inner: Inner, number: int) -> None:
+    def function() -> None:
+        inner()
+
+    names = {"co_name": f"renamed_{number}"}
+    if hasattr(function.__code__, "co_qualname"):  # from Python 3.11 on
+        names["co_qualname"] = f"replaced_code.<locals>.renamed_{number}"
+    function.__code__ = function.__code__.replace(**names, co_filename=f"<renamed {number}>", co_firstlineno=number + 1)
+    function()
+
+
+@construct
+def type_parameters(inner: Inner, number: int) -> None:
+    if sys.hexversion < 0x030C0000:
+        inner()
+        return
+    source = (
+        "type Alias = [\n    inner()\n]\n"
+        "def function[T: (\n    inner(),\n)](argument: T) -> T:\n    return argument\n"
+        "class Generic[T](base(inner)):\n    inner()\n"
+        "Alias.__value__, function.__type_params__[0].__constraints__\n"
+    )
+    exec(compile(source, "<types>", "exec"), {"inner": inner, "base": lambda function: (function(), list)[1]})
+
+
+@construct
+def imported_module(inner: Inner, number: int) -> None:
+    name = f"alloctrace_made_module_{number}_{id(inner)}"
+
+    class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, wanted: str, path: object, target: object = None) -> Any:
+            return importlib.machinery.ModuleSpec(wanted, self) if wanted == name else None
+
+        def exec_module(self, module: Any) -> None:
+            exec(compile("\n\ninner()\n", name, "exec"), {"inner": inner})
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        __import__(name)
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.pop(name, None)
