@@ -302,7 +302,7 @@ def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
         parts.append(with_checksums(header, payload))
         header[12] = 60
         struct.pack_into("<QQ", header, 24, block.first + block.count, 0)
-        struct.pack_into("<3Q", header, 40, *vars(block.end).values())
+        struct.pack_into("<3Q", header, 40, *block.end)
         parts.append(with_checksums(header, b"anything"))
     path.write_bytes(b"".join(parts))
     oracle, after = assert_readers_agree(path)
