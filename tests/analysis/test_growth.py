@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -282,6 +283,16 @@ def test_a_negligible_leak_is_minor(record: Record) -> None:
     kept = []
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
+    # Not one that fills the device within a day, or within a million steps; or that took a hundredth of it.
+    leak, day, peak = only_leak(trace), 86400.0, trace.peak().bytes
+    for seconds, seconds_per_step, is_minor in (
+        (2 * day, day / 10**6, True),
+        (2 * day, day / 400_000, False),
+        (day / 2, day / 10**7, False),
+    ):
+        changed = dataclasses.replace(leak, forecast=seconds, seconds_per_unit=seconds_per_step)
+        assert changed.is_minor(peak) is is_minor, (seconds, seconds_per_step)
+        assert not changed.is_minor(100 * leak.bytes)
 
 
 def test_the_slope_ignores_a_jump() -> None:
