@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -62,6 +63,9 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
     assert "LEAK program.py:7: +196 KiB per step" in text and "LEAK program.py:8: +3.9" in text
     assert "cuda:0 is full in about" in text
+    words = re.findall(r"([\d.]+) (ms|s|min|h)", re.search(r"1 GiB in 5,36\d steps \(about (.*?)\)", text)[1])
+    soon = sum(float(number) * {"ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit] for number, unit in words)
+    assert 0.99 * 2**30 / 200_192 * shortest < soon < 1.01 * 2**30 / 200_192 * average
     assert "and 1 more leak" in run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
 
     rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
