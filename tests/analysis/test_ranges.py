@@ -80,13 +80,13 @@ def test_peak_is_the_highest_of_all_positions_in_the_range(trace: alloctrace.Tra
         assert first - 1 <= found.seq <= last and levels[found.seq] == found.bytes
         live = trace.live(found.seq, device=device)
         assert found.composition["bytes"].sum() == found.requested == live["nbytes"].sum()
-    # Of a range that only falls, what it begins with.
+    # Where memory only falls, the peak is what the range begins with.
     kind = "segment_free" if measure == "reserved" else "free_completed"
     frees = trace.events(kinds=[kind], columns=["seq", "device"])
     seq = int(frees.loc[frees["device"] == device, "seq"].iloc[-1])
-    found = peak_between(trace, Range(seq, seq + 1), measure, device=device)
+    peak = peak_between(trace, Range(seq, seq + 1), measure, device=device)
     after, before = (bytes_after(trace, at, device, measure) for at in (seq, seq - 1))
-    assert after < before == found.bytes
+    assert after < before == peak.bytes
     whole, expected = trace.peak(measure, device=device, since=0), trace.peak(measure, device=device)
     assert (whole.bytes, whole.seq) == (expected.bytes, expected.seq)
 

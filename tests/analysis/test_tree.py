@@ -97,7 +97,7 @@ def test_recursion_is_shown_once(trace: alloctrace.Trace) -> None:
     [again] = descend.calls
     assert (again.bytes, again.own_bytes, again.blocks) == (401 * 16, 400 * 16, 401)
     assert {call.site.function: call.bytes for call in again.calls} == {"descend": 16}
-    # Of functions that call each other, each call is shown.
+    # Each call of functions that call each other is shown.
     even = below(main, "even(3,")
     assert [call.site.function for call in even.chain[1:]] == ["even", "odd", "even", "odd", "leaf"]
     assert {call.bytes for call in even.chain} == {KIB * KIB}

@@ -207,13 +207,13 @@ def test_peak_is_what_torch_says(folder: Path, base: Base) -> None:
     assert (peak.device, peak.bytes) == ("cuda:0", known["allocated"])
     assert trace.peak("reserved").bytes == known["reserved"] == trace.peak("reserved").reserved
     for name, trace in base.items():
-        found = trace.peak()
-        assert found.device == DEVICES[name]
-        assert found.requested == found.composition["bytes"].sum() == trace.live(found.seq)["nbytes"].sum()
-        assert found.requested > trace.live(found.seq - 1)["nbytes"].sum()
-        assert of_line(found.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
-        assert found.phases["bytes"].sum() == found.ages["bytes"].sum() == found.requested
-        assert found.step == 2  # before it the optimizer has no state yet
+        peak = trace.peak()
+        assert peak.device == DEVICES[name]
+        assert peak.requested == peak.composition["bytes"].sum() == trace.live(peak.seq)["nbytes"].sum()
+        assert peak.requested > trace.live(peak.seq - 1)["nbytes"].sum()
+        assert of_line(peak.composition, line_of("base", "LARGE"))["bytes"] == 20 * MIB
+        assert peak.phases["bytes"].sum() == peak.ages["bytes"].sum() == peak.requested
+        assert peak.step == 2  # before it the optimizer has no state yet
     assert base["cpu"].peak().reserved is None
 
 

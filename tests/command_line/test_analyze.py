@@ -140,11 +140,11 @@ def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: P
         "import torch, pytorch_alloctrace as alloctrace\nkept = []\n"
         f"with alloctrace.enable('run.alloctrace', devices=('cpu',)):\n{lines}\n",
     )
-    whole, one = (
+    all_lines, top_line = (
         json.loads(verdict_of(tmp_path, "run.alloctrace", "--json", *top))["devices"][0]["end"]
         for top in ((), ("--top", "1"))
     )
-    assert len(whole["sites"]) == 7 and (len(one["sites"]), one["more_sites"]) == (1, 6)
+    assert len(all_lines["sites"]) == 7 and (len(top_line["sites"]), top_line["more_sites"]) == (1, 6)
     assert "in 2 more lines" in verdict_of(tmp_path, "run.alloctrace")
     assert "in 6 more lines" in verdict_of(tmp_path, "run.alloctrace", "--top", "1")
 

@@ -65,7 +65,7 @@ ALWAYS = {"json", "spool", "width"}
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: Exit = Exit.OK) -> str:
-    """What a command that argparse ends prints."""
+    """Return what a command prints that argparse ends."""
     with pytest.raises(SystemExit) as ended:
         command_line.main(arguments)
     assert ended.value.code == status

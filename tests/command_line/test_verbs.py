@@ -83,7 +83,7 @@ def test_leaks_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> Non
     leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks(device="cpu")
     assert list(leaks["rate"]) == [200_000, 4_000]
     assert leaks["forecast"].notna().all()
-    # Of the machine's memory others take their part.
+    # Other programs take their part of the machine's memory.
     assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace")
 
     healthy = alloctrace.load(tmp_path / "healthy.alloctrace").leaks()
