@@ -92,6 +92,8 @@ def test_each_block_is_recorded_once_with_its_size_and_freed_once(recorded: Reco
 
 def test_an_allocation_of_nothing_is_no_event(recorded: Recorded) -> None:
     assert recorded.blocks("zero") == [] and recorded.freed("zero") == []
+    if recorded.allocator == "cpu":
+        assert alloctrace.load(recorded.path("zero")).integrity.empty_allocations == 1
 
 
 def test_a_failed_allocation_is_the_same_to_the_program_and_leaves_no_block(recorded: Recorded) -> None:
@@ -128,6 +130,9 @@ def test_blocks_that_outlive_a_recording_or_are_older(recorded: Recorded) -> Non
     assert recorded.freed("across") == ([recorded.expected["older"][0]] if sees_older else [])
     (_, (kept, _)) = recorded.expected["across"]
     assert recorded.blocks("again") == [] and recorded.freed("again") == [kept]
+    if recorded.allocator == "cpu":
+        unmatched = [alloctrace.load(recorded.path(subject)).unmatched_frees for subject in ("across", "again")]
+        assert unmatched == [0, 1]
 
 
 def test_a_storage_that_changes_its_size(recorded: Recorded) -> None:

@@ -115,21 +115,3 @@ def test_the_last_minutes_are_kept_as_events(tmp_path: Path, keep: str, pace: in
     allocations = trace.sites(by="function").set_index("function")["allocations"]
     assert 0 < len(trace.events(kinds=["alloc"])) < allocations["one_of"] == witness["allocations"]
     assert ("no room for the single events of the last" in said(tmp_path, "peak")) is not fits
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"keep": "10min"}, "is for recordings with max_bytes"),
-        *(({"keep": keep, "max_bytes": "64MiB"}, "is not a time") for keep in ("soon", True, 0, float("nan"))),
-        *(({"max_bytes": bound}, "use '64MiB' or more") for bound in (32 << 20, "63MiB", -1)),
-        *(({"max_bytes": bound}, "is not a size") for bound in ("many", True)),
-    ],
-    ids=str,
-)
-def test_a_bound_or_a_time_to_keep_that_cannot_be_is_refused(
-    tmp_path: Path, options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(alloctrace.SessionError, match=sentence):
-        alloctrace.enable(tmp_path / "t.alloctrace", **options)
-    assert not list(tmp_path.iterdir())

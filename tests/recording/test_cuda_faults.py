@@ -230,47 +230,6 @@ def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Pat
         assert again.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
 
 
-def test_ten_recordings_in_one_process(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(
-        """
-        import gc, torch, pytorch_alloctrace as alloctrace
-        across, expected = [], []
-        for number in range(10):
-            alloctrace.enable(f"{number}.alloctrace")
-            try: alloctrace.enable("never.alloctrace")
-            except alloctrace.SessionError as error: assert "already recording" in str(error)
-            else: raise AssertionError("enabled twice")
-            across.append(torch.empty(1000 * (number + 1), device="cuda"))
-            gone = torch.empty(77, device="cuda")
-            if number % 2: across.pop(0)              # of an earlier recording
-            del gone
-            alloctrace.disable()
-            expected.append(sorted(tensor.data_ptr() for tensor in across))
-            between = torch.empty(5, device="cuda")
-            del between
-        assert all(tensor.device.type == "cuda" for tensor in across)
-        del across[1:]
-        gc.collect()
-        torch.cuda.empty_cache()
-        assert torch.cuda.memory_allocated() == 512 * -(-across[0].nbytes // 512)
-        across.clear()
-        assert torch.cuda.memory_allocated() == 0
-        import json
-        json.dump(expected, open("expected.json", "w"))
-        """
-    )
-    assert not (tmp_path / "never.alloctrace").exists()
-    for number, expected in enumerate(json.loads((tmp_path / "expected.json").read_text())):
-        trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
-        assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-        assert trace.kind_counts["alloc"] == 2 and trace.kind_counts["free_completed"] == 1 + number % 2
-        events = trace.events(columns=["seq", "kind", "address", "autograd_seq", "node_seq"])
-        # The state at the end has what lives in truth, across all recordings.
-        last = events[events["kind"] == "allocator_state"]["seq"].iloc[-1]
-        blocks = events[(events["seq"] > last) & (events["kind"] == "state_block") & (events["node_seq"] == 1)]
-        assert sorted(blocks["address"]) == expected, number
-
-
 @pytest.mark.parametrize(("ending", "status"), [("1 / 0", 1), ("os._exit(4)", 4)])
 def test_exit_with_live_tensors(run_cuda_program, tmp_path: Path, ending: str, status: int) -> None:
     done = run_cuda_program(

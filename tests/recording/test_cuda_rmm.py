@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import has_nvidia_gpu, needs_cuda_build
@@ -49,7 +47,7 @@ alloctrace.disable()
 
 
 @pytest.mark.parametrize("resource", ["device", "pool", "async"])
-def test_what_rmm_gives_is_recorded(run_cuda_program: Callable[..., Any], tmp_path: Path, resource: str) -> None:
+def test_what_rmm_gives_is_recorded(run_cuda_program, tmp_path: Path, resource: str) -> None:
     """Against RMM's own count of what it was asked for."""
     run_cuda_program(PROGRAM, resource)
     counted = json.loads((tmp_path / "counts.json").read_text())

@@ -16,8 +16,26 @@ RECORD = """
 import sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
+import torch
 from cuda_oracle import record
+from cuda_programs import work_pending_on
 from cuda_stack_programs import STACK_PROGRAMS
+
+old = [torch.empty(10, device="cuda") for _ in range(20)]
+
+def resize_older_storages(steps):
+    # They ask the allocator that they were made by, around the recorder: that completes the frees that wait.
+    side = torch.cuda.Stream()
+    def give_up():
+        block = torch.empty(5000, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        block.record_stream(side)
+    for tensor in old:
+        with work_pending_on(side):
+            give_up()
+        tensor.resize_(100_000)
+
+STACK_PROGRAMS["resize_older_storages"] = (resize_older_storages, 1)
 for name in sys.argv[1:]:
     run, steps = STACK_PROGRAMS[name]
     record(Path("."), name, lambda: run(steps), stacks=True)
@@ -25,7 +43,7 @@ for name in sys.argv[1:]:
 ALL = (
     *("python_constructs", "frees", "waiting_frees", "autograd", "coroutines", "deep", "lines_of_one_statement"),
     *("streams", "threads", "transformer", "out_of_memory", "graphs", "empty_cache", "memory_pools"),
-    "expandable_segments",
+    *("resize_older_storages", "expandable_segments"),
 )
 EXPANDABLE = ("frees", "waiting_frees", "out_of_memory")
 
@@ -52,39 +70,10 @@ def test_stacks_are_those_that_torch_finds(
     assert not differences, "\n".join(differences[:10])
 
 
-def test_a_waiting_free_completed_by_a_call_that_goes_around_the_recorder(run_cuda_program, tmp_path: Path) -> None:
-    """A storage from before the recording asks the allocator that it was made by when it is resized."""
-    run_cuda_program(
-        """
-        import torch
-        from pathlib import Path
-        from cuda_oracle import record
-        from cuda_programs import work_pending_on
-        old = [torch.empty(10, device="cuda") for _ in range(20)]
-        side = torch.cuda.Stream()
-        def give_up():
-            block = torch.empty(5000, device="cuda")
-            side.wait_stream(torch.cuda.current_stream())
-            block.record_stream(side)
-        def run():
-            for tensor in old:
-                with work_pending_on(side):
-                    give_up()
-                tensor.resize_(100_000)
-        record(Path("."), "resized", run, stacks=True)
-        """,
-        PYTHONPATH=WITH_TESTS,
-    )
-    recorded = read_recorded(tmp_path, "resized", device_count=1)
-    assert not compare_sequences("resized", recorded.ours, recorded.reported).differences
-    stacks = compare_stacks("resized", recorded.ours, recorded.trace, recorded.reported, recorded.stacks)
-    assert not stacks.differences, "\n".join(stacks.differences[:5])
-
-
 def check_that_it_happened(name: str, recorded: Recorded) -> None:
     """That the programs do what they are there for, by torch's account."""
     kinds, stacks = recorded.reported["kind"], recorded.reported["stack_id"]
-    assert stacks.nunique() > 3
+    assert stacks.nunique() > 3 or name == "resize_older_storages"
     if name == "autograd":
         assert (stacks == 0).any(), "events of backward's thread, which has no Python frames"
         outermost = {stack[-1][0] for stack in recorded.stacks if stack}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 """
 
 
-def test_what_lies_outside_of_pytorch(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_lies_outside_of_pytorch(run_cuda_program, tmp_path: Path) -> None:
     if has_nvidia_gpu():
         pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
     extra = tmp_path / "extra"
@@ -118,7 +117,7 @@ alloctrace.disable()
 """
 
 
-def test_another_process_on_a_real_gpu(run_cuda_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_another_process_on_a_real_gpu(run_cuda_program, tmp_path: Path) -> None:
     if not has_nvidia_gpu():
         pytest.skip("simulated devices are of one process each")
     (tmp_path / "other.py").write_text(OTHER_PROCESS)
@@ -135,9 +134,7 @@ def sampled_devices(trace: alloctrace.Trace) -> set[str]:
     return set(trace.events().query("kind == 'memory'")["device"])
 
 
-def test_only_devices_that_the_program_uses_are_asked_about(
-    run_cuda_program: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_only_devices_that_the_program_uses_are_asked_about(run_cuda_program, tmp_path: Path) -> None:
     if has_nvidia_gpu() and gpu_count() < 2:
         pytest.skip("needs two GPUs, this machine has one")
     run_cuda_program(
@@ -203,7 +200,7 @@ with alloctrace.enable("third.alloctrace") as session:
 
 
 @pytest.mark.parametrize("case", HANGS)
-def test_nobody_waits_for_a_driver_that_hangs(run_cuda_program: Callable[..., Any], tmp_path: Path, case: str) -> None:
+def test_nobody_waits_for_a_driver_that_hangs(run_cuda_program, tmp_path: Path, case: str) -> None:
     """A program that waits for it waits for ever: the time limit is the watchdog."""
     if has_nvidia_gpu():
         pytest.skip("only the simulated device can be made to hang")

@@ -112,17 +112,18 @@ def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: P
         assert after.events().equals(expected)
 
 
-def test_a_recording_that_runs_is_not_finished(run_program, tmp_path: Path) -> None:
-    program = """
-        import torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace")
-        held = torch.empty(10)
-        print("ready", flush=True)
-        input()
-        """
-    (tmp_path / "running.py").write_text("\n".join(line.strip() for line in program.splitlines()))
+RUNNING = """
+import torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("t.alloctrace")
+held = torch.empty(10)
+print("ready", flush=True)
+input()
+"""
+
+
+def test_a_recording_that_runs_is_not_finished(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "running.py"],
+        [sys.executable, "-c", RUNNING],
         cwd=tmp_path,
         env=program_environment(),
         stdin=subprocess.PIPE,

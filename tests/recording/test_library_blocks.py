@@ -6,7 +6,6 @@ On the simulated device torch's own code asks for cuBLAS workspaces as it does o
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -18,7 +17,6 @@ from running import needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
-RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = needs_cuda_build
 WORKSPACE, BEFORE = "cuBLAS workspace", "before the recording"
 
@@ -57,6 +55,17 @@ print(SIZE)
 """
 
 
+@pytest.fixture
+def record(run_cuda_program, tmp_path: Path) -> Callable[[str], alloctrace.Trace]:
+    """Runs a program after BEGIN; returns its trace, run.alloctrace."""
+
+    def run(program: str) -> alloctrace.Trace:
+        run_cuda_program(BEGIN + dedent(program))
+        return alloctrace.load(tmp_path / "run.alloctrace")
+
+    return run
+
+
 def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
     """Live bytes and blocks of each function, or of what stands for a line, on the device."""
     table = trace.composition(at, device="cuda:0").groupby("function")[["bytes", "blocks"]].sum()
@@ -74,7 +83,7 @@ def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict
     ids=["default", "expandable", "cudaMallocAsync", "small"],
 )
 def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
-    run_cuda_program: RunProgram, tmp_path: Path, environment: dict[str, str]
+    run_cuda_program, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     size = int(run_cuda_program(BEGIN + EQUAL_SIZES, **environment).stdout)
     trace = alloctrace.load(tmp_path / "run.alloctrace")
@@ -93,12 +102,8 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     assert set(trace.composition(device="cuda:0", by="phase")["phase"]) >= {"other"}
 
 
-def test_more_and_more_workspaces_are_a_finding_of_their_own_and_named_by_every_face(
-    run_cuda_program: RunProgram, tmp_path: Path
-) -> None:
-    run_cuda_program(
-        BEGIN
-        + dedent("""
+def test_more_and_more_workspaces_are_a_finding_of_their_own_and_named_by_every_face(record, tmp_path: Path) -> None:
+    trace = record("""
         alloctrace.enable("run.alloctrace")
         x = torch.ones(64, 64, device="cuda")
         for n in range(28):
@@ -106,8 +111,7 @@ def test_more_and_more_workspaces_are_a_finding_of_their_own_and_named_by_every_
                 multiply(x)
             alloctrace.step()
         """)
-    )
-    (leak,) = alloctrace.load(tmp_path / "run.alloctrace").diagnose()
+    (leak,) = trace.diagnose()
     assert leak.kind == "leak"
     assert leak.title.startswith(f"{WORKSPACE}: +32.0 MiB per step")
     assert "stream" in " ".join(leak.sentences)
@@ -120,10 +124,8 @@ def test_more_and_more_workspaces_are_a_finding_of_their_own_and_named_by_every_
     assert site["site"]["filename"] == ""
 
 
-def test_cleared_workspaces_are_freed_and_made_again(run_cuda_program: RunProgram, tmp_path: Path) -> None:
-    run_cuda_program(
-        BEGIN
-        + dedent("""
+def test_cleared_workspaces_are_freed_and_made_again(record) -> None:
+    trace = record("""
         alloctrace.enable("run.alloctrace")
         SIZE = workspace_size()
         x = torch.ones(64, 64, device="cuda")
@@ -133,17 +135,13 @@ def test_cleared_workspaces_are_freed_and_made_again(run_cuda_program: RunProgra
         kept = tensor()  # where the workspace was
         multiply(x)
         """)
-    )
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert WORKSPACE not in held(trace, "mark:cleared")
     assert held(trace)[WORKSPACE][1] == 1
     assert held(trace)["tensor"][1] == 1
 
 
-def test_what_was_there_before_the_recording_has_no_age(run_cuda_program: RunProgram, tmp_path: Path) -> None:
-    run_cuda_program(
-        BEGIN
-        + dedent("""
+def test_what_was_there_before_the_recording_has_no_age(record, tmp_path: Path) -> None:
+    trace = record("""
         SIZE = workspace_size()
         x = torch.ones(64, 64, device="cuda")
         multiply(x)
@@ -154,8 +152,6 @@ def test_what_was_there_before_the_recording_has_no_age(run_cuda_program: RunPro
             multiply(x)
             alloctrace.step()
         """)
-    )
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
     size = held(trace)["tensor"][0]
     assert held(trace)[BEFORE] == (2 * size + 64 * 64 * 4, 3)
     assert held(trace)[WORKSPACE] == (size, 1)
@@ -176,20 +172,15 @@ def test_what_was_there_before_the_recording_has_no_age(run_cuda_program: RunPro
     assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"], {}).stdout
 
 
-def test_what_autograd_allocates_without_a_known_line_is_named_by_its_node(
-    run_cuda_program: RunProgram, tmp_path: Path
-) -> None:
+def test_what_autograd_allocates_without_a_known_line_is_named_by_its_node(record) -> None:
     # The operators of forward ran before the recording, so their lines are unknown.
-    run_cuda_program(
-        BEGIN
-        + dedent("""
+    trace = record("""
         x, y = (torch.ones(512, 512, device="cuda", requires_grad=True) for _ in range(2))
         results = [x.exp().sum(), y.tanh().sum()]
         alloctrace.enable("run.alloctrace")
         for result in results:
             result.backward()
         """)
-    )
-    rows = held(alloctrace.load(tmp_path / "run.alloctrace"))
+    rows = held(trace)
     named = {name.partition(",")[0] for name in rows if "line of forward unknown" in name}
     assert {"ExpBackward0", "TanhBackward0"} <= named

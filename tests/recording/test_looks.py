@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,6 @@ from running import run_python
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.leaks.leak import Leak
 from pytorch_alloctrace.report.leaks import leak_data
-
-RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TRAINER = """
 import os, signal, sys, time, torch
@@ -128,6 +125,11 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     assert " in trainer, local of main() at program.py:" in name
     assert Path(holder.filename).name == "program.py" and holder.line > 0
     assert holder.path == "trainer.predictions[...]" and holder.share > 0.9
+    if end == "disabled":  # all of it is held at the end
+        assert name.startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
+        data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
+        assert data["path"] == holder.path and data["line"] > 0 and data["step"] is None
+        assert data["names"] == [name]
     said = str(trace.diagnose())
     assert "Held by Trainer.predictions (list of " in " ".join(said.split())
 
@@ -141,7 +143,7 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     ],
     ids=["time", "no time", "error"],
 )
-def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, setting: str, sees_all: bool) -> None:
+def test_the_last_look_saw_a_part(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
     program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
     run_program(program, "disabled", "cpu")
     trace = load(tmp_path)
@@ -151,7 +153,7 @@ def test_the_last_look_saw_a_part(run_program: RunProgram, tmp_path: Path, setti
     assert ("What holds them was not found: the last look could not see all objects" in said) != sees_all
 
 
-def test_what_main_left_in_a_cycle(run_program: RunProgram, tmp_path: Path) -> None:
+def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
     """When main() has returned it is garbage; all the time before, a variable of main() had it."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
     run_program("import gc\ngc.disable()\n" + program, "returned", "cpu")
@@ -162,7 +164,7 @@ def test_what_main_left_in_a_cycle(run_program: RunProgram, tmp_path: Path) -> N
     assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
 
 
-def test_server_without_steps(run_program: RunProgram, tmp_path: Path) -> None:
+def test_server_without_steps(run_program, tmp_path: Path) -> None:
     done = run_program(SERVER, check=False)
     assert done.returncode == -signal.SIGKILL
     holder = first_leak(load(tmp_path)).holder
@@ -170,13 +172,7 @@ def test_server_without_steps(run_program: RunProgram, tmp_path: Path) -> None:
     assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
 
 
-def test_all_of_it_is_held_at_the_end(trained: Trained) -> None:
-    found = json.loads(json.dumps(leak_data(first_leak(load(trained("disabled"))))))["holder"]
-    assert found["path"] == "trainer.predictions[...]" and found["line"] > 0 and found["step"] is None
-    assert found["names"][0].startswith("Trainer.predictions (list of 400) in trainer, local of main() at")
-
-
-def test_explain_after_a_fork(run_program: RunProgram, tmp_path: Path) -> None:
+def test_explain_after_a_fork(run_program, tmp_path: Path) -> None:
     # More threads of OpenMP hang in a forked child, without a recording too.
     program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
         '    if end == "killed":',
@@ -220,7 +216,7 @@ def test_as_the_format_says(trained: Trained) -> None:
     assert names.holders == expected and expected
 
 
-def test_a_look_makes_no_events(run_program: RunProgram, trained: Trained, tmp_path: Path) -> None:
+def test_a_look_makes_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
     """The allocations and frees of a program are the same with looks and without."""
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
@@ -233,14 +229,7 @@ def test_a_look_makes_no_events(run_program: RunProgram, trained: Trained, tmp_p
     assert counts[0][1] > counts[1][1]
 
 
-def test_errors_of_a_look_stay_inside(run_program: RunProgram, tmp_path: Path) -> None:
-    broken = "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.objects import look\nlook._members = len"
-    done = run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", broken, 1), "returned", "cpu")
-    assert done.stderr == ""
-    assert first_leak(load(tmp_path)).holder is None
-
-
-def test_garbage_is_collected_when_it_would_have_been(run_program: RunProgram) -> None:
+def test_garbage_is_collected_when_it_would_have_been(run_program) -> None:
     """A look moved the next collection by thousands of objects: tensors in cycles died in another order."""
     run_program(
         """
@@ -265,7 +254,7 @@ assert not gc.isenabled()
     )
 
 
-def test_the_first_look_keeps_nothing_alive(run_program: RunProgram) -> None:
+def test_the_first_look_keeps_nothing_alive(run_program) -> None:
     """A frame of ours that referred to itself kept the variables of all calls above it until the next collection."""
     run_program(
         """

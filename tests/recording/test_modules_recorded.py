@@ -61,20 +61,20 @@ def test_each_event_is_under_its_module(tmp_path: Path, program: str, device: st
     if device == "cpu":  # no thread of autograd allocates, so nothing is counted with the line that caused it
         sites = plain.sites(by="module").set_index("site")["bytes"]
         assert sites[sites > 0].to_dict() == expected
+    if (program, device) == ("mlp", "cuda"):
+        check_backward(plain)
 
 
-@needs_cuda_build
-def test_backward_is_under_the_module_of_its_forward(tmp_path: Path) -> None:
+def check_backward(trace: Trace) -> None:
     """What autograd's thread allocates has no stack; the sizes of the layers tell whose it is."""
-    plain, _ = record(tmp_path, "mlp", "cuda")
     columns = ["kind", "nbytes", "stack_id", "forward_stack_id"]
-    events = plain.events(kinds=["alloc"], columns=columns).query("stack_id == 0 and forward_stack_id > 0")
+    events = trace.events(kinds=["alloc"], columns=columns).query("stack_id == 0 and forward_stack_id > 0")
     of_size = {
-        size: {plain.stacks.modules.name(stack) for stack in events.loc[events["nbytes"] == size, "forward_stack_id"]}
+        size: {trace.stacks.modules.name(stack) for stack in events.loc[events["nbytes"] == size, "forward_stack_id"]}
         for size in (31 * 17 * 4, 53 * 31 * 4, 71 * 53 * 4, 11 * 31 * 4)
     }
     # The gradients of the weights, and of the first activation, which two modules have.
     weights = [{"Sequential.0"}, {"Sequential.2"}, {"Sequential.4"}]
     assert list(of_size.values()) == [*weights, {"Sequential.1", "Sequential.2"}]
-    peak = plain.composition("peak", device="cuda:0", by="module").set_index("site")
+    peak = trace.composition("peak", device="cuda:0", by="module").set_index("site")
     assert peak.loc["Sequential.4", "backward_bytes"] > 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,10 @@ from running import needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
-RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 BEGIN = """
 import sys, threading, torch
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import on_oom
 kept = []
 def fill(size=200):
     while True:
@@ -28,21 +26,21 @@ def said(text: str) -> int:
 
 
 @needs_cuda_build
-def test_an_error_that_nobody_catches(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+def test_an_error_that_nobody_catches(run_cuda_program, tmp_path: Path) -> None:
     source = BEGIN + "session = alloctrace.enable('t.alloctrace', on_oom='report')\nfill()\n"
     done = run_cuda_program(source, memory="4GiB", check=False)
     assert done.returncode == 1
     assert said(done.stderr) == 1
     verdict, _, traceback = done.stderr.partition("Traceback (most recent call last)")
     # The verdict names the line; the traceback is Python's own, without a frame of ours.
-    assert "OUT OF MEMORY" in verdict and "program.py:7" in verdict and "200 MiB" in verdict
+    assert "OUT OF MEMORY" in verdict and "program.py:8" in verdict and "200 MiB" in verdict
     assert "torch.OutOfMemoryError: CUDA out of memory." in traceback and "pytorch_alloctrace" not in traceback
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.ended and len(trace.ooms()) == 1
 
 
 @needs_cuda_build
-def test_errors_that_the_program_catches_are_said_once(run_cuda_program: RunProgram) -> None:
+def test_caught_errors_are_said_once_and_a_verdict_that_takes_too_long_is_left(run_cuda_program) -> None:
     done = run_cuda_program(
         BEGIN
         + """
@@ -63,16 +61,24 @@ with alloctrace.enable("u.alloctrace", on_oom="report"):  # another recording sa
     try:
         fill()
     except torch.OutOfMemoryError:
+        kept.clear()
+on_oom.SECONDS = 0.001
+with alloctrace.enable("v.alloctrace", on_oom="report"):
+    try:
+        fill()
+    except torch.OutOfMemoryError:
         print("goes on", file=sys.stderr)
 """,
         memory="4GiB",
     )
-    assert said(done.stderr) == 2 and done.stderr.endswith("goes on\n")
+    assert said(done.stderr) == 3 and done.stderr.endswith("goes on\n")
+    last = done.stderr.rpartition("alloctrace: out of memory.")[2]
+    assert "too long to judge" in last and "v.alloctrace" in last
 
 
 @needs_cuda_build
 @pytest.mark.parametrize(("way", "times"), [("node", 1), ("engine", 2), ("thread", 1)])
-def test_in_backward_and_in_threads(run_cuda_program: RunProgram, way: str, times: int) -> None:
+def test_in_backward_and_in_threads(run_cuda_program, way: str, times: int) -> None:
     done = run_cuda_program(
         BEGIN
         + """
@@ -112,24 +118,7 @@ except torch.OutOfMemoryError:
     assert "OUT OF MEMORY" in done.stderr.rpartition("alloctrace: out of memory.")[2]
 
 
-@needs_cuda_build
-def test_a_verdict_that_takes_too_long_is_left(run_cuda_program: RunProgram) -> None:
-    done = run_cuda_program(
-        BEGIN
-        + """
-from pytorch_alloctrace.recording import on_oom
-on_oom.SECONDS = 0.001
-alloctrace.enable("t.alloctrace", on_oom="report")
-try: fill()
-except torch.OutOfMemoryError: print("caught")
-""",
-        memory="4GiB",
-    )
-    assert done.stdout == "caught\n"
-    assert "too long to judge" in done.stderr and "t.alloctrace" in done.stderr
-
-
-def test_whatever_fails_the_exception_is_the_same(run_program: RunProgram) -> None:
+def test_whatever_fails_the_exception_is_the_same(run_program) -> None:
     """No verdict (no interpreter to start), no stderr: torch's exception all the same, in a forked child without any
     word. On the CPU, with the exception raised by hand."""
     done = run_program(

@@ -12,6 +12,7 @@ import pytest
 from command_line import run_command
 from format_reader import TraceFile
 from native_library import build_library
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 
@@ -55,17 +56,24 @@ struct Nested final : c10::Allocator {
   void copy_data(void* d, const void* s, size_t n) const override { upstream->copy_data(d, s, n); }
 };
 static Nested nested;
-extern "C" void put_in_front() { nested.upstream = c10::GetAllocator(c10::kCPU); c10::SetCPUAllocator(&nested, 0); }
+extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
+extern "C" void put_in_front_of(c10::Allocator* upstream) {
+  nested.upstream = upstream;
+  c10::SetCPUAllocator(&nested, 255);
+}
+extern "C" void put_in_front() { put_in_front_of(c10::GetAllocator(c10::kCPU)); }
 """
 
 
 @pytest.fixture
-def native(tmp_path: Path) -> None:
-    (tmp_path / "native.cpp").write_text(NATIVE)
-    build_library(tmp_path / "native.cpp", tmp_path / "native.so")
+def native(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The library, built once for all tests."""
 
+    def build(folder: Path) -> None:
+        (folder / "native.cpp").write_text(NATIVE)
+        build_library(folder / "native.cpp", folder / "native.so")
 
-# 1. Ends
+    (tmp_path / "native.so").symlink_to(record_once(tmp_path_factory, "native", build) / "native.so")
 
 
 ENDS = {
@@ -97,9 +105,6 @@ def test_the_program_ends_at_once(run_program, native: None, tmp_path: Path, end
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert sizes(trace) == list(range(1, 2001)) and len(trace.live()) == 2000
     assert trace.integrity.state == "complete" and not trace.integrity.ended
-
-
-# 4. Other processes
 
 
 FORKS = """
@@ -166,43 +171,29 @@ def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
     assert trace.integrity.state == "complete" and sizes(trace) == list(range(500, 520))
 
 
-# 5. Threads and interpreters
-
-
-def test_a_thousand_threads_that_each_allocate_once(run_program, tmp_path: Path) -> None:
+def test_threads_that_allocate_once_and_in_their_destructors(run_program, native: None, tmp_path: Path) -> None:
+    """The GIL is held while native threads run: a hook that took it would hang, and the time limit is the watchdog."""
     run_program(
         """
-        import threading, torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace")
-        for number in range(0, 1000, 20):
-            threads = [threading.Thread(target=torch.empty, args=(number + one,), kwargs={"dtype": torch.uint8})
-                       for one in range(1, 21)]
-            for thread in threads: thread.start()
-            for thread in threads: thread.join()
-        alloctrace.disable()
-        """,
-        timeout=600,
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert sorted(sizes(trace)) == list(range(1, 1001)) and trace.live().empty
-    assert trace.events(kinds=["alloc"])["thread"].nunique() == 1000 and trace.integrity.state == "complete"
-
-
-def test_allocations_in_destructors_of_threads(run_program, native: None, tmp_path: Path) -> None:
-    run_program(
-        """
-        import ctypes, torch, pytorch_alloctrace as alloctrace
-        native = ctypes.CDLL("./native.so")
-        alloctrace.enable("t.alloctrace")
-        native.allocate_at_the_end(60)
-        alloctrace.disable()
+        import ctypes, threading, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.PyDLL("./native.so")  # PyDLL: the GIL stays held during the call
+        with alloctrace.enable("once.alloctrace"):
+            for number in range(0, 1000, 20):
+                threads = [threading.Thread(target=torch.empty, args=(number + one,), kwargs={"dtype": torch.uint8})
+                           for one in range(1, 21)]
+                for thread in threads: thread.start()
+                for thread in threads: thread.join()
+        with alloctrace.enable("destructors.alloctrace"):
+            native.allocate_at_the_end(60)
         """
     )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    once, destructors = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("once", "destructors"))
+    assert sorted(sizes(once)) == list(range(1, 1001)) and once.live().empty
+    assert once.events(kinds=["alloc"])["thread"].nunique() == 1000 and once.integrity.state == "complete"
     # Those of one library are made together, with the first use of any of them.
-    assert sizes(trace).count(4321) >= 60 and sizes(trace).count(64) == 40 and trace.live().empty
-    assert trace.missed_frees == trace.unmatched_frees == 0 and trace.integrity.state == "complete"
-    assert (trace.events(kinds=["alloc"])["stack_id"] == 0).all(), "threads without Python"
+    assert sizes(destructors).count(4321) >= 60 and sizes(destructors).count(64) == 40 and destructors.live().empty
+    assert destructors.missed_frees == destructors.unmatched_frees == 0 and destructors.integrity.state == "complete"
+    assert (destructors.events(kinds=["alloc"])["stack_id"] == 0).all(), "threads without Python"
 
 
 def test_exit_after_an_error_with_live_tensors_a_thread_and_exit_handlers(run_program, tmp_path: Path) -> None:
@@ -273,9 +264,6 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, native: 
     assert (events[events["nbytes"] == 1111]["stack_id"] > 0).all()
 
 
-# 6. Beginnings and ends under load
-
-
 def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp_path: Path) -> None:
     """No event is lost or misread, and the memory of the host does not grow after the first times."""
     rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 60
@@ -314,54 +302,57 @@ def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp
         assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
-# 7. Code
-
-
-def test_code_that_is_made_and_destroyed_endlessly(run_program, tmp_path: Path) -> None:
-    """Each with a name of its own, often at the address of one before: no stack has the name of another."""
+def test_endless_new_functions_and_stacks_and_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
+    """Functions with a name each, often at the address of one before; more stacks than the table has room for at once;
+    10,000 frames, of which the innermost 4,096 are kept."""
     done = run_program(
         """
-        import torch, pytorch_alloctrace as alloctrace
+        import sys, threading, torch, pytorch_alloctrace as alloctrace
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * 4096
-        with alloctrace.enable("t.alloctrace"):
+        with alloctrace.enable("made.alloctrace"):
             for number in range(3000):
                 names = {"torch": torch, "number": number}
                 exec(f"def made_{number}(): return torch.empty(number, dtype=torch.uint8)\\nmade_{number}()", names)
                 if number == 1000: before = resident()
         print(resident() - before)
-        """
-    )
-    assert int(done.stdout) < 64 << 20
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events = trace.events(kinds=["alloc"])
-    assert len(events) == 2999  # nothing is allocated for the first
-    for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
-        assert trace.frames(stack)[0].function == f"made_{size}"
 
+        lines = "\\n".join(f"    if n == {number}: return torch.empty(8, dtype=torch.uint8)" for number in range(400))
+        names = {"torch": torch}
+        exec(compile(f"def one(n):\\n{lines}\\ndef two(a, b):\\n" + "\\n".join(
+            f"    if a == {number}: return one(b)" for number in range(250)), "many.py", "exec"), names)
+        with alloctrace.enable("many.alloctrace"):
+            for a in range(250):
+                for b in range(0, 400, 4): names["two"](a, b)
 
-def test_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
-    """10,000 frames: the innermost 4,096 are kept."""
-    run_program(
-        """
-        import sys, threading, torch, pytorch_alloctrace as alloctrace
         sys.setrecursionlimit(20_000)
         threading.stack_size(512 << 20)
         def down(levels):
             return torch.empty(levels + 1, dtype=torch.uint8) if levels == 0 else down(levels - 1)
         def work():
-            with alloctrace.enable("t.alloctrace"):
+            with alloctrace.enable("deep.alloctrace"):
                 for _ in range(50): down(10_000)
         thread = threading.Thread(target=work)
         thread.start(); thread.join()
         """
     )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events = trace.events(kinds=["alloc"])
+    assert int(done.stdout) < 64 << 20
+    made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
+    events = made.events(kinds=["alloc"])
+    assert len(events) == 2999  # nothing is allocated for the first
+    for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
+        assert made.frames(stack)[0].function == f"made_{size}"
+    # Events without a stack are counted, none is lost.
+    events = many.events(kinds=["alloc"])
+    assert len(events) == 25_000 and many.integrity.state == "complete"
+    known = events[events["stack_id"] > 0]
+    assert len(events) - len(known) <= many.integrity.unknown_stacks
+    assert known["stack_id"].nunique() == len(known)
+    events = deep.events(kinds=["alloc"])
     assert len(events) == 50 and events["stack_id"].nunique() == 1
-    frames = trace.frames(int(events["stack_id"].iloc[0]))
+    frames = deep.frames(int(events["stack_id"].iloc[0]))
     assert len(frames) == 4096 and {frame.function for frame in frames} == {"down"}
-    assert trace.integrity.state == "complete" and trace.verify().ok
+    assert deep.integrity.state == "complete" and deep.verify().ok
 
 
 NAMES = [
@@ -404,32 +395,6 @@ def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_ch
         assert done.returncode in (0, 1) and "\x1b" not in done.stdout + done.stderr, done.stderr
 
 
-def test_endless_new_stacks(run_program, tmp_path: Path) -> None:
-    """More than the table has room for at once: events without a stack are counted, none is lost."""
-    run_program(
-        """
-        import torch, pytorch_alloctrace as alloctrace
-        lines = "\\n".join(f"    if n == {number}: return torch.empty(8, dtype=torch.uint8)" for number in range(400))
-        names = {"torch": torch}
-        exec(compile(f"def one(n):\\n{lines}\\ndef two(a, b):\\n" + "\\n".join(
-            f"    if a == {number}: return one(b)" for number in range(250)), "many.py", "exec"), names)
-        with alloctrace.enable("t.alloctrace"):
-            for a in range(250):
-                for b in range(0, 400, 4): names["two"](a, b)
-        """,
-        timeout=600,
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events = trace.events(kinds=["alloc"])
-    assert len(events) == 25_000 and trace.integrity.state == "complete"
-    known = events[events["stack_id"] > 0]
-    assert len(events) - len(known) <= trace.integrity.unknown_stacks
-    assert known["stack_id"].nunique() == len(known)
-
-
-# 9. Clocks
-
-
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
 def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -> None:
     """Then times are those of the monotonic clock."""
@@ -453,9 +418,6 @@ def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     times = trace.events(kinds=["alloc"])["time_ns"].to_numpy()
     assert len(times) == 5 and (times[1:] - times[:-1] > 9_000_000).all()
-
-
-# 10. Hooks within hooks
 
 
 def test_hooks_that_are_entered_again(run_program, native: None, tmp_path: Path) -> None:
@@ -487,3 +449,36 @@ def test_hooks_that_are_entered_again(run_program, native: None, tmp_path: Path)
     assert [found.count(size) for size in (6000, 60, 70, 71)] == [3000] * 4 and found.count(80) > 0
     assert trace.live().empty and trace.missed_frees == trace.unmatched_frees == 0
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+
+
+def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, native: None, tmp_path: Path) -> None:
+    run_program(
+        """
+        import ctypes, torch, pytorch_alloctrace as alloctrace
+        native = ctypes.CDLL("./native.so")
+        native.current.restype = ctypes.c_void_p
+        native.put_in_front_of.argtypes = [ctypes.c_void_p]
+        first = native.current()
+        with alloctrace.enable("one.alloctrace"):
+            assert native.current() != first
+            torch.empty(10)
+        assert native.current() == first
+        with alloctrace.enable("two.alloctrace"):
+            native.put_in_front_of(native.current())
+            theirs = native.current()
+            torch.empty(10)
+        assert native.current() == theirs, "another's allocator was removed"
+        held = torch.empty(10)
+        with alloctrace.enable("three.alloctrace"):
+            assert native.current() == theirs
+            torch.empty(10)
+            held = None
+        native.put_in_front_of(first)  # without ours
+        with alloctrace.enable("four.alloctrace"):
+            assert native.current() != theirs
+            torch.empty(10)
+        """
+    )
+    for name in ("one", "two", "three", "four"):
+        trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
+        assert trace.kind_counts["alloc"] == 1, name

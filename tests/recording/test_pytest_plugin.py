@@ -73,6 +73,10 @@ def counts(text: str) -> dict[str, int]:
     return {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|error)", last)}
 
 
+def reported(out: str, sentence: str) -> str:
+    return out.partition(sentence)[2].partition("The trace of")[0]
+
+
 def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
     done = run(tmp_path, "--strict-markers")
     assert counts(done.stdout) == {"failed": 1, "passed": 8}, done.stdout
@@ -86,14 +90,10 @@ def test_each_test_is_held_to_its_limits(tmp_path: Path, workers: tuple[str, ...
     out = done.stdout
     assert counts(out) == {"failed": 5, "passed": 4}, out + done.stderr
     # What failed, and at which line.
-    above = out.partition("The peak of cpu was 1.00 MiB (1,049,576 B) allocated: the limit is 1 MiB.")[2].partition(
-        "The trace of"
-    )[0]
+    above = reported(out, "The peak of cpu was 1.00 MiB (1,049,576 B) allocated: the limit is 1 MiB.")
     assert "1.00 MiB  test_it.py:12 in test_above" in above and "# the line" in above
     assert "1000 B  test_it.py:11 in test_above" in above
-    leaks = out.partition("The test left 14.6 KiB (15,000 B) behind: the limit is 1 KiB.")[2].partition("The trace of")[
-        0
-    ]
+    leaks = reported(out, "The test left 14.6 KiB (15,000 B) behind: the limit is 1 KiB.")
     assert "14.6 KiB  test_it.py:17 in test_leaks" in leaks and "# the leak" in leaks
     assert "its own reason" in out and "left 19.5 KiB" not in out, "one reason is enough"
     assert "'large' is not a size" in out and "limit_memory takes device and limit" in out

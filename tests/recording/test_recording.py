@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from native_library import build_library
-from running import ROOT
 
 import pytorch_alloctrace as alloctrace
 
@@ -114,99 +112,11 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
     assert len(oracle) - len(ours) < 5
 
 
-def test_blocks_from_before_and_after(run_program, tmp_path: Path) -> None:
-    run_program(
-        """
-        import torch, pytorch_alloctrace as alloctrace
-        before = torch.empty(1000)
-        alloctrace.enable("one.alloctrace")
-        del before                        # was alive before: not ours, not an error
-        during = torch.empty(2000)
-        alloctrace.disable()
-        between = torch.empty(10)
-        alloctrace.enable("two.alloctrace")
-        del during                        # made in the first recording, freed in the second
-        torch.empty(0)
-        after = torch.empty(3000)
-        alloctrace.disable()
-        del after
-        torch.empty(5)
-        """
-    )
-    one, two = (alloctrace.load(tmp_path / name) for name in ("one.alloctrace", "two.alloctrace"))
-    assert list(events_of(one)["kind"]) == ["alloc"] and one.unmatched_frees == 0
-    assert list(events_of(two)["kind"]) == ["free_completed", "alloc"]
-    assert two.unmatched_frees == 1 and two.missed_frees == 0
-    assert two.integrity.empty_allocations == 1 and two.integrity.state == "complete"
-
-
-def test_allocation_without_the_gil_while_another_thread_holds_it(run_program, tmp_path: Path) -> None:
-    """The main thread holds the GIL in one long C call and waits in it for native threads that allocate. A hook that
-    took the GIL would hang for ever: the program's time limit is the watchdog."""
-    build_library(ROOT / "tools/bench/native_threads.cpp", tmp_path / "native.so")
-    run_program(
-        """
-        import ctypes, torch, pytorch_alloctrace as alloctrace
-        native = ctypes.PyDLL("./native.so")      # PyDLL: the GIL stays held during the call
-        native.allocate_in_threads.restype = ctypes.c_double
-        alloctrace.enable("t.alloctrace")
-        native.allocate_in_threads(4, 100_000, ctypes.byref(ctypes.c_double()))
-        alloctrace.disable()
-        """,
-        timeout=600,
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert counts(trace) == {"alloc": 400_000, "free_completed": 400_000} and trace.integrity.lost == 0
-
-
-def test_autograd_fields_tie_backward_to_forward(run_program, tmp_path: Path) -> None:
-    run_program(
-        """
-        import torch, pytorch_alloctrace as alloctrace
-        class Twice(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x): return x * 2
-            @staticmethod
-            def backward(ctx, grad): return grad * 2
-        weight = torch.randn(64, 64, requires_grad=True)
-        with alloctrace.enable("before.alloctrace"):  # in which these types have other numbers
-            Twice.apply(weight.sin() @ weight).sum().backward()
-        alloctrace.enable("t.alloctrace")
-        with alloctrace.region("forward"):
-            product = torch.randn(64, 64) @ weight
-            doubled = Twice.apply(product)
-            loss = doubled.sum()
-        loss.backward()
-        alloctrace.disable()
-        """
-    )
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    events = trace.events(
-        columns=["seq", "kind", "nbytes", "stack_id", "thread", "autograd_seq", "node_seq", "node_type", "node_thread"]
-    )
-    backward = events[(events["kind"] == "alloc") & (events["node_type"] != "")]
-    types = set(backward["node_type"])
-    assert {"torch::autograd::generated::MmBackward0", "TwiceBackward"} <= types
-    # The allocation of backward carries the number of its node; the op of forward that made that node allocated with
-    # the next number on the thread that the node names.
-    threads = trace.threads.set_index("autograd_id")["thread"]
-    row = backward[backward["node_type"].str.contains("MmBackward0")].iloc[0]
-    made = events[
-        (events["kind"] == "alloc")
-        & (events["node_type"] == "")
-        & (events["autograd_seq"] == row["node_seq"] + 1)
-        & (events["thread"] == threads[row["node_thread"]])
-    ].iloc[0]
-    frame = next(frame for frame in trace.frames(made["stack_id"]) if frame.filename.endswith("program.py"))
-    assert frame.source is not None and "@ weight" in frame.source
-
-
-def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> None:
+def test_sources_can_be_left_out_and_are_those_of_cells_too(run_program, tmp_path: Path) -> None:
     run_program(
         """
         import torch, pytorch_alloctrace as alloctrace
         def plain(): return torch.empty(10)
-        with alloctrace.enable("none.alloctrace", stacks="none"): plain()
         with alloctrace.enable("quiet.alloctrace", sources=False): plain()
         with alloctrace.enable("full.alloctrace"): plain()
         exec(compile("def cell():\\n    return torch.empty(20)  # in a cell", "<cell 1>", "exec"))
@@ -216,10 +126,7 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
         with alloctrace.enable("cell.alloctrace"): cell()
         """
     )
-    none, quiet, full, cell = (
-        alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("none", "quiet", "full", "cell")
-    )
-    assert (none.events()["stack_id"] == 0).all()
+    quiet, full, cell = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("quiet", "full", "cell"))
     frame = quiet.frames(events_of(quiet)["stack_id"].iloc[0])[0]
     assert (frame.function, frame.source) == ("plain", None)
     frame = full.frames(events_of(full)["stack_id"].iloc[0])[0]
@@ -227,59 +134,6 @@ def test_stacks_can_be_left_out_and_sources_too(run_program, tmp_path: Path) -> 
     frame = cell.frames(events_of(cell)["stack_id"].iloc[0])[0]
     assert frame.filename == "<cell 1>" and frame.source == "    return torch.empty(20)  # in a cell"
     assert cell.sites()["user"].iloc[0]
-
-
-def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, tmp_path: Path) -> None:
-    source = tmp_path / "foreign.cpp"
-    source.write_text(
-        """
-        #include <c10/core/Allocator.h>
-        #include <c10/core/CPUAllocator.h>
-        struct Foreign final : c10::Allocator {
-          c10::Allocator* upstream;
-          c10::DataPtr allocate(size_t n) override { return upstream->allocate(n); }
-          c10::DeleterFnPtr raw_deleter() const override { return upstream->raw_deleter(); }
-          void copy_data(void* d, const void* s, size_t n) const override { upstream->copy_data(d, s, n); }
-        };
-        static Foreign foreign;
-        extern "C" void* current() { return c10::GetAllocator(c10::kCPU); }
-        extern "C" void put_in_front_of(c10::Allocator* upstream) {
-          foreign.upstream = upstream;
-          c10::SetCPUAllocator(&foreign, 255);
-        }
-        """
-    )
-    build_library(source, tmp_path / "foreign.so")
-    run_program(
-        """
-        import ctypes, torch, pytorch_alloctrace as alloctrace
-        foreign = ctypes.CDLL("./foreign.so")
-        foreign.current.restype = ctypes.c_void_p
-        foreign.put_in_front_of.argtypes = [ctypes.c_void_p]
-        first = foreign.current()
-        with alloctrace.enable("one.alloctrace"):
-            assert foreign.current() != first
-            torch.empty(10)
-        assert foreign.current() == first
-        with alloctrace.enable("two.alloctrace"):
-            foreign.put_in_front_of(foreign.current())
-            theirs = foreign.current()
-            torch.empty(10)
-        assert foreign.current() == theirs, "another's allocator was removed"
-        held = torch.empty(10)
-        with alloctrace.enable("three.alloctrace"):
-            assert foreign.current() == theirs
-            torch.empty(10)
-            held = None
-        foreign.put_in_front_of(first)  # without ours
-        with alloctrace.enable("four.alloctrace"):
-            assert foreign.current() != theirs
-            torch.empty(10)
-        """
-    )
-    for name in ("one", "two", "three", "four"):
-        trace = alloctrace.load(tmp_path / f"{name}.alloctrace")
-        assert trace.kind_counts["alloc"] == 1, name
 
 
 def test_no_signal_of_the_program_is_delivered_to_a_thread_of_ours(run_program) -> None:

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import core_probe
-import pytest
 from running import program_environment
 
 import pytorch_alloctrace as alloctrace
@@ -129,38 +128,34 @@ def test_writes_that_fail(run_program, tmp_path: Path) -> None:
         assert [allocations(trace, size) for size in (1111, 2222, 3333)] == [20, 20, 20]
 
 
-@pytest.mark.parametrize("fault", ["deleted", "moved", "truncated"])
-def test_the_trace_is_taken_away(run_program, tmp_path: Path, fault: str) -> None:
+def test_the_trace_is_taken_away(run_program, tmp_path: Path) -> None:
     """The program goes on; what is still to be found is read."""
-    source = """
-        import os, sys, torch
-        import pytorch_alloctrace as alloctrace
-        session = alloctrace.enable("t.alloctrace")
-        held = [torch.empty(1111, dtype=torch.uint8) for _ in range(20)]
-        session.flush()
-        if sys.argv[1] == "deleted":
-            os.remove("t.alloctrace")
-        elif sys.argv[1] == "moved":
-            os.rename("t.alloctrace", "moved.alloctrace")
-        else:
-            os.truncate("t.alloctrace", 200)
-        held += [torch.empty(2222, dtype=torch.uint8) for _ in range(20)]
-        session.flush()
-        alloctrace.disable()
-        print("went on")
+    run_program(
         """
-    done = run_program(source, fault)
-    assert done.stdout == "went on\n"
-    found = [*tmp_path.glob("*.alloctrace")]
-    if fault == "deleted":
-        assert found == []
-        return
-    trace = alloctrace.load(found[0])
-    assert allocations(trace, 2222) == 20 and trace.integrity.ended
-    if fault == "moved":
-        assert trace.integrity.state == "complete" and allocations(trace, 1111) == 20
-    else:
-        assert trace.integrity.state == "corrupt" and not trace.verify().ok
+        import os, torch
+        import pytorch_alloctrace as alloctrace
+        def take_away(path, fault):
+            if fault == "deleted":
+                os.remove(path)
+            elif fault == "moved":
+                os.rename(path, "elsewhere.alloctrace")
+            else:
+                os.truncate(path, 200)
+        for fault in ("deleted", "moved", "truncated"):
+            session = alloctrace.enable(f"{fault}.alloctrace")
+            held = [torch.empty(1111, dtype=torch.uint8) for _ in range(20)]
+            session.flush()
+            take_away(f"{fault}.alloctrace", fault)
+            held += [torch.empty(2222, dtype=torch.uint8) for _ in range(20)]
+            session.flush()
+            alloctrace.disable()
+        """
+    )
+    moved, truncated = [alloctrace.load(path) for path in sorted(tmp_path.glob("*.alloctrace"))]
+    assert moved.integrity.state == "complete" and allocations(moved, 1111) == 20
+    assert truncated.integrity.state == "corrupt" and not truncated.verify().ok
+    for trace in (moved, truncated):
+        assert allocations(trace, 2222) == 20 and trace.integrity.ended
 
 
 def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def trained(parameter: torch.Tensor, **options: Any) -> torch.optim.Optimizer:
 
 
 def test_an_optimizer_is_looked_up_seldom(session: alloctrace.Session) -> None:
-    weight = torch.ones(100, requires_grad=True)
-    optimizer = trained(weight)
+    alloctrace.step()  # steps that the program reports change nothing
+    optimizer = trained(torch.ones(100, requires_grad=True))
     for _ in range(19):
         optimizer.step()
     # At the 1st, 2nd, 4th, 8th and 16th step.
@@ -70,12 +70,6 @@ def test_gradients_are_named_while_another_thread_is_in_backward(session: alloct
     trained(torch.ones(100, requires_grad=True))
     end.set()
     thread.join()
-    assert said(session) == [("", "parameter"), ("", "gradient")]
-
-
-def test_steps_that_the_program_says_change_nothing(session: alloctrace.Session) -> None:
-    alloctrace.step()
-    trained(torch.ones(100, requires_grad=True))
     assert said(session) == [("", "parameter"), ("", "gradient")]
 
 
@@ -111,32 +105,23 @@ def test_what_was_observed_before_the_recording(tmp_path: Path) -> None:
     assert said(session) == [("weight", "parameter")]  # when the recording ended
 
 
-def test_nothing_is_kept_alive(session: alloctrace.Session) -> None:
+def test_looking_up_allocates_nothing_and_keeps_nothing_alive(session: alloctrace.Session) -> None:
     model = torch.nn.Linear(30, 20)
     optimizer = torch.optim.Adam(model.parameters())
     alloctrace.observe(model, optimizer)
     model(torch.ones(3, 30)).sum().backward()
     optimizer.step()
-    alive = [weakref.ref(one) for one in (model, optimizer, model.weight, model.weight.grad)]
-    del model, optimizer
-    gc.collect()
-    assert [one() for one in alive] == [None] * 4
-
-
-def test_looking_up_allocates_nothing(session: alloctrace.Session) -> None:
-    model = torch.nn.Linear(30, 20)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(3, 30)).sum().backward()
-    optimizer.step()
-    before = torch._lazy_clone(model.weight) if hasattr(torch, "_lazy_clone") else None
+    copy = torch._lazy_clone(model.weight) if hasattr(torch, "_lazy_clone") else None
     alloctrace.mark("begin")
     session._roles.look(optimizer)
     alloctrace.mark("end")
+    alive = [weakref.ref(one) for one in (model, optimizer, model.weight, model.weight.grad)]
+    del model, optimizer, copy
+    gc.collect()
+    assert [one() for one in alive] == [None] * 4
     alloctrace.disable()
-    trace = session.load()
-    kinds = trace.events(since="mark:begin", until="mark:end")["kind"].astype(str)
+    kinds = session.load().events(since="mark:begin", until="mark:end")["kind"].astype(str)
     assert {*kinds} - {"memory"} == {"role", "mark"}  # a sample of the process's memory may fall in between
-    del before
 
 
 class Strange(torch.Tensor):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from running import how_it_ended
 
 import pytorch_alloctrace as alloctrace
-
-RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Every scan is due at once, and any number of them is allowed, each of at most 4 ms.
 ALWAYS_DUE = """
@@ -92,7 +88,7 @@ for tool in (under_cprofile, under_settrace, under_coverage, under_pdb, under_me
 INTERRUPTED = (
     ALWAYS_DUE
     + """
-import ctypes, functools, os
+import ctypes, functools, io, os
 
 class Stop(Exception): pass
 class Limit:
@@ -156,9 +152,10 @@ for name, interrupt in CASES.items():
     assert gc.isenabled(), name
 scanning.look = before
 members, scanning._members, spent = scanning._members, len, session._looks._spent  # len raises TypeError
+sys.stderr = io.StringIO()
 while session._looks._spent == spent:
     torch.empty(10)
-outcomes["own error"] = "nothing"
+outcomes["own error"], sys.stderr = sys.stderr.getvalue() or "nothing", sys.__stderr__
 scanning._members = members
 alloctrace.disable()
 print(json.dumps(outcomes))
@@ -170,7 +167,7 @@ def load(folder: Path) -> alloctrace.Trace:
     return alloctrace.load(folder / "run.alloctrace")
 
 
-def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program: RunProgram, tmp_path: Path) -> None:
+def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp_path: Path) -> None:
     done = run_program(TOOLS)
     assert len(done.stdout.split()) == 6, "not every tool came to its end"
 
@@ -181,7 +178,7 @@ def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program: Run
 
 
 def test_exceptions_of_the_program_reach_it_through_a_scan_and_errors_of_a_scan_do_not(
-    run_program: RunProgram, tmp_path: Path
+    run_program, tmp_path: Path
 ) -> None:
     done = run_program(INTERRUPTED)
 

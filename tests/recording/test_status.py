@@ -21,8 +21,6 @@ import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import TraceError
 from pytorch_alloctrace.reading.following import Following
 
-RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 def test_numbers_equal_those_of_the_trace_at_any_moment(tmp_path: Path) -> None:
     chance = random.Random(5)
@@ -97,7 +95,7 @@ def test_a_removed_trace_costs_the_numbers_only(tmp_path: Path) -> None:
         assert alloctrace.status(fresh=True)["events"] >= 2
 
 
-def test_it_hinders_no_ending(run_program: RunProgram) -> None:
+def test_it_hinders_no_ending(run_program) -> None:
     """Each comes while a reading is under way."""
     done = run_program(
         """
@@ -197,7 +195,7 @@ print(json.dumps([found, followed]))
 
 
 @needs_cuda_build
-def test_numbers_equal_those_of_torch(run_cuda_program: RunProgram, tmp_path: Path) -> None:
+def test_numbers_equal_those_of_torch(run_cuda_program, tmp_path: Path) -> None:
     done = run_cuda_program(ON_CUDA, devices=2)
     found, followed = json.loads(done.stdout)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -213,7 +211,7 @@ def test_numbers_equal_those_of_torch(run_cuda_program: RunProgram, tmp_path: Pa
 
 
 @needs_cuda_build
-def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program: RunProgram) -> None:
+def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program) -> None:
     done = run_cuda_program(
         """
         import json, torch

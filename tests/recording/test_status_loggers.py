@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import torch
 from running import ROOT
 
 import pytorch_alloctrace as alloctrace
-
-RunProgram = Callable[..., Any]
 
 
 def example(heading: str) -> str:
@@ -81,7 +78,7 @@ def test_prometheus(recorded: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.slow("integrations")
-def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
+def test_lightning(run_program, tmp_path: Path) -> None:
     assert "callbacks=[AlloctraceCallback(" in example("Lightning")
     done = run_program(
         """
@@ -132,7 +129,7 @@ def test_lightning(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("integrations")
-def test_transformers(run_program: RunProgram, tmp_path: Path) -> None:
+def test_transformers(run_program, tmp_path: Path) -> None:
     assert "callbacks=[AlloctraceCallback(" in example("transformers")
     done = run_program(
         """

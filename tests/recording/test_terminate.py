@@ -217,26 +217,19 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 40
             def __getitem__(self, index): return torch.empty(12345)
-        workers = [subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE) for _ in range(1)]
-        for worker in workers: worker.stdout.readline()
+        worker = subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE)
+        worker.stdout.readline()
         batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1))
         next(batches)
-        for worker in workers: worker.terminate()
-        print([worker.wait() for worker in workers])
+        worker.terminate()
+        print("worker", worker.wait())
         for process in batches._workers: process.terminate()
         for process in batches._workers: process.join()
         """
     (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
-    options = ["--out", "run.alloctrace", "--follow"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_alloctrace", "run", *options, "program.py"],
-        cwd=tmp_path,
-        env=program_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert "[-15]" in done.stdout, done.stdout + done.stderr
+    words = ["-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", "--follow", "program.py"]
+    done = run_python(tmp_path, [sys.executable, *words], False, 600, {}, fresh=True)
+    assert "worker -15" in done.stdout, done.stdout + done.stderr
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]
     mine = [trace for trace in traces if 4321 * 4 in set(trace.live()["nbytes"])]
     assert [trace.ending for trace in mine] == [{"reason": "SIGTERM"}]
