@@ -42,8 +42,10 @@ class Defect(NamedTuple):
 
 class Outcome(NamedTuple):
     failed: str
-    """The first test that failed; empty if all passed or the time was up."""
+    """The first test that failed; empty if none did."""
     seconds: float
+    is_complete: bool = True
+    """False if the time was up before a test failed."""
 
 
 class CannotTestError(Exception):
@@ -94,7 +96,7 @@ def run_tests(clone: Path, arguments: list[str], limit: float) -> Outcome:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return Outcome("", limit)
+            return Outcome("", limit, is_complete=False)
     seconds = round(time.monotonic() - start, 1)
     output = log.read_text(errors="replace")
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, flags=re.M)
@@ -110,14 +112,19 @@ def build(clone: Path) -> None:
 
 
 def examine(defect: Defect, clone: Path, tests: list[str], limit: float) -> Outcome:
-    """Put the defect into the clone, build it, and run these tests."""
+    """Put the defect into the clone, build it, and run these tests. One that fails must pass without the defect."""
     git(clone, "checkout", "--quiet", "--", ".")
     apply(defect, clone)
     try:
         build(clone)
-        return run_tests(clone, tests, limit)
+        outcome = run_tests(clone, tests, limit)
     finally:
         git(clone, "checkout", "--quiet", "--", ".")
+    if outcome.failed:
+        build(clone)
+        if run_tests(clone, [outcome.failed.partition("[")[0]], limit).failed:
+            raise CannotTestError(f"{outcome.failed} fails without the defect, too")
+    return outcome
 
 
 def main() -> int:
@@ -144,7 +151,8 @@ def main() -> int:
         if not is_open or (options.names and defect.name not in options.names):
             continue
         by = "all" if is_second else "folders" if options.folders else "changed"
-        chosen = {"all": [], "changed": ["--changed"], "folders": [f"tests/{folder}" for folder in defect.tests]}
+        folders = [f"tests/{folder}" for folder in defect.tests]
+        chosen = {"all": [], "changed": ["--changed", "--base", commit], "folders": folders}
         try:
             outcome = examine(defect, clone, chosen[by], options.limit * (3 if is_second else 1))
         except CannotTestError as error:
@@ -153,10 +161,12 @@ def main() -> int:
             continue
         outcomes["caught_by"] = by if outcome.failed else None
         outcomes["test"] = outcome.failed
+        outcomes["is_complete"] = outcome.is_complete
         outcomes["seconds_of_all" if is_second else "seconds"] = outcome.seconds
         of_commit[defect.name] = outcomes
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"{defect.name}: {outcomes['caught_by'] or 'SURVIVED'} {outcome.failed} {outcome.seconds} s", flush=True)
+        said = outcomes["caught_by"] or ("SURVIVED" if outcome.is_complete else "NOT CAUGHT IN TIME")
+        print(f"{defect.name}: {said} {outcome.failed} {outcome.seconds} s", flush=True)
     found = json.loads(RESULTS.read_text()).get(commit, {}) if RESULTS.exists() else {}
     caught = sum(1 for outcome in found.values() if outcome["caught_by"])
     print(f"{commit}: {caught} of {len(found)} caught, {len(defects) - len(found)} not tried")

@@ -25,7 +25,7 @@ TESTS = [
 ]
 REQUIREMENTS = (
     *("setuptools>=61", "wheel", "pybind11>=3.0"),
-    *("numpy>=1.24", "pandas>=2.0", "rich>=13.0", "pytest>=8.0", "hypothesis>=6.100", "transformers>=4.50"),
+    *("numpy>=1.24", "pandas>=2.0", "rich>=13.0", "pytest>=8.0", "hypothesis>=6.100"),
 )
 
 

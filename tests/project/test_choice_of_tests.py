@@ -30,7 +30,10 @@ def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_ot
 
 def test_change_of_what_is_not_known_or_everything_needs_affects_all_tests() -> None:
     tests: dict[str, set[str]] = {path: set() for path in filter(affected_tests.is_test, affected_tests.read_files())}
-    changed = ["csrc/new/file.cpp", "unheard_of.toml", "tests/conftest.py", "pyproject.toml"]
+    changed = [
+        *("csrc/new/file.cpp", "pytorch_alloctrace/new/file.py", "pytorch_alloctrace/new.py", "tools/new.py"),
+        *("unheard_of.toml", "tests/conftest.py", "pyproject.toml"),
+    ]
     affected, affects_all = affected_tests.affected_tests(changed, tests)
     assert affects_all == changed and affected.keys() == tests.keys()
 

@@ -7,7 +7,6 @@ compares about half a million events; without the variable it is a tenth. Both p
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from dataclasses import dataclass
@@ -45,9 +44,11 @@ class Setting:
 
 ALLOCATOR = (*("streams", "two_devices", "memory_pools", "graphs", "empty_cache", "expandable_segments"), "threads")
 SETTINGS = {
-    "default": Setting(("mlp", "transformer", "convnet", "gpt2", *ALLOCATOR), 2),
+    "default": Setting(("mlp", "transformer", "convnet", *ALLOCATOR), 2),
     "expandable": Setting(ALLOCATOR, 2, allocator="expandable_segments:True"),
     "little memory": Setting(("out_of_memory", "collected_segments", "layout_settings"), memory="3GiB"),
+    # A gate test of the same rules: mlp and transformer above.
+    "gpt2": pytest.param(Setting(("gpt2",)), marks=pytest.mark.slow("integrations")),
 }
 
 
@@ -60,8 +61,6 @@ def available_devices(wanted: int) -> int:
 def test_the_sequence_is_torchs_and_the_drivers(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
     devices = available_devices(setting.devices)
     lacking = {"two_devices"} if devices < 2 else set()
-    if not importlib.util.find_spec("transformers"):  # an extra of ours, which a machine with a GPU may not have
-        lacking.add("gpt2")
     programs = [name for name in setting.programs if name not in lacking]
     run_cuda_program(
         RECORD,

@@ -76,10 +76,9 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
     with only_one(output.with_name("lock")):
         if not output.exists():
             # The object apart, by names relative to the root: so ccache knows it in any clone.
-            whole, compiled = root / "frame_walk_whole.cpp", output.with_name("unfinished.o")
+            whole, compiled = output.with_name("whole.cpp"), output.with_name("unfinished.o")
             whole.write_text("".join(f'#include "{name}"\n' for name in sources))
-            _compile(root, *options, "-c", whole.name, "-o", str(compiled))
-            whole.unlink()
+            _compile(root, *options, "-iquote", ".", "-c", str(whole), "-o", str(compiled))
             _compile(root, "-shared", "-pthread", str(compiled), "-o", str(output.with_name("unfinished")))
             output.with_name("unfinished").rename(output)
     return output.parent

@@ -165,7 +165,7 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(run_program, t
         took = time.monotonic() - begin
         after = [torch.empty(778) for _ in range(100)]
         time.sleep(0.5)
-        print("took", took < 0.4, took)
+        print("took", took < 1.5, took)  # the parent would have waited for two seconds
         alloctrace.disable()
         """
     done = run_program(BEGIN + textwrap.dedent(source))

@@ -226,7 +226,7 @@ class Loops:
     allocator: str = ""
 
 
-MODELS = ("mlp", "transformer", "convnet", "gpt2") if FULL else ("mlp", "gpt2")
+MODELS = ("mlp", "transformer", "convnet") if FULL else ("mlp", "transformer")
 ALLOCATOR = ("streams", "memory_pools", "graphs", "empty_cache", "expandable_segments", "layout_settings")
 LOOPS = {
     "models": Loops((*MODELS, "two_devices"), devices=2),

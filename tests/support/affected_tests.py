@@ -10,7 +10,8 @@ this clone began with, and what git does not track yet. A changed file affects
   folder of the package. Not through other folders, nor through FACADES: what is behind these is tested under its
   own subject.
 
-A changed file without either affects all tests.
+A changed file without either affects all tests. C++ has its subjects alone: a map of what each test executes would name
+nearly all tests for nearly all of csrc, since every trace that a test records or reads runs through it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ FACADES = {f"{PACKAGE}/{name}.py" for name in ("__init__", "__main__", "trace", 
 ALL = ("",)
 READING = ("format", "reading", "replay")
 RECORDING = ("recording", "objects")
+TOOLS_WITHOUT_TESTS = (
+    *("api_docs", "bench", "check_releases", "demo", "fuzz", "gpu_check", "lint", "mutants", "picture"),
+    *("release_tests", "sanitize", "test", "web"),
+)
+"""Beyond those that name them."""
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ".ci/": (),
     ".clang-format": (),
@@ -38,24 +44,24 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "MANIFEST.in": ("project/test_install.py",),
     "README.md": ("project/test_site.py", "project/test_api_docs.py"),
     "benchmarks/": (),
-    "csrc/core/base/": (*READING, *RECORDING),
+    "benchmarks/results/gpu": ("recording/test_gpu_sequences.py",),
+    "csrc/core/base/": (*READING, *RECORDING, "converting"),
     "csrc/core/bounding/": ("reading/test_folding.py", "recording/test_bounded.py"),
     "csrc/core/folding/": ("reading/test_folding.py", "recording/test_bounded.py"),
     "csrc/core/format/": (*READING, *RECORDING),
     "csrc/core/reading/": (*READING, "recording/test_kill.py"),
     "csrc/core/recording/": ("format", "recording"),
-    "csrc/core/replay/": (*READING, "analysis"),
+    "csrc/core/replay/": (*READING, "analysis", "recording/test_roles_recorded.py", "recording/test_status.py"),
     "csrc/core/what_if/": ("what_if",),
     "csrc/core/writing/": ("converting",),
     "csrc/python/reading/": (*READING, "converting", "what_if"),
     "csrc/python/recording/": RECORDING,
     "csrc/system/": RECORDING,
-    "csrc/torch/": RECORDING,
+    "csrc/torch/": (*RECORDING, "replay", "analysis/test_roles.py"),
     "docs/": ("project/test_site.py", "project/test_api_docs.py"),
     "examples/": ("project/test_examples.py", "project/test_examples_on_cpu.py"),
     "mkdocs.yml": ("project/test_site.py",),
     "pyproject.toml": ALL,
-    f"{PACKAGE}/": ("project/test_layers.py",),
     f"{PACKAGE}/__init__.py": ALL,
     f"{PACKAGE}/__main__.py": ("command_line", "recording/test_run.py", "recording/test_cost.py"),
     f"{PACKAGE}/analysis/": ("analysis",),
@@ -67,6 +73,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/command.py": ("command_line",),
     f"{PACKAGE}/converting/": ("converting",),
     f"{PACKAGE}/cost/": ("recording/test_cost.py",),
+    f"{PACKAGE}/errors.py": ALL,
     f"{PACKAGE}/live/": ("objects", "recording/test_status.py"),
     f"{PACKAGE}/notebook.py": ("report/test_notebook.py",),
     f"{PACKAGE}/objects/": (
@@ -77,7 +84,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/ranks.py": ("ranks",),
     f"{PACKAGE}/reading/": READING,
     f"{PACKAGE}/recording/": ("recording",),
-    f"{PACKAGE}/report/": ("report",),
+    f"{PACKAGE}/report/": ("report", "command_line/test_verbs.py"),
     f"{PACKAGE}/report/page/": ("report/test_report_page.py", "report/test_report_browser.py", "report/test_serve.py"),
     f"{PACKAGE}/report/web/": ("report/test_report_page.py", "report/test_report_browser.py"),
     f"{PACKAGE}/trace.py": ("analysis", "replay", "reading", "report"),
@@ -85,12 +92,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "tests/conftest.py": ALL,
     "tests/support/affected_tests.py": ("project/test_choice_of_tests.py",),
     "tests/corpus/": ("analysis/test_strangers.py", "ranks/test_ranks_strangers.py", "format"),
-    "tools/": (),
+    **dict.fromkeys((f"tools/{name}" for name in TOOLS_WITHOUT_TESTS), ()),
     "tools/environment": ALL,
     "tools/simcuda/": ("simcuda", "recording"),
-    "tools/test": (),
 }
 """Tests by the beginning of a path. The longest beginning counts."""
+LAYERS = "tests/project/test_layers.py"
+"""Reads all sources."""
 
 
 def is_test(path: str) -> bool:
@@ -175,6 +183,8 @@ def affected_tests(changed: Iterable[str], reached: Mapping[str, set[str]]) -> t
         if subject == ALL or (subject is None and not found and not is_test(path)):
             affects_all.append(path)
             found = tests
+        elif path.startswith((f"{PACKAGE}/", "csrc/")):
+            found.append(LAYERS)
         affected |= {test: path for test in found if test not in affected}
     return affected, affects_all
 
@@ -188,8 +198,7 @@ def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return reached
 
 
-def changed_files(base: str | None) -> list[str]:
-    base = base or git("reflog", "show", "--format=%H", "HEAD")[-1]
+def changed_files(base: str) -> list[str]:
     different = git("diff", "--name-only", "--no-renames", base, "--")
     return sorted({*different, *git("ls-files", "--others", "--exclude-standard")})
 
@@ -208,10 +217,14 @@ def read_files() -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--base")
-    changed, files = changed_files(parser.parse_args().base), read_files()
+    base = parser.parse_args().base or next(reversed(git("reflog", "show", "--format=%H", "HEAD")), None)
+    if base is None:
+        parser.error("git has forgotten which commit this clone began with: name one by --base REV")
+    changed, files = changed_files(base), read_files()
     affected, affects_all = affected_tests(changed, files_behind_tests(files))
     reason = f", all because of {', '.join(affects_all)}" if affects_all else ""
-    print(f"changed: {len(changed)} files affect {len(affected)} files of tests{reason}", file=sys.stderr)
+    since = git("log", "-1", "--format=%h of %cs", base)[0]
+    print(f"changed: since {since}, {len(changed)} files affect {len(affected)} files of tests{reason}", file=sys.stderr)
     groups = {group for test in affected for group in re.findall(r'mark\.slow\("(\w+)"\)', files[test])}
     if groups:
         by_hand = "; ".join(f"tools/test --slow={group}" for group in sorted(groups))

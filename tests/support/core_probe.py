@@ -63,8 +63,10 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
 
     core_sources = [path for folder in core for path in sorted((CORE / folder).glob("*.cpp"))]
     whole_core = BUILT / f"core-of-{'-'.join(core)}.cpp"
+    text = "".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources)
     with only_one(BUILT / f"{whole_core.name}.lock"):
-        whole_core.write_text("".join(f'#include "../../{path.relative_to(ROOT)}"\n' for path in core_sources))
+        if not whole_core.exists() or whole_core.read_text() != text:  # another process may be compiling it
+            whole_core.write_text(text)
     objects = [
         compiled("core", core_sources, [str(whole_core)]),
         compiled(Path(probe).stem, [folder / probe], [str(folder / probe)]),

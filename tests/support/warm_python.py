@@ -1,11 +1,11 @@
-"""Processes that have imported torch already: a test's program starts in a fork of one, in milliseconds.
+"""Processes that have imported torch, or the command line, already: a test's program starts in a fork of one.
 
-A server is a Python process that has imported torch and waits. For each program it forks a child, which takes over the
+A server is a Python process that has imported modules and waits. For each program it forks a child, which takes over the
 program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`. Such a
-program differs from one that was started afresh in this: sys.modules has torch and torch._dynamo, the outermost frame
+program differs from one that was started afresh in this: sys.modules has what the server imported, the outermost frame
 of its stacks is that of "<frozen warm_python>", which counts as library code, its parent is the server, hashes of texts
 and addresses of libraries are as in the server's other programs, garbage collections and gc.get_objects() leave out
-what torch consists of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
+what these modules consist of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
 handlers. The last two would take longer than most programs.
 """
 
@@ -44,10 +44,12 @@ MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
 FRAME_NAME = "<frozen warm_python>"
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(SUPPORT))
 
+TORCH = "import torch, torch._dynamo"
 SERVER = """
 import gc, sys, warm_python
-import torch, torch._dynamo
+{imports}
 gc.freeze()
 exec(*warm_python.wait_for_program(int(sys.argv[1])))
 warm_python.end_program()
@@ -86,7 +88,7 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
     tempfile.tempdir = None  # of the server's TMPDIR
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
     folders = [os.path.abspath(folder) for folder in os.environ["PYTHONPATH"].split(os.pathsep)]
-    sys.path[1:] = [*folders, *(folder for folder in sys.path[1:] if folder not in (SUPPORT, *folders))]
+    sys.path[1:] = [*folders, *(folder for folder in sys.path[1:] if folder not in (SUPPORT, ROOT, *folders))]
     sys.excepthook = _print_error_of_program
     return _new_main(request["arguments"])
 
@@ -137,19 +139,19 @@ def _print_error_of_program(kind: type[BaseException], error: BaseException, tra
 
 
 class Server:
-    """A process that waits with torch imported."""
+    """A process that has run `imports`, and waits."""
 
-    def __init__(self, launcher: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, launcher: list[str], environment: dict[str, str], imports: str) -> None:
         self.is_free = threading.Lock()
         self._requests, theirs = socket.socketpair()
         # Compiled, so that its frame has a name that makes it library code.
         self._folder = tempfile.TemporaryDirectory()
         script = Path(self._folder.name, "warm_python_server.pyc")
-        code = marshal.dumps(compile(SERVER, FRAME_NAME, "exec"))
+        code = marshal.dumps(compile(SERVER.format(imports=imports), FRAME_NAME, "exec"))
         script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
         self._process = subprocess.Popen(
             [*launcher, sys.executable, str(script), str(theirs.fileno())],
-            env={**environment, "PYTHONPATH": SUPPORT},
+            env={**environment, "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
@@ -160,7 +162,7 @@ class Server:
     def run(
         self, directory: Path, arguments: list[str], environment: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script to its end. Raises subprocess.TimeoutExpired after killing it. One thread at a time."""
+        """Run a program to its end. An error, such as subprocess.TimeoutExpired, kills it. One thread at a time."""
         request = {
             "directory": str(directory),
             "arguments": arguments,
@@ -176,10 +178,12 @@ class Server:
         child = self._receive_number()
         try:
             output, errors = _read_to_end((stdout, stderr), timeout)
-        except TimeoutError:
+        except BaseException as error:
             with contextlib.suppress(ProcessLookupError):  # others may still have the pipes
                 os.kill(child, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(arguments, timeout) from None
+            if isinstance(error, TimeoutError):
+                raise subprocess.TimeoutExpired(arguments, timeout) from None
+            raise
         return subprocess.CompletedProcess(arguments, self._receive_number(), output.decode(), errors.decode())
 
     def stop(self) -> None:
@@ -224,12 +228,17 @@ def _is_read_at_start(name: str, value: str) -> bool:
 
 
 def run_warm(
-    directory: Path, launcher: list[str], arguments: list[str], environment: dict[str, str], timeout: float
+    directory: Path,
+    launcher: list[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    timeout: float,
+    imports: str = TORCH,
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run `launcher python arguments` in a fork of a server; None if it is in use, or the first that needs variables
-    which these tests do not have themselves."""
+    """Run `launcher python arguments` in a fork of a server that has run `imports`; None if it is in use, or the first
+    that needs variables which these tests do not have themselves."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
-    key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
+    key = (imports, *launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     with _choosing:
         server = _servers.pop(key, None)
         if server is None:
@@ -241,7 +250,7 @@ def run_warm(
             idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
             if len(_servers) >= MAX_SERVERS and idle is not None:
                 _servers.pop(idle).stop()  # the one that nobody has used for longest
-            server = Server(launcher, at_start)
+            server = Server(launcher, at_start, imports)
         _servers[key] = server
         if not server.is_free.acquire(blocking=False):
             return None
@@ -249,7 +258,9 @@ def run_warm(
         return server.run(directory, arguments, environment, timeout)
     except BaseException:
         # What the server would answer next belongs to this program.
-        del _servers[key]
+        with _choosing:
+            if _servers.get(key) is server:
+                del _servers[key]
         server.stop()
         raise
     finally:
