@@ -224,7 +224,8 @@ def main() -> None:
     affected, affects_all = affected_tests(changed, files_behind_tests(files))
     reason = f", all because of {', '.join(affects_all)}" if affects_all else ""
     since = git("log", "-1", "--format=%h of %cs", base)[0]
-    print(f"changed: since {since}, {len(changed)} files affect {len(affected)} files of tests{reason}", file=sys.stderr)
+    counted = f"{len(changed)} files affect {len(affected)} files of tests{reason}"
+    print(f"changed: since {since}, {counted}", file=sys.stderr)
     groups = {group for test in affected for group in re.findall(r'mark\.slow\("(\w+)"\)', files[test])}
     if groups:
         by_hand = "; ".join(f"tools/test --slow={group}" for group in sorted(groups))

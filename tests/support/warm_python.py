@@ -1,12 +1,12 @@
-"""Processes that have imported torch, or the command line, already: a test's program starts in a fork of one.
+"""Processes that have imported torch, or the command line: a test's program starts in a fork of one.
 
-A server is a Python process that has imported modules and waits. For each program it forks a child, which takes over the
-program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`. Such a
-program differs from one that was started afresh in this: sys.modules has what the server imported, the outermost frame
-of its stacks is that of "<frozen warm_python>", which counts as library code, its parent is the server, hashes of texts
-and addresses of libraries are as in the server's other programs, garbage collections and gc.get_objects() leave out
-what these modules consist of (gc.freeze), and if it ends without an exception, its modules are not destroyed after the exit
-handlers. The last two would take longer than most programs.
+A server is a Python process that has imported modules and waits. For each program it forks a child, which takes over
+the program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`.
+Such a program differs from one that was started afresh in this: sys.modules has what the server imported, the
+outermost frame of its stacks is that of "<frozen warm_python>", which counts as library code, its parent is the
+server, hashes of texts and addresses of libraries are as in the server's other programs, garbage collections and
+gc.get_objects() leave out what these modules consist of (gc.freeze), and if it ends without an exception, its modules
+are not destroyed after the exit handlers. The last two would take longer than most programs.
 """
 
 from __future__ import annotations
