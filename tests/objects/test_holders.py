@@ -64,179 +64,111 @@ class Encoder:
 GATHERED = [torch.ones(2)]
 
 
-def in_an_attribute() -> tuple[object, torch.Tensor]:
-    trainer = Trainer()
-    return trainer, trainer.predictions[12]
+def later(output: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: output
 
 
-def in_a_dict_of_deques() -> tuple[object, torch.Tensor]:
-    trainer = Trainer()
-    return trainer, trainer.statistics["loss"][1][:0]
+def stream() -> Iterator[torch.Tensor]:
+    hidden = torch.zeros(8)
+    while True:
+        yield hidden[0]
 
 
-def in_slots() -> tuple[object, torch.Tensor]:
-    slotted = Slotted()
-    slotted.buffer = torch.ones(1)
-    return slotted, slotted.buffer
-
-
-def in_a_dataclass() -> tuple[object, torch.Tensor]:
-    answers = [Answer(torch.ones(1)) for _ in range(4)]
-    return answers, answers[2].logits
-
-
-def in_a_set() -> tuple[object, torch.Tensor]:
-    chosen = {torch.ones(1), torch.ones(2)}
-    return chosen, next(iter(chosen))
-
-
-def as_a_key() -> tuple[object, torch.Tensor]:
-    cache = {torch.ones(1): "one", torch.ones(2): "two"}
-    return cache, next(iter(cache))
-
-
-def in_a_partial() -> tuple[object, torch.Tensor]:
-    bound = functools.partial(print, torch.ones(4), torch.ones(5))
-    return bound, bound.args[1]
-
-
-def closed_over() -> tuple[object, torch.Tensor]:
-    def later(output: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: output
-
-    callbacks = [later(torch.ones(2)) for _ in range(3)]
-    return callbacks, callbacks[1]()
-
-
-def a_parameter() -> tuple[object, torch.Tensor]:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    return model, model[0].weight
-
-
-def a_buffer() -> tuple[object, torch.Tensor]:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    return model, model[1].running_mean
-
-
-def a_gradient() -> tuple[object, torch.Tensor]:
-    model = torch.nn.Linear(2, 2)
-    model(torch.ones(4, 2)).sum().backward()
-    assert model.weight.grad is not None
-    return model, model.weight.grad
-
-
-def state_of_an_optimizer() -> tuple[object, torch.Tensor]:
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.Adam([weight])
-    weight.sum().backward()
-    optimizer.step()
-    return optimizer, optimizer.state[weight]["exp_avg"]
-
-
-def by_a_graph() -> tuple[object, torch.Tensor]:
-    x = torch.ones(3, requires_grad=True)
-    activation = (x * 2).exp()
-    return activation.sum(), activation.detach()
-
-
-def by_a_hook() -> tuple[object, torch.Tensor]:
+def linear_with_hook() -> tuple[torch.nn.Module, int]:
+    """Return a module and the address of a tensor that its hook closes over."""
     seen = [torch.ones(1), torch.ones(2)]
     model = torch.nn.Linear(2, 2)
     model.register_forward_hook(lambda *_: seen.append(torch.ones(3)))
-    return model, seen[1]
+    return model, seen[1].data_ptr()
 
 
-def by_a_suspended_generator() -> tuple[object, torch.Tensor]:
-    def stream() -> Iterator[torch.Tensor]:
-        hidden = torch.zeros(8)
-        while True:
-            yield hidden[0]
-
-    streams = [stream() for _ in range(3)]
-    return streams, [next(one) for one in streams][1]
-
-
-def by_an_exception() -> tuple[object, torch.Tensor]:
-    found: list[torch.Tensor] = []
+def raised_errors() -> tuple[list[ValueError], int]:
+    """Return two errors and the address of a local tensor of the function that raised the second."""
+    addresses: list[int] = []
 
     def handle() -> None:
         rows = torch.zeros(8)
-        found.append(rows)
+        addresses.append(rows.data_ptr())
         raise ValueError("refused")
 
-    failures = []
+    errors = []
     for _ in range(2):
         try:
             handle()
         except ValueError as error:
-            failures.append(error)
-    return failures, found.pop()
+            errors.append(error)
+    return errors, addresses[1]
 
 
-def by_a_queue() -> tuple[object, torch.Tensor]:
+def adam_after_a_step() -> tuple[torch.optim.Optimizer, int]:
+    """Return an optimizer and the address of a tensor of its state."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimizer.step()
+    return optimizer, optimizer.state[weight]["exp_avg"].data_ptr()
+
+
+def test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() -> None:
+    trainer, slotted = Trainer(), Slotted()
     waiting: queue.Queue[torch.Tensor] = queue.Queue()
+    slotted.buffer = torch.ones(1)
     waiting.put(torch.ones(1))
     waiting.put(torch.ones(2))
-    return waiting, waiting.queue[1]
-
-
-def by_an_array() -> tuple[object, torch.Tensor]:
+    answers = [Answer(torch.ones(1)) for _ in range(4)]
+    chosen = {torch.ones(1), torch.ones(2)}
+    cache = {torch.ones(1): "one", torch.ones(2): "two"}
+    bound = functools.partial(print, torch.ones(4), torch.ones(5))
+    callbacks = [later(torch.ones(2)) for _ in range(3)]
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    linear = torch.nn.Linear(2, 2)
+    linear(torch.ones(4, 2)).sum().backward()
+    assert linear.weight.grad is not None
+    optimizer, exp_avg = adam_after_a_step()
+    hooked, closed_over = linear_with_hook()
+    streams = [stream() for _ in range(3)]
+    errors, rows = raised_errors()
     array = torch.ones(3).numpy()
-    return array, torch.from_numpy(array)
+    expected = {
+        trainer.predictions[12].data_ptr(): "trainer.predictions[12]: Trainer.predictions (list of 46) in trainer",
+        trainer.statistics["loss"][1].data_ptr(): (
+            'trainer.statistics["loss"][1]: Trainer.statistics["loss"] (deque of 3) in trainer'
+        ),
+        slotted.buffer.data_ptr(): "slotted.buffer: Slotted.buffer in slotted",
+        answers[2].logits.data_ptr(): "answers[2].logits: answers (list of 4)",
+        next(iter(chosen)).data_ptr(): "chosen{...}: chosen (set of 2)",
+        next(iter(cache)).data_ptr(): "cache{key}: cache (dict of 2)",
+        bound.args[1].data_ptr(): "bound[1]: bound (tuple of 2)",
+        callbacks[1]().data_ptr(): "callbacks[1] > output closed over by <lambda>(): callbacks (list of 3)",
+        model[0].weight.data_ptr(): "model[0].weight: Linear.weight in model[0]",
+        model[1].running_mean.data_ptr(): "model[1].running_mean: BatchNorm1d.running_mean in model[1]",
+        linear.weight.grad.data_ptr(): "linear.weight.grad: Parameter.grad in linear.weight",
+        exp_avg: 'optimizer.state[Parameter]["exp_avg"]: Adam.state[Parameter] (dict of 3) in optimizer',
+        closed_over: (
+            "hooked._forward_hooks[KEY] > seen closed over by <lambda>()[1]: "
+            "seen closed over by <lambda>() (list of 2) in hooked._forward_hooks[KEY]"
+        ),
+        next(streams[1]).data_ptr(): "streams[1] > hidden of suspended stream(): streams (list of 3)",
+        rows: "errors[1].__traceback__.tb_frame > rows of handle(): errors (list of 2)",
+        waiting.queue[1].data_ptr(): "waiting.queue[1]: Queue.queue (deque of 2) in waiting",
+        torch.from_numpy(array).data_ptr(): "array: array",
+    }
 
+    names = {item.storage.address: f"{item.name}: {item.holder}" for item in inventory(60.0).items}
 
-EXPECTED: dict[Callable[[], tuple[object, torch.Tensor]], str] = {
-    in_an_attribute: "kept.predictions[12]: Trainer.predictions (list of 46) in kept",
-    in_a_dict_of_deques: 'kept.statistics["loss"][1]: Trainer.statistics["loss"] (deque of 3) in kept',
-    in_slots: "kept.buffer: Slotted.buffer in kept",
-    in_a_dataclass: "kept[2].logits: kept (list of 4)",
-    in_a_set: "kept{...}: kept (set of 2)",
-    as_a_key: "kept{key}: kept (dict of 2)",
-    in_a_partial: "kept[1]: kept (tuple of 2)",
-    closed_over: "kept[1] > output closed over by <lambda>(): kept (list of 3)",
-    a_parameter: "kept[0].weight: Linear.weight in kept[0]",
-    a_buffer: "kept[1].running_mean: BatchNorm1d.running_mean in kept[1]",
-    a_gradient: "kept.weight.grad: Parameter.grad in kept.weight",
-    state_of_an_optimizer: 'kept.state[Parameter]["exp_avg"]: Adam.state[Parameter] (dict of 3) in kept',
-    by_a_hook: (
-        "kept._forward_hooks[KEY] > seen closed over by <lambda>()[1]: "
-        "seen closed over by <lambda>() (list of 2) in kept._forward_hooks[KEY]"
-    ),
-    by_a_suspended_generator: "kept[1] > hidden of suspended stream(): kept (list of 3)",
-    by_an_exception: "kept[1].__traceback__.tb_frame > rows of handle(): kept (list of 2)",
-    by_a_queue: "kept.queue[1]: Queue.queue (deque of 2) in kept",
-    by_an_array: "kept: kept",
-}
-
-
-def names_by_address(
-    makes: list[Callable[[], tuple[object, torch.Tensor]]], addresses: dict[str, int]
-) -> dict[int, str]:
-    """Make one case a call, so that each has its own variable `kept`; one walk names all."""
-    if not makes:
-        return {item.storage.address: f"{item.name}: {item.holder}" for item in inventory(60.0).items}
-    kept, tensor = makes[0]()
-    addresses[makes[0].__name__] = tensor.untyped_storage().data_ptr()
-    del tensor
-    found = names_by_address(makes[1:], addresses)
-    assert kept is not None
-    return found
-
-
-def test_each_kind_of_reference_is_named_as_a_person_would_write_it() -> None:
-    addresses: dict[str, int] = {}
-
-    names = names_by_address([*EXPECTED], addresses)
-
-    where = f", local of names_by_address() at {HERE}:"
-    found = {name: names[address].partition(where) for name, address in addresses.items()}
-    texts = {name: re.sub(r"_forward_hooks\[\d+\]", "_forward_hooks[KEY]", text) for name, (text, *_) in found.items()}
-    assert texts == {make.__name__: text for make, text in EXPECTED.items()}
+    where = f", local of test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() at {HERE}:"
+    found = {address: names[address].partition(where) for address in expected}
+    texts = {at: re.sub(r"_forward_hooks\[\d+\]", "_forward_hooks[KEY]", text) for at, (text, *_) in found.items()}
+    assert texts == expected
     assert all(at == where for _, at, _ in found.values())
+    del optimizer, hooked, errors
 
 
-def test_graph() -> None:
-    kept, tensor = by_a_graph()
+def test_tensor_of_a_graph_is_held_through_it() -> None:
+    x = torch.ones(3, requires_grad=True)
+    activation = (x * 2).exp()
+    kept, tensor = activation.sum(), activation.detach()
+    del activation
     found = alloctrace.holders(tensor)
     assert found.chain is not None
     assert found.chain.through_graph and found.chain.holder == "kept"
