@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from replay_strategies import NUMBERS, STREAMS, Runner, one_of, operation
 from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
-from what_if_oracle import Compared, compare
+from what_if_oracle import compare
 
 pytestmark = [
     needs_cuda_build,
@@ -103,89 +105,57 @@ RANDOM = settings(
 )
 
 
+@dataclass
+class Runs:
+    """Runs each program under two settings, on a large device and on a small one, and counts what was compared."""
+
+    folder: Path
+    large: Runner
+    small: Runner
+    compared: Counter[str] = field(default_factory=Counter)
+
+    def check_prediction(self, operations: list[Any], setting: str, other: str) -> None:
+        """Compare the run with `other` on the small device with its prediction, unless torch itself fails at it."""
+        # MemPools cannot be told apart by torch when its settings change: both begin with theirs. And a fraction of 1
+        # is one in torch 2.9, other than none, which nobody can set again.
+        for runner, name, text in ((self.large, "recorded", setting), (self.small, "again", other)):
+            program = [["settings", text], ["fraction", 100, 0], *operations]
+            error = runner.run(self.folder / name, program)
+            if error and runner.fails_without_recording(self.folder / name, program):
+                runner.stop()
+                self.compared["failures of torch"] += 1
+                return
+            assert error is None, error
+        found = compare(self.folder / "recorded" / "t.0", self.folder / "again" / "t.0", other)
+        assert not found.differences, "\n".join(found.differences)
+        self.compared.update({"programs": 1, "segment events": found.events, "refused": int(found.refused)})
+
+
 @pytest.fixture(scope="module")
-def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runner, Runner]]:
-    """On a large device, and on a small one."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     build_simulated_device()
-    simulated = str(ROOT / "tools/simcuda/run")
-    started = tuple(
-        Runner([simulated, "--memory", memory], tmp_path_factory.mktemp("runner"), program_environment())
+    simulated, environment = str(ROOT / "tools/simcuda/run"), program_environment()
+    large, small = (
+        Runner([simulated, "--memory", memory], tmp_path_factory.mktemp("runner"), environment)
         for memory in ("80GiB", "1GiB")
     )
-    yield started[0], started[1]
-    for runner in started:
-        runner.stop()
-
-
-@pytest.fixture(scope="module")
-def total() -> Iterator[dict[str, int]]:
-    """What was compared; printed at the end, and it has to be something."""
-    compared = {"programs": 0, "segment events": 0, "refused": 0, "failures of torch": 0}
-    yield compared
-    print(f"\nin all: {compared}")
-
-
-def predicted_and_run(
-    runners: tuple[Runner, Runner], folder: Path, operations: list[Any], setting: str, other: str
-) -> Compared | None:
-    """None where torch itself fails at the program."""
-    large, small = runners
-    # MemPools cannot be told apart by torch when its settings change: both begin with theirs. And a fraction of 1 is
-    # one in torch 2.9, other than none, which nobody can set again.
-    for runner, name, text in ((large, "recorded", setting), (small, "again", other)):
-        program = [["settings", text], ["fraction", 100, 0], *operations]
-        error = runner.run(folder / name, program)
-        if error and runner.fails_without_recording(folder / name, program):
-            runner.stop()
-            return None
-        assert error is None, error
-    return compare(folder / "recorded" / "t.0", folder / "again" / "t.0", other)
-
-
-def check_predicted(
-    runners: tuple[Runner, Runner],
-    tmp_path_factory: pytest.TempPathFactory,
-    total: dict[str, int],
-    operations: list[Any],
-    setting: str,
-    other: str,
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "what_if_random"
-    folder.mkdir(exist_ok=True)
-    found = predicted_and_run(runners, folder, operations, setting, other)
-    if found is None:
-        total["failures of torch"] += 1
-        return
-    assert not found.differences, "\n".join(found.differences)
-    total["programs"] += 1
-    total["segment events"] += found.events
-    total["refused"] += found.refused
+    started = Runs(tmp_path_factory.mktemp("programs"), large, small)
+    yield started
+    print(f"\nin all: {dict(started.compared)}")
+    large.stop()
+    small.stop()
 
 
 @RANDOM
 @given(operations=PROGRAMS, setting=st.sampled_from(SETTINGS), other=st.sampled_from(SETTINGS))
-def test_random_programs_are_predicted(
-    runners: tuple[Runner, Runner],
-    tmp_path_factory: pytest.TempPathFactory,
-    total: dict[str, int],
-    operations: list[Any],
-    setting: str,
-    other: str,
-) -> None:
-    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
+def test_random_programs_are_predicted(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
+    runs.check_prediction(operations, setting, other)
 
 
 @RANDOM
 @given(operations=programs(WITH_POOLS, 40, 90), setting=st.sampled_from(OF_POOLS), other=st.sampled_from(OF_POOLS))
-def test_pools_and_graphs_that_come_and_go(
-    runners: tuple[Runner, Runner],
-    tmp_path_factory: pytest.TempPathFactory,
-    total: dict[str, int],
-    operations: list[Any],
-    setting: str,
-    other: str,
-) -> None:
-    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
+def test_pools_and_graphs_that_come_and_go(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
+    runs.check_prediction(operations, setting, other)
 
 
 @RANDOM
@@ -194,16 +164,11 @@ def test_pools_and_graphs_that_come_and_go(
     setting=st.sampled_from(SETTINGS[:3] + COLLECTING),
     other=st.sampled_from(SETTINGS[:3] + COLLECTING),
 )
-def test_memory_fractions(
-    runners: tuple[Runner, Runner],
-    tmp_path_factory: pytest.TempPathFactory,
-    total: dict[str, int],
-    operations: list[Any],
-    setting: str,
-    other: str,
-) -> None:
-    check_predicted(runners, tmp_path_factory, total, operations, setting, other)
+def test_memory_fractions(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
+    runs.check_prediction(operations, setting, other)
 
 
-def test_something_was_compared(total: dict[str, int]) -> None:
-    assert total["programs"] >= EXAMPLES and total["segment events"] > 10 * EXAMPLES and total["refused"], total
+def test_something_was_compared(runs: Runs) -> None:
+    compared = runs.compared
+    assert compared["programs"] >= EXAMPLES and compared["segment events"] > 10 * EXAMPLES, compared
+    assert compared["refused"], compared
