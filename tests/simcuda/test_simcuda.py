@@ -9,11 +9,12 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
-from simcuda_runs import GIB, MIB, RUN, Simulate, simulation
+from simcuda_runs import GIB, MIB, PRELUDE, RUN, Simulate, run_simulated
 
 CONTEXT = 500 * MIB
 PAGE = 2 * MIB
@@ -21,54 +22,38 @@ PAGE = 2 * MIB
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    return simulation(tmp_path)
-
-
-def round_up(size: int, unit: int = PAGE) -> int:
-    return -(-size // unit) * unit
+    return partial(run_simulated, tmp_path, prelude=PRELUDE)
 
 
 STARTS = {"malloc": "memory", "malloc_async": "pool", "pool_reserve": "chunk", "create": "physical", "map": "mapping"}
 ENDS = {"free_async": "pool", "pool_release": "chunk", "destroy": "physical", "unmap": "mapping"}
 
 
-@dataclass
-class Ledger:
-    """The totals of a log of the simulated driver, read by its format in the README."""
-
-    live: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Device and bytes, by kind and address or handle."""
-    counts: dict[str, int] = field(default_factory=dict)
-    contexts: set[int] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, path: Path) -> Ledger:
-        ledger = cls()
-        for line in path.read_text().splitlines():
-            event, *numbers = line.split()
-            ledger.counts[event] = ledger.counts.get(event, 0) + 1
-            values = [int(number, 0) for number in numbers]
-            if event == "context":
-                ledger.contexts.add(values[0])
-            elif event in STARTS:
-                device, where, size = values[:3]
-                key = (STARTS[event], where)
-                assert key not in ledger.live, f"given out twice: {line}"
-                ledger.live[key] = (device, size)
-            elif event in ENDS or event == "free":
-                device, where, size = values[:3]
-                kind = ENDS.get(event) or ("pool" if ("pool", where) in ledger.live else "memory")
-                assert ledger.live.pop((kind, where), None) == (device, size), f"not given out like this: {line}"
-        return ledger
-
-    def used(self, device: int) -> int:
-        """Bytes of the device: contexts, cudaMalloc's blocks (rounded up), physical memory, chunks of pools."""
-        sizes = [
-            round_up(size)
-            for (kind, _), (owner, size) in self.live.items()
-            if owner == device and kind in ("memory", "physical", "chunk")
-        ]
-        return sum(sizes) + (CONTEXT if device in self.contexts else 0)
+def read_log(path: Path) -> tuple[Counter[str], Counter[int]]:
+    """Return the number of each event in a log of the simulated driver, and the bytes in use on each device at its end:
+    contexts, cudaMalloc's blocks, physical memory and chunks of pools. The format is in the README."""
+    counts: Counter[str] = Counter()
+    live: dict[tuple[str, int], tuple[int, int]] = {}
+    for line in path.read_text().splitlines():
+        event, *numbers = line.split()
+        counts[event] += 1
+        values = [int(number, 0) for number in numbers]
+        if event == "context":
+            live["context", values[0]] = (values[0], CONTEXT)
+        elif event in STARTS:
+            device, where, size = values[:3]
+            key = (STARTS[event], where)
+            assert key not in live, f"given out twice: {line}"
+            live[key] = (device, size)
+        elif event in ENDS or event == "free":
+            device, where, size = values[:3]
+            kind = ENDS.get(event) or ("pool" if ("pool", where) in live else "memory")
+            assert live.pop((kind, where), None) == (device, size), f"not given out like this: {line}"
+    used: Counter[int] = Counter()
+    for (kind, _), (device, size) in live.items():
+        if kind in ("context", "memory", "physical", "chunk"):
+            used[device] += -(-size // PAGE) * PAGE
+    return counts, used
 
 
 @pytest.mark.slow("simcuda")
@@ -180,16 +165,16 @@ os._exit(0)     # what is live stays live in the log
 def test_log_adds_up_to_the_memory_in_use(simulate: Simulate, tmp_path: Path, configuration: str) -> None:
     log = tmp_path / "driver.log"
     done = simulate(ALLOCATIONS, "--devices=2", f"--log={log}", PYTORCH_ALLOC_CONF=configuration)
-    ledger = Ledger.read(log)
+    counts, in_use = read_log(log)
     for device, line in enumerate(done.stdout.splitlines()):
         used, reserved = map(int, line.split())
-        assert used == ledger.used(device)
+        assert used == in_use[device]
         assert used - CONTEXT == reserved > 0
     expected = {"": ("malloc", "free"), "expandable_segments:True": ("map", "unmap", "create", "destroy", "reserve")}
     for event in expected.get(configuration, ("malloc_async", "free_async", "pool_reserve", "pool_release")):
-        assert ledger.counts[event] > 3
+        assert counts[event] > 3
     if configuration:
-        assert "malloc" not in ledger.counts
+        assert "malloc" not in counts
 
 
 @pytest.mark.slow("simcuda")
@@ -215,8 +200,8 @@ def test_out_of_memory_of_other_allocators(simulate: Simulate, tmp_path: Path, c
     count, text = done.stdout.split(" ", 1)
     assert fitting - 1 <= int(count) <= fitting
     assert "4.00 GiB" in text
-    ledger = Ledger.read(tmp_path / "log")
-    assert ledger.counts["out_of_memory"] >= 1
+    counts, _ = read_log(tmp_path / "log")
+    assert counts["out_of_memory"] >= 1
 
 
 @pytest.mark.slow("simcuda")
@@ -241,9 +226,8 @@ def test_pinned_memory_and_pointers(simulate: Simulate, tmp_path: Path) -> None:
         """,
         f"--log={tmp_path / 'log'}",
     )
-    events = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
-    assert "host_alloc" in events
-    assert events.count("host_register") == events.count("host_unregister") == 1
+    counts, _ = read_log(tmp_path / "log")
+    assert counts["host_alloc"] and counts["host_register"] == counts["host_unregister"] == 1
 
 
 def cuda_folder() -> Path:

@@ -4,15 +4,16 @@ Every program runs in its own process, through tools/simcuda/run, without this p
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from simcuda_runs import Simulate, simulation
+from simcuda_runs import PRELUDE, Simulate, run_simulated
 
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    return simulation(tmp_path)
+    return partial(run_simulated, tmp_path, prelude=PRELUDE)
 
 
 def test_held_streams_keep_frees_and_events_pending(simulate: Simulate) -> None:

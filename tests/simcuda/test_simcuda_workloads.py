@@ -6,7 +6,6 @@ Every program runs in its own process, through tools/simcuda/run, without this p
 from __future__ import annotations
 
 import subprocess
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ def run(
     folder: Path, source: str, *options: str, unknown: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program, which must succeed. unknown: it calls something that is not simulated, and others must not."""
-    done = run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, **environment)
+    done = run_simulated(folder, source, *options, prelude=PRELUDE, **environment)
     assert ("is not simulated" in done.stderr) == unknown, done.stderr
     return done
 

@@ -13,7 +13,7 @@ from running import ROOT, run_python
 RUN = ROOT / "tools" / "simcuda" / "run"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-# The simulated runtime through ctypes.
+# Gives a program the simulated runtime through ctypes.
 PRELUDE = """
 import ctypes, os, sys
 cuda = ctypes.CDLL(None)
@@ -25,19 +25,10 @@ Simulate = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def run_simulated(
-    folder: Path, source: str, *options: str, check: bool = True, **environment: str
+    folder: Path, source: str, *options: str, prelude: str = "", check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a folder through tools/simcuda/run, with its options. check: it must succeed."""
+    """Run prelude and source as a program in a folder through tools/simcuda/run, with its options."""
     script = folder / "program.py"
-    script.write_text(source)
+    script.write_text(prelude + textwrap.dedent(source))
     command = [str(RUN), *options, sys.executable, str(script)]
     return run_python(folder, command, check, 600, environment)
-
-
-def simulation(folder: Path) -> Simulate:
-    """As `run_simulated`, for programs in a folder that begin with PRELUDE."""
-
-    def run(source: str, *options: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run_simulated(folder, PRELUDE + textwrap.dedent(source), *options, check=check, **environment)
-
-    return run
