@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from dask_cluster import cluster
-from made_up_ranks import Rank
+from made_up_ranks import Rank, write_ranks
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction
@@ -56,13 +56,13 @@ def test_a_client_of_the_user_stays_open(traces: Path, scheduler: str) -> None:
         assert len(ranks.table()) == 3 and client.status == "running"
 
 
-def test_no_dask_is_needed_here(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(5):
-        Rank(number, 5, leaks_from=5 if number == 3 else None).write(tmp_path)
+def test_no_dask_is_needed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_ranks(tmp_path, 5, rank3=Rank(3, 5, leaks_from=5))
     with_dask = alloctrace.load_ranks(tmp_path, keep_summaries=False).table()
     for name in ("dask", "distributed"):
         monkeypatch.setitem(sys.modules, name, None)
-    without = alloctrace.load_ranks(tmp_path, keep_summaries=False, jobs=2).table()
+    without = alloctrace.load_ranks(paths, keep_summaries=False, jobs=2).table()
+    assert not list(tmp_path.glob("*.parquet"))
     assert without.equals(with_dask) and without["rank"].iloc[0] == 3
     with pytest.raises(alloctrace.MissingPackageError, match=r"pip install 'dask\[distributed\]'"):
         alloctrace.load_ranks(tmp_path, scheduler="tcp://127.0.0.1:1")

@@ -87,8 +87,7 @@ def test_that_of_another_trace_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_be_moved(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    path = Rank(1, 4).write(tmp_path / "a")
+    [path] = write_ranks(tmp_path / "a", 1)
     summary_of(str(path))
     (tmp_path / "a").rename(tmp_path / "b")
     known = kept_summary(str(tmp_path / "b" / path.name))
@@ -103,11 +102,6 @@ def test_a_folder_that_cannot_be_written_is_borne(tmp_path: Path) -> None:
     ranks = alloctrace.load_ranks(tmp_path / "a")
     assert [one.finding.ranks[0].rank for one in ranks.findings()] == [1]
     assert sorted((tmp_path / "a").iterdir()) == before, "nothing half written is left"
-
-
-def test_none_are_kept_if_so_asked(tmp_path: Path) -> None:
-    assert alloctrace.load_ranks(write_ranks(tmp_path, 2), keep_summaries=False).world_size == 2
-    assert not list(tmp_path.glob("*.parquet"))
 
 
 def test_a_summary_is_at_most_a_megabyte(trace: str) -> None:

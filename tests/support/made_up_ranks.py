@@ -1,7 +1,5 @@
 """Makes the traces of the ranks of a run that never was, quickly: through the writer of whole traces.
 
-    python made_up_ranks.py FOLDER RANKS [STEPS]
-
 Each rank has weights on its CUDA device, and in each step activations that it frees again; on the CPU a batch. What is
 wrong with a rank is an argument.
 """
@@ -10,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +49,8 @@ class Rank:
     process: int = 0
     parent: int = 1
     folder: str = "/home/user/job"
-    device: int | None = None
     also_on: int | None = None
     """Another CUDA device on which it has a block."""
-    environment: dict[str, str] = field(default_factory=dict)
-    ends: bool = True
 
     @property
     def name(self) -> str:
@@ -89,7 +83,7 @@ class Rank:
             "options": {"stacks": "python"},
             "trace": str(path),
             "library_prefixes": ["/usr/lib/python3/"],
-            "environment": {**numbers, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500", **self.environment},
+            "environment": {**numbers, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500"},
         }
 
     def _events(self, writer: _replay.TraceWriter) -> Iterable[tuple[int, ...]]:
@@ -97,8 +91,7 @@ class Rank:
         thread = writer.thread("MainThread")
         main = writer.frame(0, writer.code("main", script, 1, b""), 0)
         frames = {name: writer.frame(main, writer.code(name, script, line, b""), 0) for name, line in LINES.items()}
-        index = self.rank % 8 if self.device is None else self.device
-        cuda, cpu = writer.location(1, index, 0, (0, 0)), writer.location(0, 0, 0, (0, 0))
+        cuda, cpu = writer.location(1, self.rank % 8, 0, (0, 0)), writer.location(0, 0, 0, (0, 0))
         rows: list[tuple[int, ...]] = []
         place = 0x7F0000000000
 
@@ -143,12 +136,3 @@ def write_ranks(folder: Path, count: int, **wrong: Rank) -> list[Path]:
     """Healthy ones, but for those that are given as `rank3=Rank(...)`."""
     folder.mkdir(parents=True, exist_ok=True)
     return [wrong.get(f"rank{number}", Rank(number, count)).write(folder) for number in range(count)]
-
-
-if __name__ == "__main__":
-    total = int(sys.argv[2])
-    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 40
-    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    for number in range(total):
-        leaks = 10 if number == total * 2 // 3 else None
-        Rank(number, total, steps=steps, leaks_from=leaks, host=f"node{number // 8}").write(Path(sys.argv[1]))
