@@ -101,9 +101,11 @@ def test_a_history_that_begins_in_mid_run(write: Write, last: int) -> None:
     assert {int(address) for address in live.index[live["birth_seq"].isna()]} == {*map(int, live.index)} - made
 
 
-def test_without_a_history(write: Write) -> None:
+@pytest.mark.parametrize("histories", [[], [[]]])
+def test_snapshot_without_a_history_is_read_by_api_and_verbs(write: Write, histories: list[Any]) -> None:
+    """Snapshots with a history are compared with recordings in test_snapshot_verdicts."""
     maker = training("2.11")
-    path = write({**snapshot("2.11", maker), "device_traces": [[]]})
+    path = write({**snapshot("2.11", maker), "device_traces": histories})
     os.utime(path, ns=(10**18, 10**18))
     done = alloctrace.convert(path)
     assert (done.events, done.devices, done.mid_run, done.frames) == (0, ("cuda:0",), (), True)
@@ -112,13 +114,6 @@ def test_without_a_history(write: Write) -> None:
     assert trace.begin_ns == 10**18
     assert trace.peak().bytes == maker.segment["allocated_size"]
     assert trace.composition("peak").set_index("line")["bytes"].to_dict() == {11: 4 * MIB, 13: 5 * (MIB + 1024)}
-    assert str(trace.diagnose())
-
-
-def test_verbs_read_a_snapshot_without_a_history(write: Write) -> None:
-    """With one: test_snapshot_verdicts."""
-    path = write({**snapshot("2.11", training("2.11")), "device_traces": []})
-    alloctrace.convert(path)
     for verb in ("diagnose", "leaks", "peak", "sites", "timeline", "fragmentation", "oom", "verify"):
         done = run_command(path.parent, [verb, "snapshot.alloctrace"], {})
         assert (done.returncode, done.stderr) == (0, ""), verb

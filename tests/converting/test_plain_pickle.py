@@ -29,24 +29,18 @@ PLAIN = st.recursive(
     max_leaves=40,
 )
 
+OLD = st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), st.lists)
 
-@given(PLAIN, st.integers(3, 5), st.booleans())
-@settings(max_examples=120, deadline=None)
-def test_plain_values_are_read_as_pickle_does(value: Any, protocol: int, optimized: bool) -> None:
+
+@given(st.tuples(PLAIN, st.integers(3, 5)) | st.tuples(OLD, st.integers(0, 2)), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_plain_values_are_read_as_pickle_does(pickled: tuple[Any, int], optimized: bool) -> None:
+    value, protocol = pickled
     data = pickle.dumps(value, protocol=protocol)
     if optimized:
         data = pickletools.optimize(data)
     found = _replay.load_plain_pickle(data)
     assert found == value and repr(found) == repr(value)
-
-
-OLD = st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), st.lists)
-
-
-@given(OLD, st.integers(0, 2))
-@settings(max_examples=50, deadline=None)
-def test_old_protocols_too(value: Any, protocol: int) -> None:
-    assert _replay.load_plain_pickle(pickle.dumps(value, protocol=protocol)) == value
 
 
 def test_shared_and_circular_values_stay_so() -> None:

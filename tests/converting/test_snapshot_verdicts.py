@@ -35,11 +35,15 @@ def line(pair: Pair, comment: str) -> int:
     return next(at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith(comment))
 
 
-def test_it_agrees_with_itself(pair: Pair) -> None:
+def test_converted_trace_agrees_with_itself_and_tells_the_users_files_apart(pair: Pair) -> None:
     verified = pair.converted.verify()
     assert verified.ok
     assert (verified.states, verified.agreeing) == (1, 1)
     assert pair.converted.ending == {"reason": "converted"}
+    sites = pair.converted.sites()
+    users = sites[sites["user"] == True]  # noqa: E712  (<NA> has no truth)
+    assert set(users["filename"]) == {str(PROGRAM)}
+    assert Path(pair.converted.header["program"]) == PROGRAM
 
 
 def test_the_first_finding_is_the_same(pair: Pair) -> None:
@@ -96,10 +100,3 @@ def test_what_the_user_allocated_has_the_same_lines(pair: Pair) -> None:
     workspace = 64 * 2**20
     for key in named:
         assert 0 <= theirs[key] - ours[key] <= workspace, key
-
-
-def test_the_kinds_of_files_are_told_apart(pair: Pair) -> None:
-    sites = pair.converted.sites()
-    users = sites[sites["user"] == True]  # noqa: E712  (<NA> has no truth)
-    assert set(users["filename"]) == {str(PROGRAM)}
-    assert Path(pair.converted.header["program"]) == PROGRAM

@@ -8,7 +8,6 @@ import sys
 import venv
 from pathlib import Path
 
-import pytest
 import torch
 from running import ROOT
 
@@ -20,14 +19,6 @@ print(*(root.name for root in modules()[0] if root.name not in WAITING))
 INSTALLED = os.path.dirname(os.path.dirname(torch.__file__))
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which nothing is installed."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, symlinks=True)
-    return folder
-
-
 def own_modules(environment: Path, **variables: str) -> list[str]:
     """The modules that count as the program's own."""
     command = [environment / "bin" / "python", "-c", PROGRAM]
@@ -36,11 +27,12 @@ def own_modules(environment: Path, **variables: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_by_pythonpath(environment: Path) -> None:
-    assert own_modules(environment, PYTHONPATH=os.pathsep.join((INSTALLED, str(ROOT)))) == ["__main__"]
+def test_only_main_is_the_programs_own_when_packages_come_from_pythonpath_or_a_pth_file(tmp_path: Path) -> None:
+    venv.create(tmp_path, symlinks=True)
+    site_packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
+    by_variable = own_modules(tmp_path, PYTHONPATH=os.pathsep.join((INSTALLED, str(ROOT))))
+    (site_packages / "elsewhere.pth").write_text(f"{INSTALLED}\n{ROOT}\n")
+    by_file = own_modules(tmp_path)
 
-def test_by_pth_file(environment: Path) -> None:
-    folder = environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (folder / "elsewhere.pth").write_text(f"{INSTALLED}\n{ROOT}\n")
-    assert own_modules(environment) == ["__main__"]
+    assert by_variable == by_file == ["__main__"]
