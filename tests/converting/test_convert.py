@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 from made_up_snapshots import BASE, MIB, RELEASES, Maker, frames, snapshot, training
+from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.converting.stacks import Function, line_table
@@ -141,9 +142,8 @@ def test_what_is_left_out_is_said(write: Write) -> None:
     path = write(snapshot("2.14", maker))
     done = alloctrace.convert(path)
     assert done.skipped == {"annotate": 1, "pinned host memory": 3}
-    said = run_command(path.parent, ["convert", "snapshot.pickle", "-o", "again.alloctrace"], {})
-    assert said.returncode == 0
-    assert "Left out: 1 event of annotate" in said.stdout and "Left out: 3 events of pinned host memory" in said.stdout
+    said = run_analyze(path.parent, "convert", "snapshot.pickle", "-o", "again.alloctrace")
+    assert "Left out: 1 event of annotate" in said and "Left out: 3 events of pinned host memory" in said
 
 
 def test_regions_and_steps_of_the_profiler(write: Write) -> None:
@@ -228,18 +228,17 @@ def test_what_is_no_snapshot_is_refused(write: Write, data: Any, says: str) -> N
 
 def test_the_command(write: Write, tmp_path: Path) -> None:
     write(snapshot("2.11", training("2.11"), last=20))
-    done = run_command(tmp_path, ["convert", "snapshot.pickle", "--json"], {})
+    data = json.loads(run_analyze(tmp_path, "convert", "snapshot.pickle", "--json"))
     device = ["cuda:0"]
     rest = {"devices": device, "mid_run": device, "frames": True, "faults": 0, "skipped": {}}
-    assert json.loads(done.stdout) == {"trace": "snapshot.alloctrace", "events": 20, **rest}
+    assert data == {"trace": "snapshot.alloctrace", "events": 20, **rest}
     for arguments, says in (
         (["convert", "nothing.pickle"], "No such file"),
         (["convert", "snapshot.alloctrace"], "is a trace already"),
         (["convert", "."], "is no file"),
         (["snapshot.pickle"], "alloctrace convert"),
     ):
-        done = run_command(tmp_path, arguments, {})
-        assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+        assert says in run_analyze(tmp_path, *arguments, status=2)
 
 
 def test_a_huge_address_is_no_mistake(write: Write) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import run_command
 from dask_cluster import cluster
 from made_up_ranks import Rank, write_ranks
+from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction
@@ -37,14 +37,12 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.slow("cluster")
 def test_a_cluster_says_what_this_machine_says(traces: Path, scheduler: str) -> None:
     assert COUNT > reduction.KEPT_DETAILS and COUNT > reduction.BRANCHES
-    found = run_command(traces, ["ranks", str(traces), "--scheduler", scheduler, "--json"], {})
-    assert found.returncode == 0, found.stderr
-    data = json.loads(found.stdout)
+    on_cluster = run_analyze(traces, "ranks", str(traces), "--scheduler", scheduler, "--json")
+    data = json.loads(on_cluster)
     assert [(one["kind"], one["ranks"], one["since_step"]) for one in data["findings"]] == [("leak", [44], 5)]
     assert len(data["ranks"]) == COUNT and data["run"]["missing"] == []
     assert len(list(traces.glob("*.parquet"))) == COUNT, "the workers kept them"
-    here = run_command(traces, ["ranks", str(traces), "--json"], {})
-    assert here.stdout == found.stdout
+    assert run_analyze(traces, "ranks", str(traces), "--json") == on_cluster
 
 
 @pytest.mark.slow("cluster")
@@ -87,6 +85,6 @@ def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
     (tmp_path / "other" / "pytorch_alloctrace" / "__init__.py").write_text("raise ImportError('not installed here')")
     Rank(0, 1).write(tmp_path)
     with cluster(tmp_path, workers=1, PYTHONPATH=str(tmp_path / "other")) as (address, _):
-        found = run_command(tmp_path, ["ranks", ".", "--scheduler", address], {})
-    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
-    assert "needs pytorch_alloctrace" in found.stderr and "not installed here" in found.stderr
+        refused = run_analyze(tmp_path, "ranks", ".", "--scheduler", address, status=2)
+    assert len(refused.splitlines()) == 1
+    assert "needs pytorch_alloctrace" in refused and "not installed here" in refused

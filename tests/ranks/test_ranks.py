@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import run_command
 from made_up_ranks import MIB, SCRIPT, Rank, write_ranks
+from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import workers
@@ -49,9 +49,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said_of(folder: Path, *options: str, status: int = 0) -> str:
-    found = run_command(folder.parent, [folder.name, *options], {})
-    assert found.returncode == status, found.stdout + found.stderr
-    return found.stdout if "--json" in options else " ".join(found.stdout.split())
+    """Return what the command prints about a folder of traces: JSON as it is, text as one line."""
+    shown = run_analyze(folder.parent, folder.name, *options, status=status)
+    return shown if "--json" in options else " ".join(shown.split())
 
 
 def test_what_is_missing_comes_first(mixed: Path) -> None:
@@ -189,15 +189,11 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
         (["--spool", "x"], "--spool is of one trace"),
         (["--jobs", "2", "--scheduler", "tcp://x"], "--jobs are processes of this machine"),
     ):
-        found = run_command(tmp_path, ["ranks", "a", *options], {})
-        assert found.returncode == 2 and said in found.stderr
-    found = run_command(tmp_path, ["a", "--device", "cuda:7"], {})
-    assert found.returncode == 2 and "no device 'cuda:7' was recorded, only cuda, cpu" in found.stderr
-    assert found.stderr.count("\n") == 1
-    found = run_command(tmp_path, ["a", "--csv", "--device", "cpu", "--top", "1", "--jobs", "1"], {})
-    assert (
-        found.stdout.splitlines()[0].startswith("rank,host,device,peak_bytes") and len(found.stdout.splitlines()) == 2
-    )
+        assert said in run_analyze(tmp_path, "ranks", "a", *options, status=2)
+    refused = run_analyze(tmp_path, "a", "--device", "cuda:7", status=2)
+    assert "no device 'cuda:7' was recorded, only cuda, cpu" in refused and refused.count("\n") == 1
+    header, *rows = run_analyze(tmp_path, "a", "--csv", "--device", "cpu", "--top", "1", "--jobs", "1").splitlines()
+    assert header.startswith("rank,host,device,peak_bytes") and len(rows) == 1
 
 
 def test_a_process_that_dies_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

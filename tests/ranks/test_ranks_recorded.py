@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from marked_programs import run_analyze
 from running import run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -49,7 +49,7 @@ def test_ranks_that_are_given_one_name_write_two_files_and_the_leak_of_one_is_na
     assert list(headers) == ["run-rank0.alloctrace", "run-rank1.alloctrace"]
     assert [(one["rank"], one["world_size"]) for one in headers.values()] == [("0", 2), ("1", 2)]
     assert len({one["environment"]["TORCHELASTIC_RUN_ID"] for one in headers.values()}) == 1
-    data = json.loads(run_command(tmp_path, ["ranks", ".", "--json"], {}).stdout)
+    data = json.loads(run_analyze(tmp_path, "ranks", ".", "--json"))
     leaks = [one for one in data["findings"] if one["kind"] == "leak"]
     assert [(one["ranks"], one["since_step"], one["site"]["line"]) for one in leaks] == [([1], 12, 15)]
     assert data["run"]["world_size"] == 2 and data["run"]["missing"] == [] and data["left_out"] == []
