@@ -3,6 +3,7 @@ other settings, on another device."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,11 +114,8 @@ def compare(recorded: Path, again: Path, setting: str) -> Compared:
         wanted, found.refused = [one for one in wanted if one[0] <= refused], True
     # The order of streams is that of their handles, which differ between two runs: so does the order in which one
     # request gives back segments.
-    for mine, theirs in zip(sorted(got), sorted(wanted), strict=False):
-        if mine != theirs:
-            found.differences.append(f"torch: {theirs}, the model: {mine}")
-            break
-    if len(got) != len(wanted):
-        found.differences.append(f"torch made {len(wanted)} segment events, the model {len(got)}")
+    pairs = itertools.zip_longest(sorted(got), sorted(wanted))
+    if first := next((pair for pair in pairs if pair[0] != pair[1]), None):
+        found.differences.append(f"torch: {first[1]}, the model: {first[0]}")
     found.events = len(wanted) + itself.recorded_events + also_itself.recorded_events
     return found

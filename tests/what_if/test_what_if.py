@@ -17,10 +17,11 @@ from pytorch_alloctrace.analysis.what_if.settings import parse_setting
 pytestmark = needs_cuda_build
 MIB, GIB = 2**20, 2**30
 PROGRAM = ROOT / "tests/support/what_if_programs.py"
+IMPORTS = "import sys, torch, pytorch_alloctrace as alloctrace\n"
 
 
 def record(name: str, trace: Path, setting: str = "", memory: str = "80GiB", program: str = "") -> alloctrace.Trace:
-    words = [str(PROGRAM), name] if not program else ["-c", program]
+    words = [str(PROGRAM), name] if not program else ["-c", IMPORTS + program]
     command = with_cuda([sys.executable, *words, str(trace)], memory)
     done = run_python(trace.parent, command, False, 600, {"PYTORCH_ALLOC_CONF": setting})
     assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
@@ -113,12 +114,10 @@ def test_garbage_is_collected_below_a_fraction_alone(buffers: alloctrace.Trace) 
 
 
 UNTRACKED = """
-import sys, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 block = torch.empty(5000, device="cuda")
 """
 WITH_OWN_POOL = """
-import sys, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 pair = torch.cuda.memory.CUDAPluggableAllocator(alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
 pool = torch.cuda.MemPool(pair.allocator())
@@ -129,7 +128,6 @@ del pool, block
 kept = torch.empty(5000, device="cuda")
 """
 SEVERAL_POOLS = """
-import sys, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(2)]
 for pool in pools:
@@ -139,7 +137,6 @@ torch.cuda.set_per_process_memory_fraction(0.001)
 block = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
 """
 LIMITED = """
-import sys, torch, pytorch_alloctrace as alloctrace
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 torch.cuda.set_per_process_memory_fraction(0.01)
 blocks = [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (300, 200, 100, 50)]
@@ -147,7 +144,6 @@ del blocks[::2]
 blocks += [torch.empty(number << 20, dtype=torch.uint8, device="cuda") for number in (400, 60)]
 """
 BEGUN_LATE = """
-import sys, torch, pytorch_alloctrace as alloctrace
 blocks = [torch.empty(5000 * (1 + number % 7) ** 5, device="cuda") for number in range(60)]
 del blocks[::2]
 alloctrace.enable(sys.argv[1], devices=("cuda",))
@@ -203,8 +199,7 @@ def test_a_recording_that_began_late_is_modelled_from_there(tmp_path: Path) -> N
 
 
 def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
-    shown = run_analyze(folder, "what-if", "buffers.alloctrace")
-    assert "segment events of this recording." in shown and "max_split_size_mb:64" in shown
+    assert "max_split_size_mb:64" in run_analyze(folder, "what-if", "buffers.alloctrace")
     arguments = ("what-if", "buffers.alloctrace", "--setting", "expandable_segments:True", "--memory", "2GiB")
     data = json.loads(run_analyze(folder, *arguments, "--outside", "700MiB", "--json"))
     assert data["memory"] == 2 * GIB and data["outside"] == 700 * MIB and data["check"]["first_difference"] is None
@@ -220,10 +215,8 @@ def test_verb_what_if(folder: Path, buffers: alloctrace.Trace) -> None:
 def test_verb_fit(folder: Path, buffers: alloctrace.Trace) -> None:
     shown = run_analyze(folder, "fit", "buffers.alloctrace")
     assert "80 GB (A100, H100)" in shown and "expandable_segments:True" in shown
-    data = json.loads(
-        run_analyze(folder, "fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
-    )
-    [fitting] = data["settings"]
+    one_setting = ("fit", "buffers.alloctrace", "--setting", "expandable_segments:True", "--json")
+    [fitting] = json.loads(run_analyze(folder, *one_setting))["settings"]
     assert fitting["smallest"] == buffers.fit(["expandable_segments:True"]).fittings[0].smallest
     assert [card["fits"] for card in fitting["cards"]] == [True] * 6
 
@@ -231,5 +224,5 @@ def test_verb_fit(folder: Path, buffers: alloctrace.Trace) -> None:
 def test_peak_says_in_a_line_whether_it_fits(folder: Path) -> None:
     shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "24GiB")
     assert "On 24.0 GiB (500 MiB of it outside torch) the run fits" in shown
-    shown = " ".join(run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB").split())
-    assert "the run does not fit: a request is refused at event" in shown
+    shown = run_analyze(folder, "peak", "buffers.alloctrace", "--fits", "2GiB")
+    assert "the run does not fit" in " ".join(shown.split())
