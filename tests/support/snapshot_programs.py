@@ -1,7 +1,8 @@
 """The programs of replay_programs, with torch's own history in place of a recording: at its first checkpoints and at
 the end, a snapshot t.0, t.1, ...
 
-    python snapshot_programs.py serve        as replay_programs; an operation ["ring", N] comes first: its entries
+    python snapshot_programs.py serve        as replay_programs, with two operations more: ["ring", N], the first,
+                                             gives the entries of the history, and ["history"] begins it
 """
 
 from __future__ import annotations
@@ -17,15 +18,12 @@ class SnapshotMachine(Machine):
     """Carries out the operations with torch's history."""
 
     def run(self, operations: list[Any]) -> None:
-        self._entries = 1_000_000
-        if operations[0][0] == "ring":
-            self._entries = operations[0][1]
-            operations = operations[1:]
-        begins = next((at for at, operation in enumerate(operations) if operation[0] == "history"), 0)
-        self._all([operation for operation in operations[:begins] if operation[0] != "history"])
-        torch.cuda.memory._record_memory_history(max_entries=self._entries, stacks="python", clear_history=True)
+        (_, entries), *operations = operations
+        begins = operations.index(["history"])
+        self._all(operations[:begins])
+        torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python", clear_history=True)
         try:
-            self._all([operation for operation in operations[begins:] if operation[0] != "history"])
+            self._all(operations[begins + 1 :])
             self._dump()
         finally:
             torch.cuda.memory._record_memory_history(None)
