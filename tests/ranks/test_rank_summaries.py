@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -77,13 +76,6 @@ def test_a_damaged_one_is_made_anew(trace: str) -> None:
         assert known is None or known.card == right
     Path(kept_at(trace)).write_bytes(b"x" * (MOST_BYTES + 1))
     assert kept_summary(trace) is None
-
-
-def test_that_of_another_trace_is_not_used(tmp_path: Path) -> None:
-    first, second = (str(path) for path in write_ranks(tmp_path, 2))
-    summary_of(first)
-    shutil.copy(kept_at(first), kept_at(second))
-    assert summary_of(second).card.rank == 1
 
 
 def test_a_folder_may_be_moved(tmp_path: Path) -> None:
