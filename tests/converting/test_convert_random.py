@@ -24,6 +24,7 @@ pytestmark = [
 ]
 EXAMPLES = 400 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 20
 
+TORCH_BLOCK_COLUMNS = ("address", "size", "requested_size", "state")
 TOLD_POOLS = ("plain",)
 UNTOLD = ("untraced", "checkpoint_pool", "settings", "begin", "stop", "snapshot", "step")
 """What decides about blocks and is in no entry of torch's history: settings that change while the program runs, pools
@@ -94,20 +95,14 @@ def test_random_programs(runner: Runner, tmp_path: Path) -> None:
             segments = pickle.loads(path.read_bytes())["segments"]
             for segment in segments:
                 segment["device"] = f"cuda:{segment['device']}"
-            assert rows_of(trace.segments(), SEGMENT_COLUMNS) == sorted(
-                tuple(segment[name] for name in SEGMENT_COLUMNS) for segment in segments
+            segment_rows = sorted(tuple(segment[name] for name in SEGMENT_COLUMNS) for segment in segments)
+            block_rows = sorted(
+                (segment["device"], segment["address"], *(block[name] for name in TORCH_BLOCK_COLUMNS))
+                for segment in segments
+                for block in segment["blocks"]
             )
-            assert in_use(rows_of(trace.blocks(), BLOCK_COLUMNS)) == in_use(
-                sorted(
-                    (
-                        segment["device"],
-                        segment["address"],
-                        *(block[name] for name in ("address", "size", "requested_size", "state")),
-                    )
-                    for segment in segments
-                    for block in segment["blocks"]
-                )
-            )
+            assert rows_of(trace.segments(), SEGMENT_COLUMNS) == segment_rows
+            assert in_use(rows_of(trace.blocks(), BLOCK_COLUMNS)) == in_use(block_rows)
             verified = trace.verify()
             assert verified.ok and not done.faults, (done, verified)
 
