@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from running import needs_cuda_build
+from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze.verbs import VERBS
@@ -60,144 +61,124 @@ SERIES_ONLY = {"name", "nbytes"}
 EVENT_IDS = {"thread", "stack_id", "forward_stack_id"}
 """Half as wide in the table that has the most rows."""
 UNSIGNED = {"address", "segment", "range"}
+STACKS_BY = ("line", "stack", "function", "file")
+MEMORY_BY = (*STACKS_BY, "role", "age", "phase")
+PUBLIC = {name: getattr(alloctrace.Trace, name) for name in dir(alloctrace.Trace) if not name.startswith("_")}
+Tables = Iterator[tuple[str, pd.DataFrame]]
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    folder = tmp_path_factory.mktemp("tables")
-    (folder / "program.py").write_text(PROGRAM)
-    run_python(folder, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
-    return alloctrace.load(folder / "run.alloctrace")
+    return alloctrace.load(run_source(tmp_path_factory.mktemp("tables"), PROGRAM, cuda=True) / "run.alloctrace")
 
 
 @pytest.fixture(scope="module")
-def full(trace: alloctrace.Trace) -> dict[str, pd.DataFrame]:
-    return dict(tables(trace))
+def full(trace: alloctrace.Trace) -> list[tuple[str, pd.DataFrame]]:
+    return [*full_tables(trace)]
 
 
-def tables(trace: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
-    """All of them, by the expression that makes them; none may be empty."""
-    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
-    yield "events", trace.events()
-    yield "events, all columns", trace.events(columns=columns)
+def full_tables(trace: alloctrace.Trace) -> Tables:
+    """Yield all tables, each with the expression that makes it; none may be empty."""
     for at in ("end", "peak"):
-        yield f"live({at})", trace.live(at)
-        yield f"blocks({at})", trace.blocks(at)
-        yield f"segments({at})", trace.segments(at)
-        yield f"stack_totals({at})", trace.stack_totals(at)
-        yield f"stack_totals({at}, device)", trace.stack_totals(at, device="cuda:0")
-    for by in ("line", "stack", "function", "file"):
-        yield f"sites by {by}", trace.sites(by=by)
-        yield f"lifetimes by {by}", trace.lifetimes(by=by)
-        yield f"lifetimes since by {by}", trace.lifetimes(by=by, since="step:3", until="step:9")
-    for by in ("line", "stack", "function", "file", "role", "age", "phase"):
-        yield f"composition by {by}", trace.composition(by=by)
-        yield f"diff by {by}", trace.diff("step:3", "step:9", by=by)
-        yield f"compare by {by}", alloctrace.compare(trace, trace, by=by)
-    peak, fragmentation = trace.peak(), trace.fragmentation("mark:half")
-    yield from (
-        ("peak", peak.composition),
-        ("peak, phases", peak.phases),
-        ("peak, ages", peak.ages),
-        ("roles", peak.roles),
-    )
-    for name in ("segments", "pools", "free_pieces", "pinners", "pinners_by_line"):
-        yield f"fragmentation, {name}", getattr(fragmentation, name)
-    yield "timeline", trace.timeline()
-    yield "role_timeline", trace.role_timeline()
-    yield "role_totals", trace.role_totals()
+        yield from tables_at(trace, at)
+        yield "stack_totals, device", trace.stack_totals(at, device="cuda:0")
+    yield from tables_up_to(trace, "end")
     yield "role_totals since", trace.role_totals(since="step:3", until="step:9")
-    yield "named_blocks", trace.named_blocks()
+    for by in STACKS_BY:
+        yield f"lifetimes since by {by}", trace.lifetimes(by=by, since="step:3", until="step:9")
+    for by in MEMORY_BY:
+        yield f"diff by {by}", trace.diff("step:3", "step:9", by=by)
+    peak = trace.peak()
+    for name in ("composition", "phases", "ages", "roles"):
+        yield f"peak, {name}", getattr(peak, name)
+    yield from tables_of_fragmentation(trace.fragmentation("mark:half"))
+    yield from tables_of_the_run(trace)
     yield "driver_memory", trace.driver_memory()
-    yield "steps", trace.steps()
-    yield "marks", trace.marks()
-    yield "regions", trace.regions()
-    yield "regions, with peaks", trace.regions(peaks=True)
     yield "annotate", trace.annotate("program.py")
-    yield "threads", trace.threads
-    yield "hardware", trace.hardware
-    leaks = trace.leaks()
-    yield "leaks", leaks
-    yield "leaks, sites", pd.DataFrame(leaks["sites"].iloc[0])
+    yield "leaks, sites", pd.DataFrame(trace.leaks()["sites"].iloc[0])
 
 
-def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The same expressions where there is nothing; nothing: a trace without an allocation."""
-    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
+def empty_tables(trace: alloctrace.Trace, nothing: alloctrace.Trace) -> Tables:
+    """Yield tables of the same expressions where there is nothing; nothing: a trace without an allocation."""
     for one in (trace, nothing):
-        yield "events", one.events(since="end")
+        yield from tables_at(one, -1)
+        yield from tables_up_to(one, -1)
         yield "events", one.events(kinds=("pool_restore",))
-        yield "events, all columns", one.events(columns=columns, since="end")
-        for at in ("end", "peak"):
-            yield f"live({at})", one.live(-1)
-            yield f"blocks({at})", one.blocks(-1)
-            yield f"segments({at})", one.segments(-1)
-            yield f"stack_totals({at})", one.stack_totals(-1)
-        for by in ("line", "stack", "function", "file"):
-            yield f"sites by {by}", one.sites(-1, by=by)
-            yield f"lifetimes by {by}", one.lifetimes(by=by, until=-1)
-        yield "role_totals", one.role_totals(until=-1)
-        for by in ("line", "stack", "function", "file", "role", "age", "phase"):
-            yield f"composition by {by}", one.composition(-1, by=by)
+        for by in MEMORY_BY:
             yield f"diff by {by}", one.diff(-1, -1, by=by)
-            yield f"compare by {by}", alloctrace.compare(one, one, at=-1, by=by)
+    yield from tables_of_the_run(nothing)
+    yield "timeline", nothing.timeline(100)
+    yield from tables_of_fragmentation(nothing.fragmentation())
+    yield from tables_of_fragmentation(trace.fragmentation(-1))
     # In the first segment is no block when it was made: segments, and nothing that pins them.
-    segment = int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0])
-    fragmentation = nothing.fragmentation(), trace.fragmentation(-1), trace.fragmentation(segment)
-    for found in fragmentation[:2]:
-        for name in ("segments", "pools", "free_pieces"):
-            yield f"fragmentation, {name}", getattr(found, name)
-    for found in fragmentation:
-        for name in ("pinners", "pinners_by_line"):
-            yield f"fragmentation, {name}", getattr(found, name)
+    of_segment = trace.fragmentation(int(trace.events(kinds=("segment_alloc",))["seq"].iloc[0]))
+    yield "fragmentation, pinners", of_segment.pinners
+    yield "fragmentation, pinners_by_line", of_segment.pinners_by_line
     # Nothing is allocated in the last event of a recording, the allocator's state.
     yield "lifetimes since by line", trace.lifetimes(since=int(trace.events()["seq"].iloc[-2]), by="line")
-    yield "timeline", nothing.timeline()
-    yield "timeline", nothing.timeline(100)
-    yield "role_timeline", nothing.role_timeline()
-    yield "named_blocks", nothing.named_blocks()
     yield "driver_memory", trace.driver_memory()[:0]
-    yield "steps", nothing.steps()
-    yield "marks", nothing.marks()
-    yield "regions", nothing.regions()
-    yield "regions, with peaks", nothing.regions(peaks=True)
-    yield "threads", nothing.threads
-    yield "hardware", nothing.hardware
-    yield "leaks", nothing.leaks()
+
+
+def tables_at(trace: alloctrace.Trace, at: int | str) -> Tables:
+    for name in ("live", "blocks", "segments", "stack_totals"):
+        yield name, getattr(trace, name)(at)
+    for by in STACKS_BY:
+        yield f"sites by {by}", trace.sites(at, by=by)
+    for by in MEMORY_BY:
+        yield f"composition by {by}", trace.composition(at, by=by)
+        yield f"compare by {by}", alloctrace.compare(trace, trace, at=at, by=by)
+
+
+def tables_up_to(trace: alloctrace.Trace, until: int | str) -> Tables:
+    columns = (*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS)
+    yield "events", trace.events(until=until)
+    yield "events, all columns", trace.events(columns=columns, until=until)
+    yield "role_totals", trace.role_totals(until=until)
+    for by in STACKS_BY:
+        yield f"lifetimes by {by}", trace.lifetimes(by=by, until=until)
+
+
+def tables_of_the_run(trace: alloctrace.Trace) -> Tables:
+    for name in ("timeline", "role_timeline", "named_blocks", "steps", "marks", "regions", "leaks"):
+        yield name, getattr(trace, name)()
+    yield "regions, with peaks", trace.regions(peaks=True)
+    yield "threads", trace.threads
+    yield "hardware", trace.hardware
+
+
+def tables_of_fragmentation(fragmentation: Any) -> Tables:
+    for name in ("segments", "pools", "free_pieces", "pinners", "pinners_by_line"):
+        yield f"fragmentation, {name}", getattr(fragmentation, name)
 
 
 @needs_cuda_build
-def test_an_empty_table_has_the_dtypes_of_a_full_one(trace: alloctrace.Trace, full: dict[str, pd.DataFrame]) -> None:
+def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[tuple[str, pd.DataFrame]]) -> None:
     """So that what is written for a full one (sums, joins, concatenations) does not fail for the run with nothing."""
-    nothing = alloctrace.load(os.path.join(os.path.dirname(trace.path), "nothing.alloctrace"))
-    dtypes = {name: table.dtypes.astype(str).to_dict() for name, table in full.items()}
-    asked = set()
-    for name, table in empty_tables(trace, nothing):
-        assert table.empty, name
+    nothing = alloctrace.load(Path(trace.path).with_name("nothing.alloctrace"))
+    dtypes = {name: table.dtypes.astype(str).to_dict() for name, table in full}
+    empty = [*empty_tables(trace, nothing)]
+
+    assert [name for name, table in full if table.empty] == []
+    assert [name for name, table in empty if not table.empty] == []
+    for name, table in [*full, *empty]:
         assert (name, table.dtypes.astype(str).to_dict()) == (name, dtypes[name])
-        asked.add(re.split(r"\W", name)[0])
     # A file of which the trace has no line is refused.
+    asked = {re.split(r"\W", name)[0] for name, _ in empty}
     assert public_tables() - asked == {"annotate"}, "a method that returns a table, and is asked here for none"
 
 
 def public_tables() -> set[str]:
-    """The methods and properties of Trace that return a table."""
-    members = {name: getattr(alloctrace.Trace, name) for name in dir(alloctrace.Trace) if not name.startswith("_")}
-    functions = {name: getattr(member, "func", member) for name, member in members.items()}
-    found = {name for name, function in functions.items() if is_table(getattr(function, "__annotations__", {}))}
+    """Return the methods and properties of Trace that return a table."""
+    types = {name: getattr(getattr(member, "func", member), "__annotations__", {}) for name, member in PUBLIC.items()}
+    found = {name for name, annotations in types.items() if annotations.get("return") == "pd.DataFrame"}
     assert {"events", "live", "hardware", "lifetimes"} <= found
     return found
 
 
-def is_table(annotations: dict[str, str]) -> bool:
-    return annotations.get("return") == "pd.DataFrame"
-
-
 @needs_cuda_build
-def test_no_column_hides_an_attribute(full: dict[str, pd.DataFrame]) -> None:
+def test_columns_hide_no_attribute_of_a_table(full: list[tuple[str, pd.DataFrame]]) -> None:
     taken = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
-    assert [name for name, table in full.items() if table.empty] == []
-    assert {name: {*table.columns} & taken for name, table in full.items() if {*table.columns} & taken} == {}
+    assert {name: {*table.columns} & taken for name, table in full if {*table.columns} & taken} == {}
 
 
 @needs_cuda_build
@@ -206,8 +187,8 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
     needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
     needed["predicted"] = ([],)
     needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
-    members = [name for name in dir(alloctrace.Trace) if not name.startswith("_")]
-    asked = [name for name in members if takes_device(getattr(alloctrace.Trace, name))]
+    functions = {name: member for name, member in PUBLIC.items() if inspect.isfunction(member)}
+    asked = [name for name, function in functions.items() if "device" in inspect.signature(function).parameters]
     assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}
     for name in asked:
         if name == "plot_timeline":  # draws what `timeline` returns
@@ -223,21 +204,15 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
     for verb in VERBS.values():
         if verb.name not in ("verify", "finish", "fold", "report", "serve", "live", "convert", "ranks"):
             words = {"diff": ("--since", "step:3"), "annotate": ("program.py",), "export": ("--to", "collapsed")}
-            needed_words = words.get(verb.name, ())
-            said = run_analyze(folder, verb.name, "run.alloctrace", *needed_words, "--device", "cuda:7", status=2)
-            assert said.count("\n") == 1 and "no device 'cuda:7' was recorded, only cuda:0, cpu" in said
-
-
-def takes_device(member: object) -> bool:
-    return inspect.isfunction(member) and "device" in inspect.signature(member).parameters
+            arguments = (*words.get(verb.name, ()), "--device", "cuda:7")
+            error = run_analyze(folder, verb.name, "run.alloctrace", *arguments, status=2)
+            assert error.count("\n") == 1 and "'cuda:7'" in error
 
 
 @needs_cuda_build
-def test_integers_are_signed(trace: alloctrace.Trace, full: dict[str, pd.DataFrame]) -> None:
-    """What pandas subtracts from an unsigned integer wraps. Also where a table is empty."""
-    nothing = [("live", trace.live(0)), ("blocks", trace.blocks(0)), ("segments", trace.segments(0))]
-    nothing += [("stack_totals", trace.stack_totals(0))]
-    for name, table in [*full.items(), *nothing]:
+def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> None:
+    """What pandas subtracts from an unsigned integer wraps."""
+    for name, table in full:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
                 allowed = (np.int64, np.uint64) if column in UNSIGNED else (np.int64,)
@@ -303,14 +278,11 @@ def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace)
 
 
 def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **named: object) -> pd.DataFrame:
-        raise AssertionError("a state of the replay for a number that is known")
-
-    monkeypatch.setattr(type(trace), "live", refuse)
-    monkeypatch.setattr(type(trace), "segments", refuse)
+    for name in ("live", "segments"):
+        monkeypatch.setattr(type(trace), name, Mock(side_effect=RuntimeError("a table")))
     peak = trace.peak()
     assert peak.bytes > 0 and "cuda:0" in repr(peak)
-    with pytest.raises(AssertionError, match="state of the replay"):
+    with pytest.raises(RuntimeError, match="a table"):
         _ = peak.composition
 
 
@@ -330,10 +302,7 @@ def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
 
 
 def test_analyses_pay_for_no_names_of_blocks(trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **named: object) -> dict[str, object]:
-        raise AssertionError("names of sites where none are asked for")
-
-    monkeypatch.setattr(type(trace.stacks), "site_columns", refuse)
+    monkeypatch.setattr(type(trace.stacks), "site_columns", Mock(side_effect=RuntimeError("names of sites")))
     assert len(trace.leaks()) and trace.peak(since="step:3", until="step:9").bytes
-    with pytest.raises(AssertionError, match="names of sites"):
+    with pytest.raises(RuntimeError, match="names of sites"):
         trace.live()

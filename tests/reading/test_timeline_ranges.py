@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build, run_python, with_cuda
+from running import needs_cuda_build
+from shared_recordings import run_source
 from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
@@ -39,11 +39,9 @@ with alloctrace.enable("run.alloctrace"):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("timeline_ranges")
-    (made / "program.py").write_text(PROGRAM)
-    run_python(made, with_cuda([sys.executable, "program.py"]), check=True, timeout=600, environment={})
-    assert make_steady(made / "run.alloctrace") == SPANS - 1
-    return made
+    folder = run_source(tmp_path_factory.mktemp("timeline_ranges"), PROGRAM, cuda=True)
+    assert make_steady(folder / "run.alloctrace") == SPANS - 1
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +61,23 @@ def spans(folder: Path, *arguments: str, device: str = "cpu") -> list[int]:
     return [begins.index(begin) for begin in shown(folder, *arguments, device=device)["time_ns"]]
 
 
-def test_the_intervals_at_both_ends_are_shown(folder: Path) -> None:
+def test_timeline_of_a_range_shows_all_intervals_it_touches(folder: Path, trace: alloctrace.Trace) -> None:
     assert spans(folder, "--since", "mark:in 5", "--until", "mark:in 7") == [5, 6, 7]
-    # The span in which the range begins has its peak.
+    # The interval in which the range begins has its peak.
     assert shown(folder, "--since", "mark:in 4", "--until", "mark:in 6")["allocated_max"].max() >= 50 << 20
+    within_one = shown(folder, "--since", "mark:in 5", "--until", "mark:in 7", points=1)
+    assert within_one["allocated_max"].tolist() == [trace.peak(device="cpu").bytes]
+    # The peak is that of the device.
+    assert spans(folder, "--since", "peak", device="cpu") == [*range(4, SPANS)]
+    assert spans(folder, "--until", "peak", device="cuda:0") == [*range(13)]
 
 
-def test_a_range_within_one_interval_of_the_whole_timeline_has_the_peak(folder: Path, trace: alloctrace.Trace) -> None:
-    whole = shown(folder, "--since", "mark:in 5", "--until", "mark:in 7", points=1)
-    assert len(whole) == 1 and whole["allocated_max"][0] == trace.peak(device="cpu").bytes
+def test_timeline_of_a_range_has_lowest_and_highest_of_all_instants(folder: Path) -> None:
+    """Each interval has 11 MiB at its highest, and falls to 1 MiB."""
+    words = ("timeline", "run.alloctrace", "--points", str(SPANS), "--device", "cpu")
+    text = run_analyze(folder, *words, "--since", "mark:in 14", "--until", "mark:in 16")
+    [line] = [line for line in text.splitlines() if line.strip().startswith("allocated")]
+    assert line.split()[-6:] == ["1.00", "MiB", "11.0", "MiB", "1.00", "MiB"]
 
 
 @pytest.mark.parametrize("points", [3, 400])
@@ -88,16 +94,3 @@ def test_the_first_and_last_interval_hold_the_ends_of_the_range(trace: alloctrac
         assert found == begins[first : last + 1]
         assert begins[first] <= times[since] < begins[first + 1], (since, until)
         assert begins[last] <= times[until] < begins[last + 1], (since, until)
-
-
-def test_the_peak_of_a_range_is_that_of_its_device(folder: Path) -> None:
-    assert spans(folder, "--since", "peak", device="cpu") == [*range(4, SPANS)]
-    assert spans(folder, "--until", "peak", device="cuda:0") == [*range(13)]
-
-
-def test_the_lowest_is_that_of_all_instants(folder: Path) -> None:
-    """Each interval has 11 MiB at its highest, and falls to 1 MiB."""
-    words = ("timeline", "run.alloctrace", "--points", str(SPANS), "--device", "cpu")
-    text = run_analyze(folder, *words, "--since", "mark:in 14", "--until", "mark:in 16")
-    [line] = [line for line in text.splitlines() if line.strip().startswith("allocated")]
-    assert line.split()[-6:] == ["1.00", "MiB", "11.0", "MiB", "1.00", "MiB"]
