@@ -5,36 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import core_probe
 import pandas as pd
 import pytest
-from core_probe import Recorder, make_events
 from format_reader import BLOCK_HEADER, EVENTS, TraceFile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up_events import BEGIN, MIB, event, freed, make_trace
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.reading.kinds import KINDS
 
-MIB = 2**20
-BEGIN = 0x7F0000000000
-CUDA = 2
-"""The location of a CUDA device, as the probe defines them."""
 MARK_NAME = 4
 """The string that the probe defines for names of marks."""
-
-
-def event(kind: str, **fields: int) -> dict[str, int]:
-    return {"kind": KINDS.index(kind), "location": CUDA, "thread": 1, **fields}
-
-
-def load(path: Path, rows: list[dict[str, int]]) -> alloctrace.Trace:
-    path.unlink(missing_ok=True)
-    with Recorder(path) as recorder:
-        assert recorder.push(make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)])) == len(
-            rows
-        )
-    return alloctrace.load(path)
 
 
 def rows_of(choices: list[str]) -> list[dict[str, int]]:
@@ -45,8 +26,7 @@ def rows_of(choices: list[str]) -> list[dict[str, int]]:
             live.append((BEGIN + 4096 * number, 512 + number))
             rows.append(event("alloc", address=live[-1][0], size=live[-1][1], stack=1 + number % 3))
         elif kind == "free" and live:
-            address, size = live.pop(0)
-            rows += [event(name, address=address, size=size) for name in ("free_requested", "free_completed")]
+            rows += freed(*live.pop(0))
         elif kind == "step":
             rows.append(event("step", size=step))
             step += 1
@@ -70,7 +50,7 @@ def live_after(events: pd.DataFrame) -> dict[int, int]:
 @given(choices=st.lists(st.sampled_from(["alloc", "alloc", "free", "step", "mark"]), max_size=40), data=st.data())
 def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any) -> None:
     rows = rows_of(choices)
-    trace = load(tmp_path / "t.alloctrace", rows)
+    trace = make_trace(tmp_path / "t.alloctrace", rows)
     steps = len(trace.steps())
     positions = ["end", *range(-1, len(rows) + 2), "0.0s", "99.5s"]
     positions += [f"step:{number}" for number in range(steps + 1 if steps else 0)]
@@ -82,14 +62,12 @@ def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any)
     parts = [trace.events(until=a), trace.events(since=a, until=b), trace.events(since=b)]
     assert [seq for part in parts for seq in part["seq"]] == everything["seq"].tolist() == list(range(len(rows)))
     for at, before in ((a, parts[0]), (b, trace.events(until=b))):
-        assert dict(zip(*(trace.live(at)[name].tolist() for name in ("address", "nbytes")), strict=True)) == live_after(
-            before
-        )
+        assert trace.live(at).set_index("address")["nbytes"].to_dict() == live_after(before)
         assert before["seq"].tolist() == list(range(trace.first_event_after(at)))
 
 
 def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
-    trace = load(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc", "alloc", "step", "mark", "alloc"]))
+    trace = make_trace(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc", "alloc", "step", "mark", "alloc"]))
     second = trace.events(since="step:0", until="step:1")
     assert list(second["kind"]) == ["alloc", "alloc", "step"] and list(second["step"]) == [1, 1, 1]
     assert list(trace.events(since="step:1")["kind"]) == ["mark", "alloc"]
@@ -104,7 +82,7 @@ def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
 
 
 def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
-    trace = load(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc"]))
+    trace = make_trace(tmp_path / "t.alloctrace", rows_of(["alloc", "step", "alloc"]))
     assert len(trace.events(since=1, until="end", columns=("seq",))) == 2
     assert "replay" not in vars(trace)
 
@@ -112,46 +90,33 @@ def test_event_numbers_need_no_replay(tmp_path: Path) -> None:
 def test_a_condition_in_the_first_instant_of_a_run(tmp_path: Path) -> None:
     """Its time was passed on as text, which is written as 2.5e-06s for so short a time."""
     rows = [event("segment_alloc", address=BEGIN, size=100 * MIB), event("alloc", address=BEGIN, size=100 * MIB)]
-    trace = load(tmp_path / "t.alloctrace", [*rows, event("free_requested", address=BEGIN, size=100 * MIB)])
+    trace = make_trace(tmp_path / "t.alloctrace", [*rows, event("free_requested", address=BEGIN, size=100 * MIB)])
     assert (trace.end_ns - trace.begin_ns) / 2000 < 100_000, "an interval is too long to show it"
     assert "pending" in [finding.kind for finding in trace.diagnose()]
 
 
-def damaged_trace(path: Path) -> alloctrace.Trace:
-    """40 steps, each with 300 allocations that it frees; the last three have larger ones. Of the trace's blocks the
-    second, third and fourth are damaged: event numbers go further than events can be counted."""
+def test_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path) -> None:
+    """The count of events was taken for the number after the last one, so the last steps were left out."""
+    path = tmp_path / "t.alloctrace"
     rows = [event("segment_alloc", address=BEGIN, size=200 * MIB)]
     for step in range(40):
         size, stack = (4096, 2) if step >= 37 else (512, 1)
         for number in range(300):
             rows.append(event("alloc", address=BEGIN + 4096 * number, size=size, stack=stack))
-            rows += [
-                event(name, address=BEGIN + 4096 * number, size=size) for name in ("free_requested", "free_completed")
-            ]
+            rows += freed(BEGIN + 4096 * number, size)
         rows.append(event("step", size=step))
-    events = core_probe.make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)])
-    with Recorder(path) as recorder:
-        for part in range(0, len(events), 1000):
-            assert recorder.push(events[part : part + 1000]) == len(events[part : part + 1000])
-            recorder.flush()
-    blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS]
+    make_trace(path, rows, block_events=1000)
+    damaged_blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS][1:4]
     data = bytearray(path.read_bytes())
-    for block in blocks[1:4]:
+    for block in damaged_blocks:
         data[block.offset + BLOCK_HEADER + len(block.payload) // 2] ^= 0xFF
     path.write_bytes(data)
+
     trace = alloctrace.load(path)
-    assert trace.integrity.corrupt_blocks and trace.integrity.missing_events == sum(
-        block.count for block in blocks[1:4]
-    )
-    return trace
 
-
-def test_the_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path) -> None:
-    """The count of events was taken for the number after the last one, so the last steps were left out."""
-    trace = damaged_trace(tmp_path / "t.alloctrace")
+    assert trace.integrity.missing_events == sum(block.count for block in damaged_blocks) > 0
     assert trace.end_seq == trace.events()["seq"].iloc[-1] + 1 > trace.integrity.events
-    table = trace.lifetimes()
-    larger = table[table["largest"] == 4096]
-    assert len(larger) == 1 and larger["allocations_per_step"].iloc[0] > 0
+    [larger] = trace.lifetimes().query("largest == 4096")["allocations_per_step"]
+    assert larger > 0
     assert trace.first_event_after("end") == trace.end_seq
     assert trace.positions.step_at(trace.end_seq - 1) == 39

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from format_reader import BLOCK_HEADER, EVENTS, TraceFile
-from replay_oracle import Checkpoint, Comparison, read_expected
+from replay_oracle import Checkpoint, read_expected, state_differences
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
@@ -92,12 +92,6 @@ def read_sample(folder: Path) -> Sample:
     )
 
 
-def differences(trace: alloctrace.Trace, checkpoint: Checkpoint) -> list[str]:
-    comparison = Comparison()
-    comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
-    return comparison.differences
-
-
 def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first: int, last: int) -> tuple[int, int]:
     """Events `first` to `last` are missing. How many checkpoints were exact, and how many between the gap and the next
     states were not."""
@@ -107,7 +101,7 @@ def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first:
         mark = sample.mark_of.get(checkpoint.at)
         if mark is not None and first <= mark <= last:
             continue  # it is missing itself
-        found = differences(trace, checkpoint)
+        found = state_differences(trace, checkpoint)
         if mark is None or mark < first or mark > again:
             assert not found, (checkpoint.at, first, last, found[:5])
             exact += 1
@@ -178,7 +172,7 @@ def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_pa
     assert kinds["alloc"] == 2 and kinds["segment_alloc"] == 1 and "segment_free" not in kinds
     assert trace.verify().after_loss == 1
     for checkpoint in sample.checkpoints[-2:]:
-        found = differences(trace, checkpoint)
+        found = state_differences(trace, checkpoint)
         assert not found, found
 
 
@@ -273,7 +267,7 @@ def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Pa
             continue
         last_loss = max((seq for seq in lost_at if seq < mark), default=-1)
         if any(last_loss < end < mark for end in state_ends):
-            found = differences(trace, checkpoint)
+            found = state_differences(trace, checkpoint)
             assert not found, found[:5]
             known += 1
     assert known >= 10

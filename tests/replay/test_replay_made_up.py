@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import core_probe
 import numpy as np
 import pytest
+from made_up_events import BEGIN, CUDA, MIB, Row, event, freed, make_trace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.kinds import KINDS
 from pytorch_alloctrace.report.export.memory_viz import memory_viz
-
-MIB = 2**20
-BEGIN = 0x7F0000000000
-CUDA = 2
-"""The location of a CUDA device, as the probe defines it."""
-
-Row = tuple[str, dict[str, Any]]
-
-
-def event(kind: str, **fields: int) -> Row:
-    return kind, fields
-
-
-def freed(address: int, size: int) -> list[Row]:
-    return [event(kind, address=address, size=size) for kind in ("free_requested", "free_completed")]
-
-
-def load(folder: Path, rows: list[Row]) -> alloctrace.Trace:
-    path = folder / "t.alloctrace"
-    with core_probe.Recorder(path) as recorder:
-        recorder.push(
-            core_probe.make_events(
-                [
-                    {"kind": KINDS.index(kind), "time": 1000 * number, "location": CUDA, "thread": 1, **fields}
-                    for number, (kind, fields) in enumerate(rows)
-                ]
-            )
-        )
-    return alloctrace.load(path)
 
 
 def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> None:
@@ -50,7 +21,7 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
     rows += [event("alloc", address=BEGIN + 4 * MIB, size=4 * MIB, stack=1), *freed(BEGIN, 4 * MIB)]
     rows += [event("alloc", address=BEGIN, size=4 * MIB, stack=2)]
     rows += [*freed(BEGIN + 4 * MIB, 4 * MIB), *freed(BEGIN, 4 * MIB)]
-    trace = load(tmp_path, rows)
+    trace = make_trace(tmp_path / "t.alloctrace", rows)
     assert trace.live().empty and trace.missed_frees == 1
     [block] = trace.blocks().to_dict("records")
     assert (block["address"], block["nbytes"], block["state"]) == (BEGIN, 20 * MIB, "inactive")
@@ -60,14 +31,15 @@ def test_a_block_of_unknown_segment_does_not_stay_for_ever(tmp_path: Path) -> No
 @pytest.mark.parametrize("segments", [1, 0], ids=["in a segment", "alone"])
 def test_an_allocation_where_a_block_lives_tells_that_its_free_was_missed(tmp_path: Path, segments: int) -> None:
     rows = [event("segment_alloc", address=BEGIN, size=4 * MIB)] * segments
-    trace = load(tmp_path, [*rows, *(event("alloc", address=BEGIN, size=4 * MIB, stack=stack) for stack in (1, 2))])
+    rows += [event("alloc", address=BEGIN, size=4 * MIB, stack=stack) for stack in (1, 2)]
+    trace = make_trace(tmp_path / "t.alloctrace", rows)
     assert trace.missed_frees == 1 and trace.unmatched_frees == 0
     assert trace.live()[["stack_id", "nbytes"]].values.tolist() == [[2, 4 * MIB]]
 
 
 def test_a_device_that_was_emptied_is_still_there(tmp_path: Path) -> None:
     rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("alloc", address=BEGIN, size=4 * MIB)]
-    trace = load(tmp_path, [*rows, event("lost", size=3), event("allocator_state", size=0)])
+    trace = make_trace(tmp_path / "t.alloctrace", [*rows, event("lost", size=3), event("allocator_state", size=0)])
     assert len(trace.devices) == 1 and trace.peak().bytes == 4 * MIB
     assert trace.live().empty and trace.diagnose() and trace.verify().resumed == 1
 
@@ -78,7 +50,7 @@ def test_a_refused_request_is_no_allocation_of_forward(tmp_path: Path) -> None:
     rows = [event("segment_alloc", address=BEGIN, size=20 * MIB), event("oom", size=5 * MIB, stack=1, sequence=8)]
     rows += [event("alloc", address=BEGIN, size=MIB, stack=2, sequence=8)]
     rows += [event("alloc", address=BEGIN + MIB, size=MIB, **of_node), event("step", size=1)]
-    trace = load(tmp_path, rows)
+    trace = make_trace(tmp_path / "t.alloctrace", rows)
     for position in ("end", 3):
         assert trace.live(position)["stack_id"].tolist() == [2, 2]
     assert trace.events(columns=["forward_stack_id"], kinds=("alloc",))["forward_stack_id"].tolist() == [0, 2]
@@ -94,8 +66,7 @@ def test_a_free_that_completes_at_once_is_one_event(tmp_path: Path) -> None:
             rows += [event("alloc", address=address, size=4 * MIB, stack=1) for address in (BEGIN, other)]
             waits = freed(other, 0)
             rows += [*at_once, waits[0], event("mark", size=1), waits[1], event("step", size=number)]
-        (tmp_path / name).mkdir()
-        return load(tmp_path / name, rows)
+        return make_trace(tmp_path / f"{name}.alloctrace", rows)
 
     two, one = made("two", *freed(BEGIN, 0)), made("one", freed(BEGIN, 0)[1])
     for trace in (one, two):
@@ -131,7 +102,7 @@ def events_of_pickle(trace: alloctrace.Trace, since: int | None = None) -> list[
     ],
 )
 def test_a_free_of_an_unknown_block_counts_once(tmp_path: Path, rows: list[Row]) -> None:
-    assert load(tmp_path, rows).unmatched_frees == 1
+    assert make_trace(tmp_path / "t.alloctrace", rows).unmatched_frees == 1
 
 
 def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
@@ -140,7 +111,7 @@ def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
     rows += [
         event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB, node_sequence=1) for part in (0, 1)
     ]
-    trace = load(tmp_path, [*rows, *freed(BEGIN, MIB)])
+    trace = make_trace(tmp_path / "t.alloctrace", [*rows, *freed(BEGIN, MIB)])
     before, after = trace.replay.live(4), trace.replay.live(trace.end_seq)
     assert before["birth_seq"].is_unique and len(before) == 2
     assert set(before["birth_seq"]) - set(after["birth_seq"]) == {before["birth_seq"].min()}
@@ -154,7 +125,9 @@ def test_a_free_has_the_size_of_its_block_in_a_state(tmp_path: Path) -> None:
         event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB - 7 - part, node_sequence=part + 1)
         for part in (0, 1)
     ]
-    trace = load(tmp_path, [*rows, *freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)])
+    trace = make_trace(
+        tmp_path / "t.alloctrace", [*rows, *freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)]
+    )
     sizes = trace.events(kinds=("free_requested", "free_completed"))["nbytes"]
     assert sizes.tolist() == [MIB - 7, MIB - 7, MIB - 8]
 

@@ -19,15 +19,14 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from replay_oracle import (
-    Checkpoint,
-    Comparison,
-    compare_states,
     contradictions,
     event_differences,
     frees_memory_in_use,
     peak_differences,
     pool_differences,
     read_expected,
+    state_differences,
+    verification_differences,
 )
 from replay_strategies import Runner, programs
 from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
@@ -61,21 +60,19 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     started.stop()
 
 
-def compare_program(folder: Path, checkpoints: list[Checkpoint]) -> Comparison:
-    """All checkpoints of all traces that a program has left in the folder."""
-    comparison = Comparison()
+def assert_replay_agrees(folder: Path, expected: str = "expected") -> int:
+    """Compare all traces that a program has left in the folder with all its checkpoints; return the number of these."""
+    checkpoints = read_expected(folder / expected)
     for name, group in itertools.groupby(checkpoints, key=lambda checkpoint: checkpoint.trace):
         of_trace = list(group)
         trace = alloctrace.load(folder / name)
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0
+        differences = [*event_differences(trace, of_trace), *pool_differences(trace, of_trace)]
         for checkpoint in of_trace:
-            comparison.count(checkpoint)
-            comparison.differences += contradictions(checkpoint)
-        comparison.differences += event_differences(trace, of_trace)
-        comparison.differences += pool_differences(trace, of_trace)
-        comparison += compare_states(trace, of_trace)
-        comparison.differences += peak_differences(trace, of_trace[-1].peaks)
-    return comparison
+            differences += [*contradictions(checkpoint), *state_differences(trace, checkpoint)]
+        differences += [*verification_differences(trace), *peak_differences(trace, of_trace[-1].peaks)]
+        assert not differences, "\n".join([name, *differences[:10]])
+    return len(checkpoints)
 
 
 @RANDOM
@@ -91,8 +88,7 @@ def test_random_programs(runner: Runner, tmp_path_factory: pytest.TempPathFactor
         runner.stop()
         return
     assert error is None, error
-    comparison = compare_program(folder, read_expected(folder / "expected"))
-    assert not comparison.differences, "\n".join(comparison.differences[:10])
+    assert_replay_agrees(folder)
 
 
 MIB, GIB = 2**20, 2**30
@@ -187,8 +183,7 @@ def test_rules_that_are_seldom_met(runner: Runner, tmp_path: Path, rule: str) ->
     folder = tmp_path / "rule"
     error = runner.run(folder, RULES[rule])
     assert error is None, error
-    comparison = compare_program(folder, read_expected(folder / "expected"))
-    assert not comparison.differences, "\n".join(comparison.differences[:10])
+    assert_replay_agrees(folder)
 
 
 def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
@@ -203,15 +198,12 @@ def test_moments_have_several_names(runner: Runner, tmp_path: Path) -> None:
     checkpoints = read_expected(folder / "expected")
     trace = alloctrace.load(folder / "t.0")
     marks = trace.marks().set_index("name")
-    comparison = Comparison()
     for checkpoint in checkpoints[:-1]:
         mark = marks.loc[checkpoint.at.removeprefix("mark:")]
-        comparison.add(trace.segments(at=int(mark["seq"])), trace.blocks(at=int(mark["seq"])), checkpoint)
-        time = pd.Timestamp(int(mark["time_ns"]), tz="UTC")
-        comparison.add(trace.segments(at=time), trace.blocks(at=time), checkpoint)
-        since_begin = f"{(int(mark['time_ns']) - trace.begin_ns) / 1e9:.9f}s"
-        comparison.add(trace.segments(at=since_begin), trace.blocks(at=since_begin), checkpoint)
-    assert not comparison.differences, "\n".join(comparison.differences[:10])
+        time_ns = int(mark["time_ns"])
+        since_begin = f"{(time_ns - trace.begin_ns) / 1e9:.9f}s"
+        for at in (int(mark["seq"]), pd.Timestamp(time_ns, tz="UTC"), since_begin):
+            assert state_differences(trace, checkpoint, at) == []
     peaks = checkpoints[-1].peaks["cuda:0"]
     assert trace.segments(at="peak")["allocated_size"].sum() == peaks["allocated"] == trace.peak(device="cuda:0").bytes
     assert trace.segments(at="peak:reserved")["total_size"].sum() == peaks["reserved"]
@@ -259,6 +251,4 @@ def test_training_loops(run_cuda_program, tmp_path: Path, loops: Loops) -> None:
         PYTORCH_ALLOC_CONF=loops.allocator,
     )
     for name in loops.programs:
-        comparison = compare_program(tmp_path, read_expected(tmp_path / f"{name}.expected"))
-        assert comparison.checkpoints >= (20 if FULL else 6)
-        assert not comparison.differences, "\n".join(comparison.differences[:10])
+        assert assert_replay_agrees(tmp_path, f"{name}.expected") >= (20 if FULL else 6)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -183,64 +183,37 @@ def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
     return False
 
 
-@dataclass
-class Comparison:
-    """Counts what was compared and keeps what differs."""
+def state_differences(
+    trace: alloctrace.Trace, checkpoint: Checkpoint, at: int | str | pd.Timestamp | None = None
+) -> list[str]:
+    """Compare every column of every segment and block of the replay with what torch reported. at: another name of the
+    checkpoint's position."""
+    at = checkpoint.at if at is None else at
+    segments = rows_of(trace.segments(at=at), SEGMENT_COLUMNS)
+    blocks, reported = rows_of(trace.blocks(at=at), BLOCK_COLUMNS), checkpoint.blocks
+    if checkpoint.mid_run:
+        expandable = {(segment[0], segment[1]) for segment in checkpoint.segments if segment[9]}
+        blocks, reported = without_stale_sizes(blocks, expandable), without_stale_sizes(reported, expandable)
+    return [
+        *_row_differences(checkpoint, "segment", SEGMENT_COLUMNS, segments, checkpoint.segments),
+        *_row_differences(checkpoint, "block", BLOCK_COLUMNS, blocks, reported),
+    ]
 
-    checkpoints: int = 0
-    segments: int = 0
-    blocks: int = 0
-    unknown_sizes: int = 0
-    """Blocks whose stale requested size was not compared: see `rows_to_compare`."""
-    differences: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.checkpoints} checkpoints, {self.segments} segments and {self.blocks} blocks compared"
-            f" ({self.unknown_sizes} stale sizes left out), {len(self.differences)} differences"
-        )
-
-    def __iadd__(self, other: Comparison) -> Comparison:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-        return self
-
-    def count(self, checkpoint: Checkpoint) -> None:
-        self.checkpoints += 1
-        self.segments += len(checkpoint.segments)
-        self.blocks += len(checkpoint.blocks)
-
-    def add(self, segments: pd.DataFrame, blocks: pd.DataFrame, checkpoint: Checkpoint) -> None:
-        """Compares what the replay says with what torch said, every column of every row."""
-        self._rows(checkpoint, "segment", SEGMENT_COLUMNS, rows_of(segments, SEGMENT_COLUMNS), checkpoint.segments)
-        ours, reported = rows_of(blocks, BLOCK_COLUMNS), checkpoint.blocks
-        if checkpoint.mid_run:
-            expandable = {(segment[0], segment[1]) for segment in checkpoint.segments if segment[9]}
-            ours, reported = without_stale_sizes(ours, expandable), without_stale_sizes(reported, expandable)
-            self.unknown_sizes += sum(row[4] is None for row in reported)
-        self._rows(checkpoint, "block", BLOCK_COLUMNS, ours, reported)
-
-    def _rows(
-        self, checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], reported: list[Row]
-    ) -> None:
-        if ours == reported:
-            return
-        key = columns.index("address")
-        mine = {(row[0], row[key]): row for row in ours}
-        theirs = {(row[0], row[key]): row for row in reported}
-        where = f"{checkpoint.trace} at {checkpoint.at}"
-        if [*mine] != sorted(mine) or len(mine) != len(ours):
-            self.differences.append(f"{where}: {what}s are not sorted by device and address, or twice there")
-        for device, address in sorted({*mine, *theirs}):
-            our, their = mine.get((device, address)), theirs.get((device, address))
-            if our is None or their is None:
-                only = f"not in torch's state: {our}" if their is None else f"missing: {their}"
-                self.differences.append(f"{where}: {what} {address:#x} of {device} is {only}")
-                continue
-            for name, one, other in zip(columns, our, their, strict=True):
-                if one != other:
-                    told_by = f"{what} {address:#x} of {device}: {name} is {one!r}, torch says {other!r}"
-                    self.differences.append(f"{where}: {told_by}")
+def _row_differences(
+    checkpoint: Checkpoint, what: str, columns: tuple[str, ...], ours: list[Row], reported: list[Row]
+) -> Iterator[str]:
+    if ours == reported:
+        return
+    key = columns.index("address")
+    mine, theirs = ({(row[0], row[key]): row for row in rows} for rows in (ours, reported))
+    where = f"{checkpoint.trace} at {checkpoint.at}"
+    if [*mine] != sorted(mine) or len(mine) != len(ours):
+        yield f"{where}: {what}s are not sorted by device and address, or twice there"
+    for place in sorted({*mine, *theirs}):
+        our, their = mine.get(place), theirs.get(place)
+        if our != their:
+            yield f"{where}: {what} at {place}: columns {columns} are {our}, torch reports {their}"
 
 
 def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
@@ -255,18 +228,15 @@ def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> 
     ]
 
 
-def compare_states(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> Comparison:
-    comparison = Comparison()
-    for checkpoint in checkpoints:
-        comparison.add(trace.segments(at=checkpoint.at), trace.blocks(at=checkpoint.at), checkpoint)
+def verification_differences(trace: alloctrace.Trace) -> list[str]:
+    """Where the trace's own allocator states do not agree with its events."""
     verified = trace.verify()
-    if not verified.ok or verified.contradictions or verified.agreeing != verified.states:
-        reported = [*verified.differences[:3], *verified.contradiction_list[:3]]
-        comparison.differences.append(
-            f"{checkpoints[0].trace}: verify() is {'' if verified.ok else 'not '}ok, {verified.agreeing} of"
-            f" {verified.states} states agree, {verified.contradictions} contradictions: {reported}"
-        )
-    return comparison
+    if verified.ok and not verified.contradictions and verified.agreeing == verified.states:
+        return []
+    reported = [*verified.differences[:3], *verified.contradiction_list[:3]]
+    return [
+        f"{verified.agreeing} of {verified.states} states agree, {verified.contradictions} contradictions: {reported}"
+    ]
 
 
 def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) -> list[str]:
