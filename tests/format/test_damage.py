@@ -6,13 +6,15 @@ import os
 import random
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import core_probe
+import pandas as pd
 import pytest
-from core_probe import Recorder, make_events
-from format_reader import BLOCK_HEADER, END, EVENTS, FILE_HEADER, Block, TraceFile
+from core_probe import make_events
+from format_reader import BLOCK_HEADER, DEFINITIONS, DICTIONARY, END, EVENTS, FILE_HEADER, Block, TraceFile
+from made_up_events import write_trace
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _replay
@@ -50,15 +52,11 @@ class Sample:
     rows: list[Row]
     file: int
     """A file in memory, rewritten for each kind of damage: a disk would take longer than the reading."""
-    events_of: dict[int, range] = field(default_factory=dict)
-    """Sequence numbers of each block of events, by its index among the blocks."""
 
-    def __post_init__(self) -> None:
-        self.events_of = {
-            index: range(block.first, block.first + block.count)
-            for index, block in enumerate(self.blocks)
-            if block.type == EVENTS
-        }
+    def events_of(self, index: int) -> range:
+        """Return the sequence numbers of the events of a block."""
+        block = self.blocks[index]
+        return range(block.first, block.first + block.count)
 
     def end_of(self, index: int) -> int:
         return self.blocks[index].offset + BLOCK_HEADER + len(self.blocks[index].payload)
@@ -77,7 +75,7 @@ class Sample:
 
     def without(self, lost: Iterable[int]) -> list[Row]:
         """The rows but for those of some blocks."""
-        gone = {number for index in lost for number in self.events_of.get(index, ())}
+        gone = {number for index in lost for number in self.events_of(index)}
         return [row for row in self.rows if row[0] not in gone]
 
 
@@ -90,16 +88,13 @@ def fields(rows: list[Row]) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    folder = tmp_path_factory.mktemp("damage")
-    path = folder / "t.alloctrace"
-    with Recorder(path) as recorder:
-        for part in range(3):
-            recorder.push(some_events(36)[12 * part : 12 * (part + 1)])
-            recorder.flush()
+    path = tmp_path_factory.mktemp("damage") / "t.alloctrace"
+    write_trace(path, some_events(36), block_events=12)
     reader = _replay.TraceReader(str(path))
     file = os.memfd_create("damaged")
     made = Sample(path.read_bytes(), TraceFile(path).blocks, rows_of(reader), file)
-    assert len(made.rows) == 36 and len(made.events_of) == 3 and reader.integrity.state == "complete"
+    assert len(made.rows) == 36 and reader.integrity.state == "complete"
+    assert [block.type for block in made.blocks].count(EVENTS) == 3
     yield made
     os.close(file)
 
@@ -108,7 +103,7 @@ def test_cut_at_every_byte(sample: Sample) -> None:
     for size in range(len(sample.data)):
         integrity, rows = sample.read(sample.data[:size])
         whole = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
-        kept = sum(len(sample.events_of.get(index, ())) for index in whole)
+        kept = sum(sample.blocks[index].count for index in whole)
         assert fields(rows) == fields(sample.rows[:kept]) and integrity.events == kept, size
         end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
         reported = (integrity.state, integrity.truncated_bytes, integrity.corrupt_blocks, integrity.missing_events)
@@ -121,7 +116,7 @@ def test_every_bit_of_headers_and_a_bit_of_every_other_byte_flipped(sample: Samp
     for offset in range(len(sample.data)):
         index = sample.block_at(offset)
         lost = [] if index < 0 else [index]
-        gone = len(sample.events_of.get(index, ()))
+        gone = 0 if index < 0 else sample.blocks[index].count
         size = FILE_HEADER if index < 0 else sample.end_of(index) - sample.blocks[index].offset
         expected = sample.without(lost)
         # Behind the checksums of a payload, one bit is as good as another.
@@ -146,13 +141,12 @@ def test_blocks_removed(sample: Sample) -> None:
         integrity, rows = sample.read(sample.data[:FILE_HEADER] + b"".join(parts))
         # Blocks know the number of the next event: what is missing before the last block that is there shows.
         last = max(kept, default=-1)
-        missing = sum(len(sample.events_of.get(index, ())) for index in gone if index < last)
+        missing = sum(sample.blocks[index].count for index in gone if index < last)
         assert [row[0] for row in rows] == [row[0] for row in sample.without(gone)]
         assert integrity.missing_events == missing and integrity.corrupt_blocks == 0
         ended = last == count - 1
         assert integrity.state == ("gaps" if missing else "complete" if ended else "truncated"), gone
-        names_known = any(sample.blocks[index].type in (2, 3) for index in kept)
-        if names_known:
+        if any(sample.blocks[index].type in (DEFINITIONS, DICTIONARY) for index in kept):
             # Sizes of frees rest on their allocs; all else is as it was.
             assert fields(rows) == fields(sample.without(gone))
 
@@ -164,7 +158,7 @@ def test_blocks_repeated(sample: Sample) -> None:
         at = sample.end_of(index)
         integrity, rows = sample.read(sample.data[:at] + block + sample.data[at:])
         assert rows == sample.rows and integrity.missing_events == 0
-        assert integrity.state == ("corrupt" if index in sample.events_of else "complete")
+        assert integrity.state == ("corrupt" if sample.blocks[index].type == EVENTS else "complete")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -189,10 +183,9 @@ def test_garbage_inserted_and_bytes_taken_out(sample: Sample, seed: int) -> None
             continue
         integrity, rows = sample.read(sample.data[:at] + sample.data[end:])
         assert fields(rows) == fields(sample.without(touched)), (at, end)
-        untouched_after = touched[-1] + 1 < len(sample.blocks)
-        if untouched_after:
+        if touched[-1] + 1 < len(sample.blocks):
             assert integrity.missing_events == 36 - len(rows)
-        assert integrity.state != "complete" or sum(len(sample.events_of.get(i, ())) for i in touched) == 0
+        assert integrity.state != "complete" or sum(sample.blocks[i].count for i in touched) == 0
 
 
 def test_a_block_on_the_border_of_what_is_searched_at_once_is_found(sample: Sample) -> None:
@@ -264,16 +257,25 @@ def test_a_newer_format_is_refused_and_a_damaged_number_is_not(sample: Sample, t
     assert integrity.state == "corrupt" and rows == sample.rows
 
 
-def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+def test_every_question_fails_while_the_file_is_shorter_than_it_was(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
-    with Recorder(path) as recorder:
-        recorder.push(some_events(500))
-    trace = alloctrace.load(path)
-    path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(TraceError, match="cut short"):
-        trace.events()
-    with pytest.raises(TraceError, match="cut short"):
-        trace.live()
+    write_trace(path, some_events(1000), block_events=100)
+    complete, seq = path.read_bytes(), 980
+    unread, replayed = alloctrace.load(path), alloctrace.load(path)
+    replayed.blocks(at=50)
+
+    path.write_bytes(complete[: len(complete) * 2 // 3])
+    for trace in (unread, replayed):
+        for ask in (trace.blocks, trace.segments, trace.live, trace.time_ns, trace.stack_totals):
+            with pytest.raises(TraceError, match=r"t\.alloctrace"):
+                ask(at=seq)
+        with pytest.raises(TraceError, match=r"t\.alloctrace"):
+            trace.events(until=seq)
+
+    path.write_bytes(complete)
+    expected = alloctrace.load(path)
+    pd.testing.assert_frame_equal(replayed.blocks(at=seq), expected.blocks(at=seq))
+    assert replayed.time_ns(seq) == expected.time_ns(seq)
 
 
 def test_values_that_make_no_sense(tmp_path: Path) -> None:
@@ -287,8 +289,7 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
             most >> 1)
         ]
     )  # fmt: skip
-    with Recorder(path) as recorder:
-        assert recorder.push(events) == len(events)
+    write_trace(path, events)
     trace = alloctrace.load(path)
     read = trace.events(columns=[*alloctrace.trace.EVENT_COLUMNS, *alloctrace.trace.AUTOGRAD_COLUMNS])
     assert len(read) == len(events) and (read["address"] == most).all() and set(read["stack_id"]) == {0}

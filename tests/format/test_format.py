@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import core_probe
+import format_reader
 import numpy as np
 import pandas as pd
 import pytest
 from core_probe import Recorder, make_events
-from format_reader import BLOCK_HEADER, DEFINITIONS, DICTIONARY, END, EVENTS, Names, TraceFile, decode_events
+from format_reader import BLOCK_HEADER, COMPLETED, DEFINITIONS, DICTIONARY, END, EVENTS, TAKEN, TraceFile
+from made_up_events import write_trace
 from running import ROOT, how_it_ended
 
 import pytorch_alloctrace as alloctrace
@@ -27,6 +29,14 @@ DOCUMENT = (ROOT / "docs" / "trace-format.md").read_text()
 DEVICES = {0: "cpu", 1: "cuda"}
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, STEP = 1, 2, 3, 10
 SEGMENTS_AND_STATES = (4, 5, 6, 7, 20, 21)
+
+
+def set_commits(spool: Path, commits: dict[int, int]) -> None:
+    """Write the commit words of some slots of the ring."""
+    data = bytearray(spool.read_bytes())
+    for slot, commit in commits.items():
+        struct.pack_into("<I", data, 4096 + slot * 64, commit)
+    spool.write_bytes(data)
 
 
 def decoded(text: bytes) -> str:
@@ -116,13 +126,8 @@ def assert_readers_agree(path: Path, *, spool: Path | None = None) -> tuple[Trac
 
     integrity = trace.integrity
     assert integrity.events == len(rows)
-    counted = [
-        *integrity.lost_by_cause.values(),
-        integrity.empty_allocations,
-        integrity.reentered,
-        integrity.unknown_stacks,
-    ]
-    assert tuple(counted) == oracle.counters
+    others = (integrity.empty_allocations, integrity.reentered, integrity.unknown_stacks)
+    assert (*integrity.lost_by_cause.values(), *others) == oracle.counters
     assert integrity.uncommitted == oracle.uncommitted and integrity.ended == (oracle.end is not None)
     assert trace.header == oracle.header and trace.begin_ns == oracle.first.wall
     # What a killed recording left in its spool is later than the last time that was written.
@@ -196,14 +201,8 @@ def any_events(count: int, seed: int) -> core_probe.Events:
     random = np.random.default_rng(seed)
     events = make_events(count)
     events["kind"] = random.choice([1, 1, 1, 2, 3, 3, *range(24), 77, 255], count)
-    for name, limit in (
-        ("stack", 4),
-        ("location", 3),
-        ("node_type", 3),
-        ("thread", 3),
-        ("size", 9),
-        ("node_thread", 3),
-    ):
+    limits = {"stack": 4, "location": 3, "node_type": 3, "thread": 3, "size": 9, "node_thread": 3}
+    for name, limit in limits.items():
         events[name] = random.integers(0, limit, count)
     # A mark's size is the id of its name, and marks of the probe have one.
     events["size"][np.isin(events["kind"], [11, 12, 13])] = 4
@@ -236,10 +235,7 @@ def test_readers_agree_on_a_spool(tmp_path: Path, count: int, ring: int) -> None
     oracle, trace = assert_readers_agree(path)
     assert len(oracle.events()) == count and trace.integrity.recovered == len(oracle.runs[-1].events) if count else True
     if count:
-        data = bytearray(spool.read_bytes())
-        slot = 4096 + (count - 2) % ring * 64
-        data[slot : slot + 4] = struct.pack("<I", count - 1 - ring & 0xFFFFFFFF)  # as the lap before left it
-        spool.write_bytes(data)
+        set_commits(spool, {(count - 2) % ring: count - 1 - ring & 0xFFFFFFFF})  # as the lap before left it
         oracle, trace = assert_readers_agree(path)
         assert oracle.uncommitted == 1 and len(oracle.events()) == count - 1
         assert trace.integrity.state == "complete" and trace.integrity.missing_events == 0
@@ -247,11 +243,8 @@ def test_readers_agree_on_a_spool(tmp_path: Path, count: int, ring: int) -> None
 
 def test_a_free_completes_in_the_slot_of_its_request(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
-    spool = core_probe.killed(path, core_probe.make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
-    data = bytearray(spool.read_bytes())
-    for number, bit in ((1, 31), (2, 30), (3, 29)):
-        data[4096 + number * 64 + 3] ^= 1 << bit - 24
-    spool.write_bytes(data)
+    spool = core_probe.killed(path, make_events([{"kind": FREE_REQUESTED}] * 4), ring_events=8)
+    set_commits(spool, {1: 2 ^ COMPLETED, 2: 3 ^ TAKEN, 3: 4 ^ 1 << 29})
     oracle, trace = assert_readers_agree(path)
     assert [event.kind for _, event in oracle.events()] == [FREE_REQUESTED, FREE_COMPLETED, FREE_REQUESTED]
     assert trace.integrity.uncommitted == 1
@@ -264,16 +257,13 @@ def test_a_free_that_completes_after_its_request_was_followed(tmp_path: Path, is
     rows = [{"kind": 4, "address": size, "size": 20 * size}]
     rows += [{"kind": ALLOC, "address": (1 + part) * size, "size": size} for part in range(2)]
     rows += [{"kind": FREE_REQUESTED, "address": (1 + part) * size} for part in range(2)]
-    events = core_probe.make_events([{**row, "location": 2, "time": 1000 + number} for number, row in enumerate(rows)])
+    events = make_events([{**row, "location": 2, "time": 1000 + number} for number, row in enumerate(rows)])
     spool = core_probe.killed(path, events, ring_events=8)
     following = Following(path)
     following.read_spool_at(spool)
     for _ in range(2):
         assert following.advance().devices[0].counts.active == 2 * size
-    data = bytearray(spool.read_bytes())
-    data[4096 + 3 * 64 + 3] ^= 0x80
-    data[4096 + 4 * 64 + 3] ^= 0x40
-    spool.write_bytes(data)
+    set_commits(spool, {3: 4 ^ COMPLETED, 4: 5 ^ TAKEN})
     if is_written:
         alloctrace.finish(path, spool=spool)
     for _ in range(2):
@@ -286,37 +276,24 @@ def test_a_reader_passes_over_what_is_newer(tmp_path: Path) -> None:
     """Unknown block types and definition types, longer records, an eighth column: of a later writer of the same
     version."""
     path = tmp_path / "t.alloctrace"
-    with Recorder(path) as recorder:
-        recorder.push(any_events(100, 2))
+    write_trace(path, any_events(100, 2))
     before = alloctrace.load(path)
     events, threads = before.events(), before.threads
-    data, blocks = path.read_bytes(), TraceFile(path).blocks
-    parts = [data[:32]]
-    for block in blocks:
+    parts = [path.read_bytes()[: format_reader.FILE_HEADER]]
+    for block in TraceFile(path).blocks:
         payload = block.payload
         if block.type == DEFINITIONS:
             payload += bytes([3, 99, 1, 2]) + bytes([7, 1, 0x85, 1, 2]) + b"new" + bytes([1, 200])
         if block.type == EVENTS:
             payload += bytes([3, 1, 2, 3])
-        header = bytearray(data[block.offset : block.offset + BLOCK_HEADER])
-        parts.append(with_checksums(header, payload))
-        header[12] = 60
-        struct.pack_into("<QQ", header, 24, block.first + block.count, 0)
-        struct.pack_into("<3Q", header, 40, *block.end)
-        parts.append(with_checksums(header, b"anything"))
+        times = (block.begin, block.end, block.counters)
+        parts.append(format_reader.block(block.type, payload, block.first, block.count, *times))
+        unknown = (block.first + block.count, 0, block.end, block.end, block.counters)
+        parts.append(format_reader.block(60, b"anything", *unknown))
     path.write_bytes(b"".join(parts))
     oracle, after = assert_readers_agree(path)
     assert after.integrity.state == "complete" and oracle.names.strings[133] == b"ne"
     assert after.events().equals(events) and after.threads.equals(threads)
-
-
-def with_checksums(header: bytearray, payload: bytes) -> bytes:
-    """A block of this header and payload, its sizes and checksums made right."""
-    made = bytearray(header)
-    struct.pack_into("<Q", made, 16, len(payload))
-    struct.pack_into("<I", made, 8, zlib.crc32(payload))
-    struct.pack_into("<I", made, 4, zlib.crc32(made[8:]))
-    return bytes(made) + payload
 
 
 def example(name: str) -> bytes:
@@ -329,7 +306,7 @@ def example(name: str) -> bytes:
 def test_the_documents_example_is_right() -> None:
     header = example("file header")
     assert struct.unpack_from("<I", header, 12)[0] == zlib.crc32(header[:12] + bytes(4) + header[16:]) == 0x586CD104
-    names = Names()
+    names = format_reader.Names()
     names.add(example("definitions"))
     assert names.stack(1) == [(b"outer", b"/home/user/train.py", 10, None)]
     assert names.locations == {1: (0, 0, 0, 0, 0)} and names.threads == {2: (4243, 2, b"pt_worker")}
@@ -343,7 +320,7 @@ def test_the_documents_example_is_right() -> None:
         for row in re.findall(r"^\| [0-7] \| \d+ \|.*0x.*$", DOCUMENT, re.M)
     ]
     assert len(table) == 8
-    events = decode_events(payload, 8, begin)
+    events = format_reader.decode_events(payload, 8, begin)
     assert [[i, e.kind, e.time - begin, *list(vars(e).values())[2:]] for i, e in enumerate(events)] == table
     ours = core_probe.decode(payload, 8, begin)
     assert ours is not None

@@ -105,7 +105,7 @@ def test_last_steps_of_a_damaged_trace_are_measured_up_to_its_end(tmp_path: Path
             rows.append(event("alloc", address=BEGIN + 4096 * number, size=size, stack=stack))
             rows += freed(BEGIN + 4096 * number, size)
         rows.append(event("step", size=step))
-    make_trace(path, rows, block_events=1000)
+    make_trace(path, rows)
     damaged_blocks = [block for block in TraceFile(path).blocks if block.type == EVENTS][1:4]
     data = bytearray(path.read_bytes())
     for block in damaged_blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core_probe import Recorder, make_events
+from core_probe import Events, Recorder, make_events
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.kinds import KINDS
@@ -27,12 +27,16 @@ def freed(address: int, size: int) -> list[Row]:
     return [event(kind, address=address, size=size) for kind in ("free_requested", "free_completed")]
 
 
-def make_trace(path: Path, rows: list[Row], block_events: int = 1 << 20) -> alloctrace.Trace:
-    """Write events, one a microsecond, in blocks of at most block_events, and load the trace."""
-    events = make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)])
+def make_trace(path: Path, rows: list[Row], block_events: int = 1000) -> alloctrace.Trace:
+    """Write events, one a microsecond, and load the trace."""
+    write_trace(path, make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)]), block_events)
+    return alloctrace.load(path)
+
+
+def write_trace(path: Path, events: Events, block_events: int = 1000) -> None:
+    """Write a complete trace of the events, in blocks of at most block_events."""
     path.unlink(missing_ok=True)
     with Recorder(path) as recorder:
         for first in range(0, len(events), block_events):
             part = events[first : first + block_events]
             assert recorder.push(part) == len(part) and recorder.flush()
-    return alloctrace.load(path)
