@@ -22,7 +22,6 @@ from running import ROOT, program_environment
 
 import pytorch_alloctrace as alloctrace
 
-LOST = 14
 BITS = {name: 8 * core_probe.EVENT[name].itemsize for name in FIELDS}
 
 
@@ -68,19 +67,13 @@ def test_a_block_that_is_not_whole_is_refused(events: core_probe.Events, data: s
 
 def test_repeated_work_takes_few_bytes() -> None:
     """What the format is for: a program that repeats itself costs a byte of tag and the time's bytes an event."""
-    step = [
-        {
-            "kind": kind,
-            "address": 4096 * block,
-            "size": 1000 * block * (kind == 1),
-            "stack": block + 10,
-            "thread": 1,
-            "location": 1,
-        }
-        for kind in (1, 3)
-        for block in range(100)
-    ]
-    events = make_events([{**event, "time": 300 * number} for number, event in enumerate(step * 50)])
+    events = make_events(10_000)
+    number = np.arange(len(events))
+    block = number % 100
+    events["kind"] = np.where(number // 100 % 2, 3, 1)
+    events["address"], events["size"] = 4096 * block, 1000 * block * (events["kind"] == 1)
+    events["stack"], events["thread"], events["location"] = block + 10, 1, 1
+    events["time"] = 300 * number
     assert len(encode(events, 0, 0)) < 3.5 * len(events)
 
 
@@ -100,17 +93,15 @@ def test_a_recording_reads_as_it_was_made(
     assert read_back(path) == emitted
     trace = alloctrace.load(path)
     assert trace.integrity.state == "complete" and trace.integrity.events == len(emitted)
-    columns = trace.events(columns=["seq", "address", "autograd_seq", "node_seq", "node_thread", "thread"])
-    read = list(zip(*(columns[name] for name in columns), strict=True))
-    names = ("address", "sequence", "node_sequence", "node_thread", "thread")
-    positions = [FIELDS.index(name) for name in names]
+    columns = {"autograd_seq": "sequence", "node_seq": "node_sequence"}
+    columns |= {name: name for name in ("address", "node_thread", "thread")}
     # Columns of numbers are signed and end at the largest; addresses are not. Ids of threads have 32 bits.
     largest = {"address": 2**64 - 1, "thread": 2**31 - 1}
-    expected = [
-        (seq, *(min(row[at], largest.get(FIELDS[at], 2**63 - 1)) for at in positions))
-        for seq, row in enumerate(emitted)
-    ]
-    assert read == expected
+    read = trace.events(columns=["seq", *columns])
+    assert read["seq"].tolist() == [*range(len(emitted))]
+    for column, field in columns.items():
+        at, limit = FIELDS.index(field), largest.get(field, 2**63 - 1)
+        assert read[column].tolist() == [min(row[at], limit) for row in emitted], column
 
 
 @pytest.mark.parametrize(("threads", "ring"), [(8, 4096), (3, 8)])
@@ -151,6 +142,7 @@ def test_threads_that_do_not_wait_lose_what_is_reported(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import json, os, resource, sys, time
+import numpy as np
 from pathlib import Path
 from core_probe import Recorder, make_events
 how, ending, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -175,15 +167,12 @@ taken, number = [], 0
 def push(count):
     global number
     events = make_events(count)
-    events["kind"] = 1
-    before = len(taken)
-    for index in range(count):
-        number += 1
-        events[index]["address"] = number
-        events[index]["size"] = number * 7919 % 100_003   # too irregular to predict: the file must grow
-        if recorder.push(events[index : index + 1]):
-            taken.append(number)
-    return len(taken) - before == count
+    events["kind"], events["address"] = 1, range(number + 1, number + count + 1)
+    events["size"] = events["address"] * 7919 % 100_003   # too irregular to predict: the file must grow
+    number += count
+    pushed = [int(event["address"][0]) for event in np.split(events, count) if recorder.push(event)]
+    taken.extend(pushed)
+    return len(pushed) == count
 
 # Never more at once than the ring holds: nothing may be lost here only because the writer's thread was not let run.
 for _ in range(5):
@@ -201,7 +190,8 @@ if ending == "goes on":
         time.sleep(0.01)
     assert push(100) and recorder.flush() and push(100)
 stopped = recorder.stop()
-set_full(False) if ending == "stays full" else None
+if ending == "stays full":
+    set_full(False)
 print(json.dumps({"taken": taken, "emitted": number, "stopped": stopped}))
 """
 
