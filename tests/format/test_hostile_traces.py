@@ -27,8 +27,6 @@ from pytorch_alloctrace import _replay
 
 TRACES = sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
 SUPPORT = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
-COSTLY = ("report", "serve")
-"""Each takes seconds, whatever it shows."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
 
 
@@ -53,13 +51,9 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
     return shown
 
 
-def cheap_faces() -> list[str]:
-    return [face for face in every_face.all_faces(Path(), Path()) if face not in COSTLY]
-
-
 def test_each_face_answers_on_a_trace_of_the_corpus_within_its_memory() -> None:
     count = len(TRACES)
-    faces = {trace: cheap_faces()[number::count] for number, trace in enumerate(TRACES)}
+    faces = {trace: every_face.cheap_faces()[number::count] for number, trace in enumerate(TRACES)}
     for shown in show_to_faces(faces):
         assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
 
@@ -67,8 +61,8 @@ def test_each_face_answers_on_a_trace_of_the_corpus_within_its_memory() -> None:
 @pytest.mark.slow("extremes")  # the test above shows a trace to each face
 @pytest.mark.parametrize("part", range(2))
 def test_faces_answer_on_the_corpus_within_their_memory(part: int) -> None:
-    pages = dict.fromkeys(("sites52", "memory68", "replay211"), COSTLY)
-    faces = {trace: [*cheap_faces(), *pages.get(trace.stem, ())] for trace in TRACES[part::2]}
+    pages = dict.fromkeys(("sites52", "memory68", "replay211"), every_face.COSTLY)
+    faces = {trace: [*every_face.cheap_faces(), *pages.get(trace.stem, ())] for trace in TRACES[part::2]}
     for shown in show_to_faces(faces):
         assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
 

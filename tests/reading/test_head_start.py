@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,47 +75,40 @@ def test_ends_with_the_command(path: str) -> None:
 def test_which_trace(path: str) -> None:
     for arguments in ([path], ["leaks", path, "--fail"], [path, "--top", "3"], [path, "peak"], ["--json", path]):
         assert trace_to_replay(arguments) == path
-    others = (
-        ["--help"],
-        [path, path],
-        ["diff", path, path],
-        ["finish", path],
-        [path, "--user-path", "torch"],
-        [path, "--spool=x"],
-        [path, "--at", "mark:x"],
-        [path + ".missing"],
-        [],
-    )
+    others = [["--help"], [path, path], ["diff", path, path], ["finish", path], [path + ".missing"], []]
+    others += [[path, *options] for options in (["--user-path", "torch"], ["--spool=x"], ["--at", "mark:x"])]
     for arguments in others:
         assert trace_to_replay(arguments) is None
 
 
 @pytest.mark.parametrize("small", [0, 1_000_000], ids=["by whoever asks", "meanwhile"])
-def test_what_is_asked_ahead_is_what_is_asked(path: str, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+def test_answers_that_were_prefetched_are_those_of_the_replay(
+    path: str, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
     trace = RecordedTrace(path)
-    replay = trace.replay
-    middle = trace.end_seq // 2
+    replay, middle = trace.replay, trace.end_seq // 2
+
+    def answers() -> list[Any]:
+        return [
+            [table.to_dict("list") for table in replay.stacks(middle, "cpu")],
+            {name: values.tolist() for name, values in replay.lives(middle, "cpu").items()},
+            replay.role_bytes(middle, "cpu"),
+        ]
+
+    expected = answers()
+    _, lives, roles = expected
     live = replay.live(middle, "cpu")
-    stacks, roles, lives = replay.stacks(middle, "cpu"), replay.role_bytes(middle, "cpu"), replay.lives(middle, "cpu")
-    for name, values in lives.items():
-        assert live[name].tolist() == values.tolist()
+    assert lives == {name: live[name].tolist() for name in lives}
     assert sum(blocks for _, _, blocks in roles.values()) == len(live)
-    assert {role: size for role, (size, _, _) in roles.items()} == {
-        role: int(live.loc[live["role"] == role, "nbytes"].sum()) for role in live["role"].unique()
-    }
+    bytes_of_roles = live.groupby("role", observed=True)["nbytes"].sum().to_dict()
+    assert {role: size for role, (size, _, _) in roles.items()} == bytes_of_roles
     asks = [(kind, at, "cpu") for at in (middle, middle // 2) for kind in ("stacks", "roles", "lives")]
     with monkeypatch.context() as patched:
         patched.setattr("pytorch_alloctrace.reading.replay._SMALL", small)
         with replay.asked_ahead(asks):
             replay.blocks(middle // 3)  # the state is another one now
-            assert [table.equals(known) for table, known in zip(replay.stacks(middle, "cpu"), stacks, strict=True)] == [
-                True
-            ]
-            assert replay.role_bytes(middle, "cpu") == roles
             for _ in range(2):  # kept the first time, made again the second
-                assert {name: values.tolist() for name, values in replay.lives(middle, "cpu").items()} == {
-                    name: values.tolist() for name, values in lives.items()
-                }
+                assert answers() == expected
             replay.forget("cpu")
             assert replay.role_bytes(middle, "cpu") == roles
     assert replay.role_bytes(middle, "cpu") == roles

@@ -61,6 +61,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "what-if": ("what-if",),
     "fit": ("fit",),
 }
+COSTLY = ("report", "serve")
+"""Faces that take seconds whatever they show."""
 EXPORTS = ("speedscope", "collapsed", "perfetto", "memory-viz", "parquet")
 
 
@@ -124,6 +126,10 @@ def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     faces["finish"] = lambda: _finish(trace, folder)
     faces["api"] = lambda: _call_api(trace)
     return faces
+
+
+def cheap_faces() -> list[str]:
+    return [name for name in all_faces(Path(), Path()) if name not in COSTLY]
 
 
 def _compare_with_itself(trace: Path) -> int:

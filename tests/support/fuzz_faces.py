@@ -18,16 +18,14 @@ import hostile_traces
 
 _CHEAP = 5
 """Faces that each trace is shown to, besides `api` and `verify`."""
-_COSTLY = ("report", "serve")
-"""Those that take seconds whatever they show: one trace in sixteen."""
 _TRACES_OF_RECORDINGS = 40_000
 """Bytes of the largest trace that is mutated."""
 
 
 def chosen_faces(seed: int) -> list[str]:
     dice = random.Random(~seed)
-    cheap = [name for name in every_face.all_faces(Path(), Path()) if name not in _COSTLY]
-    return ["api", "verify", *dice.sample(cheap, _CHEAP), *(_COSTLY if dice.random() < 0.06 else ())]
+    costly = every_face.COSTLY if dice.random() < 0.06 else ()
+    return ["api", "verify", *dice.sample(every_face.cheap_faces(), _CHEAP), *costly]
 
 
 def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> list[str]:
