@@ -51,18 +51,14 @@ def show_to_faces(faces: dict[Path, list[str]]) -> list[dict[str, Any]]:
     return shown
 
 
-def test_each_face_answers_on_a_trace_of_the_corpus_within_its_memory() -> None:
-    count = len(TRACES)
-    faces = {trace: every_face.cheap_faces()[number::count] for number, trace in enumerate(TRACES)}
-    for shown in show_to_faces(faces):
-        assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
-
-
-@pytest.mark.slow("extremes")  # the test above shows a trace to each face
-@pytest.mark.parametrize("part", range(2))
-def test_faces_answer_on_the_corpus_within_their_memory(part: int) -> None:
-    pages = dict.fromkeys(("sites52", "memory68", "replay211"), every_face.COSTLY)
-    faces = {trace: [*every_face.cheap_faces(), *pages.get(trace.stem, ())] for trace in TRACES[part::2]}
+@pytest.mark.parametrize("share", [len(TRACES), pytest.param(1, marks=pytest.mark.slow("extremes"))])
+def test_faces_answer_on_the_corpus_within_their_memory(share: int) -> None:
+    """Each face is shown one trace of the corpus; in the slow tests all of them, and three in the costly ones."""
+    pages = dict.fromkeys(("sites52", "memory68", "replay211"), every_face.COSTLY) if share == 1 else {}
+    cheap = every_face.cheap_faces()
+    faces = {
+        trace: [*cheap[number % share :: share], *pages.get(trace.stem, ())] for number, trace in enumerate(TRACES)
+    }
     for shown in show_to_faces(faces):
         assert shown["peak_bytes"] < every_face.MEMORY, shown["trace"]
 

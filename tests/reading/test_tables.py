@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 import torch
 from marked_programs import run_analyze
-from running import needs_cuda_build
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -151,7 +150,6 @@ def tables_of_fragmentation(fragmentation: Any) -> Tables:
         yield f"fragmentation, {name}", getattr(fragmentation, name)
 
 
-@needs_cuda_build
 def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[tuple[str, pd.DataFrame]]) -> None:
     """So that what is written for a full one (sums, joins, concatenations) does not fail for the run with nothing."""
     nothing = alloctrace.load(Path(trace.path).with_name("nothing.alloctrace"))
@@ -175,13 +173,11 @@ def public_tables() -> set[str]:
     return found
 
 
-@needs_cuda_build
 def test_columns_hide_no_attribute_of_a_table(full: list[tuple[str, pd.DataFrame]]) -> None:
     taken = {*dir(pd.DataFrame), *dir(pd.Series)} - SERIES_ONLY
     assert {name: {*table.columns} & taken for name, table in full if {*table.columns} & taken} == {}
 
 
-@needs_cuda_build
 def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace.Trace) -> None:
     needed = {"first_event_after": ("end",), "time_ns": ("peak",), "diff": ("step:3", "end")}
     needed |= {"range": ("step:3",), "named_device": (), "annotate": ("program.py",)}
@@ -209,7 +205,6 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
             assert error.count("\n") == 1 and "'cuda:7'" in error
 
 
-@needs_cuda_build
 def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> None:
     """What pandas subtracts from an unsigned integer wraps."""
     for name, table in full:
@@ -224,7 +219,6 @@ def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> 
                 assert dtype == (pd.Int32Dtype() if narrow else pd.Int64Dtype()), (name, column, dtype)
 
 
-@needs_cuda_build
 @pytest.mark.parametrize("columns", [None, ("device", "forward_stack_id", "seq"), ("step",)])
 def test_a_table_of_many_events_is_made_in_two_passes(
     trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...] | None
@@ -262,7 +256,6 @@ def test_sums_that_wrap_are_sorted_all_the_same(trace: alloctrace.Trace) -> None
     assert len(sums) > 1 and sums == sorted(sums, reverse=True) and sums[-1] == -(2**63)
 
 
-@needs_cuda_build
 def test_what_is_asked_comes_first_and_the_rest_by_name(trace: alloctrace.Trace) -> None:
     for method, arguments in (
         (trace.sites, ("end", "cuda:0")),
@@ -286,7 +279,6 @@ def test_the_number_of_a_peak_costs_no_table(trace: alloctrace.Trace, monkeypatc
         _ = peak.composition
 
 
-@needs_cuda_build
 def test_blocks_have_the_names_of_their_sites(trace: alloctrace.Trace) -> None:
     for table, nbytes in ((trace.live(), "nbytes"), (trace.blocks(), "requested_size")):
         used = table[table["line"] > 0]

@@ -9,14 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
-from running import needs_cuda_build
 from shared_recordings import run_source
 from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.reading.timeline import intervals_of_range
 
-pytestmark = needs_cuda_build
 SPANS = 20
 # The same time passes between two ticks: span n is interval n of a timeline of SPANS points. What is allocated in a
 # span is freed in the next, so each interval falls to the 1 MiB that is always there. The CPU has its peak in span 4,

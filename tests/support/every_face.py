@@ -18,11 +18,10 @@ import resource
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 MEMORY = 1 << 30
 """Bytes that a face may have besides those of the imported libraries."""
@@ -120,11 +119,11 @@ def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
     faces["diff"] = verb("diff", str(trace))
     faces["report"] = verb("report", "-o", str(folder / "report.html"))
     faces |= {f"export-{to}": verb("export", "--to", to, "-o", str(folder / to)) for to in EXPORTS}
-    faces["serve"] = lambda: _serve(trace)
+    faces["serve"] = lambda: _ask(trace, _serve)
     faces["ranks"] = lambda: _compare_with_itself(trace)
     faces["follow"] = lambda: _follow(trace)
     faces["finish"] = lambda: _finish(trace, folder)
-    faces["api"] = lambda: _call_api(trace)
+    faces["api"] = lambda: _ask(trace, _call_api)
     return faces
 
 
@@ -171,25 +170,29 @@ def _follow(trace: Path) -> int:
     return 0
 
 
-def _serve(trace: Path) -> int:
+def _ask(trace: Path, ask: Callable[[Any], None]) -> int:
+    """Open the trace and ask it; a trace that is refused gives 2."""
     from pytorch_alloctrace.errors import AlloctraceError
-    from pytorch_alloctrace.report.page.server import ReportServer
     from pytorch_alloctrace.trace import Trace
 
     try:
-        opened = Trace(trace)
-        server = ReportServer(opened)
-        server.page  # noqa: B018
-        for seq in {0, opened.end_seq // 2, max(opened.end_seq - 1, 0)}:
-            status, _, _ = server.answer(
-                "localhost", f"{server.address.partition('//')[2].partition('/')[2]}moment?seq={seq}"
-            )
-            assert status in (200, 404)
-        server.let_go()
+        ask(Trace(trace))
     except AlloctraceError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _serve(opened: Any) -> None:
+    from pytorch_alloctrace.report.page.server import ReportServer
+
+    server = ReportServer(opened)
+    server.page  # noqa: B018
+    path = server.address.partition("//")[2].partition("/")[2]
+    for seq in {0, opened.end_seq // 2, max(opened.end_seq - 1, 0)}:
+        status, _, _ = server.answer("localhost", f"{path}moment?seq={seq}")
+        assert status in (200, 404)
+    server.let_go()
 
 
 def _finish(trace: Path, folder: Path) -> int:
@@ -200,29 +203,23 @@ def _finish(trace: Path, folder: Path) -> int:
     return main(["finish", str(copy)])
 
 
-def _call_api(trace: Path) -> int:
+def _call_api(opened: Any) -> None:
     from pytorch_alloctrace.errors import AlloctraceError
-    from pytorch_alloctrace.trace import Trace
 
-    try:
-        opened = Trace(trace)
-    except AlloctraceError as error:
-        print(error, file=sys.stderr)
-        return 2
     for call in (
         lambda: repr(opened),
-        lambda: opened.events(),
-        lambda: opened.live(),
+        opened.events,
+        opened.live,
         lambda: opened.live("peak"),
         lambda: opened.live("step:1"),
         lambda: opened.sites(by="file"),
         lambda: opened.sites(by="module"),
-        lambda: opened.named_blocks(),
+        opened.named_blocks,
         lambda: opened.role_timeline(50),
         lambda: opened.timeline(7000),
-        lambda: opened.driver_memory(),
-        lambda: opened.steps(),
-        lambda: opened.marks(),
+        opened.driver_memory,
+        opened.steps,
+        opened.marks,
         lambda: opened.threads,
         lambda: opened.held,
         lambda: opened.hardware,
@@ -232,24 +229,14 @@ def _call_api(trace: Path) -> int:
         # Each says that it cannot, or answers.
         with contextlib.suppress(AlloctraceError):
             call()
-    return 0
 
 
 def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> None:
     out, error = folder / "out", folder / "error"
-    begin = time.monotonic()
     child = os.fork()
     if child == 0:
-        _become(face, run, out, error)
-    killed = False
-    while True:
-        done, status, used = os.wait4(child, os.WNOHANG)
-        if done:
-            break
-        if time.monotonic() - begin > 5 * SECONDS and not killed:
-            killed = True
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.005)
+        _become(run, out, error)
+    _, status, used = os.wait4(child, 0)
     seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
     if seconds > shown.seconds:
         shown.seconds, shown.slowest = seconds, face
@@ -269,7 +256,7 @@ def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> 
         shown.faults.append(f"{face}: prints {found.group()!r} raw")
 
 
-def _become(face: str, run: Callable[[], int], out: Path, error: Path) -> NoReturn:
+def _become(run: Callable[[], int], out: Path, error: Path) -> NoReturn:
     try:
         for path, stream in ((out, 1), (error, 2)):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -280,6 +267,7 @@ def _become(face: str, run: Callable[[], int], out: Path, error: Path) -> NoRetu
         resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(5 * SECONDS)  # ends what waits for ever
         code = run()
         sys.stdout.flush()
         sys.stderr.flush()
