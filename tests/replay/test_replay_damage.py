@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from format_reader import BLOCK_HEADER, EVENTS, TraceFile
-from replay_oracle import Checkpoint, read_expected, state_differences
+from format_reader import BLOCK_HEADER, EVENTS, Block, TraceFile
+from replay_oracle import read_expected, state_differences
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
@@ -58,15 +57,18 @@ OPERATIONS = [
 ]
 
 
-@dataclass(frozen=True)
 class Sample:
-    path: Path
-    data: bytes
-    checkpoints: list[Checkpoint]
-    mark_of: dict[str, int]
-    """Event number of each checkpoint but the last, which is the end."""
-    states: list[tuple[str, int, int]]
-    """Device, first and last event of the allocator's states."""
+    """The trace of a program, its checkpoints, and where in the trace they and the allocator's states are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "t.0"
+        self.checkpoints = read_expected(folder / "expected")
+        trace = alloctrace.load(self.path)
+        self.mark_of = {f"mark:{name}": seq for name, seq in trace.marks().set_index("name")["seq"].items()}
+        """Event number of each checkpoint but the last, which is the end."""
+        states = trace.events(columns=["device", "seq", "nbytes"], kinds=["allocator_state"])
+        self.states = [(device, seq, seq + count) for device, seq, count in states.itertuples(index=False)]
+        """Device, first and last event of the allocator's states."""
 
     def next_states(self, event: int) -> int:
         """The last event of the first states, of all devices, that begin after an event."""
@@ -76,20 +78,13 @@ class Sample:
                 ends.setdefault(device, last)
         return max(ends.values())
 
-
-def read_sample(folder: Path) -> Sample:
-    trace = alloctrace.load(folder / "t.0")
-    marks = trace.marks()
-    states = trace.events(columns=["seq", "kind", "device", "nbytes"])
-    states = states[states["kind"] == "allocator_state"]
-    reported = zip(states["device"].astype(str), states["seq"], states["nbytes"], strict=True)
-    return Sample(
-        folder / "t.0",
-        (folder / "t.0").read_bytes(),
-        read_expected(folder / "expected"),
-        {f"mark:{name}": int(seq) for name, seq in zip(marks["name"], marks["seq"], strict=True)},
-        [(device, int(seq), int(seq + count)) for device, seq, count in reported],
-    )
+    def load_without(self, lost: Sequence[Block]) -> alloctrace.Trace:
+        """Cut blocks out of the trace; load what is left."""
+        data, cut = self.path.read_bytes(), self.path.with_name("cut.alloctrace")
+        for block in reversed(lost):
+            data = data[: block.offset] + data[block.offset + BLOCK_HEADER + len(block.payload) :]
+        cut.write_bytes(data)
+        return alloctrace.load(cut)
 
 
 def assert_exact_but_for_the_gap(trace: alloctrace.Trace, sample: Sample, first: int, last: int) -> tuple[int, int]:
@@ -120,7 +115,7 @@ def test_each_block_of_events_cut_out_changes_nothing_before_it_and_nothing_afte
     """Where the block has a part of an allocator's state, what is left of the state is not taken for all of it."""
     arguments = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": "expandable_segments:False"}
     run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, **arguments)
-    sample, cut = read_sample(tmp_path), tmp_path / "cut.alloctrace"
+    sample = Sample(tmp_path)
     assert alloctrace.load(sample.path).verify().ok and len(sample.states) >= 6
     exact = wrong = unfitting = hit = 0
     blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS and block.count]
@@ -130,8 +125,7 @@ def test_each_block_of_events_cut_out_changes_nothing_before_it_and_nothing_afte
         inside = [state for state in sample.states if state[1] < end and state[2] >= block.first]
         if block is blocks[0] if inside else any(first == end for _, first, _ in sample.states):
             continue
-        cut.write_bytes(sample.data[: block.offset] + sample.data[block.offset + BLOCK_HEADER + len(block.payload) :])
-        trace = alloctrace.load(cut)
+        trace = sample.load_without([block])
         assert trace.integrity.state == "gaps" and trace.integrity.missing_events == block.count
         found = assert_exact_but_for_the_gap(trace, sample, block.first, end - 1)
         verified = trace.verify()
@@ -159,15 +153,13 @@ def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_pa
     ]
     operations = [operation for part in parts for operation in (["check"], ["flush"], *part, ["flush"])]
     run_cuda_program(RUN, json.dumps(operations), devices=2, PYTHONPATH=WITH_TESTS)
-    sample = read_sample(tmp_path)
+    sample = Sample(tmp_path)
     marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(parts))]
-    data = sample.data
-    for block in reversed(TraceFile(sample.path).blocks):
-        is_lost = any(marks[n] < block.first and block.first + block.count <= marks[n + 1] for n in (1, 3))
-        if block.type == EVENTS and is_lost:
-            data = data[: block.offset] + data[block.offset + BLOCK_HEADER + len(block.payload) :]
-    (tmp_path / "cut").write_bytes(data)
-    trace = alloctrace.load(tmp_path / "cut")
+    blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS]
+    lost = [(marks[number], marks[number + 1]) for number in (1, 3)]
+    trace = sample.load_without(
+        [block for block in blocks if any(a < block.first and block.first + block.count <= b for a, b in lost)]
+    )
     kinds = trace.kind_counts
     assert kinds["alloc"] == 2 and kinds["segment_alloc"] == 1 and "segment_free" not in kinds
     assert trace.verify().after_loss == 1
