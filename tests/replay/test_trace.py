@@ -94,7 +94,9 @@ def test_sites_by_everything_else(trace: alloctrace.Trace) -> None:
         trace.sites(by="colour")
 
 
-def test_live_and_peak(trace: alloctrace.Trace) -> None:
+def test_live_memory_at_steps_marks_and_peak_is_what_the_program_holds(trace: alloctrace.Trace) -> None:
+    assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
+    assert list(trace.marks()["name"]) == ["after the layer"]
     assert sorted(trace.live()["nbytes"]) == [10, 10, 10, 10, 24]
     assert sorted(trace.live(at="step:1")["nbytes"]) == [10, 10]
     assert list(trace.live(at="step:1")["step"]) == [0, 1]
@@ -145,11 +147,6 @@ def test_a_timeline_of_one_point_is_at_the_peak_and_one_of_none_is_refused(trace
     assert (point["seq"], point["requested_max"], point["requested"]) == (trace.peak().seq, 5064, 64)
     with pytest.raises(ValueError, match="0"):
         trace.timeline(0)
-
-
-def test_steps_have_what_was_live(trace: alloctrace.Trace) -> None:
-    assert list(trace.steps()["live_bytes"]) == [10, 20, 30, 40]
-    assert list(trace.marks()["name"]) == ["after the layer"]
 
 
 def test_user_paths_turn_a_library_into_user_code(trace: alloctrace.Trace) -> None:
