@@ -11,6 +11,7 @@ from pathlib import Path
 import leak_corpus
 import pytest
 from running import ROOT, run_python, with_cuda
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 
@@ -19,14 +20,15 @@ HEALTHY = leak_corpus.cases(leak_corpus.HEALTHY)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow("recording")), "cuda"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A device, and the folder with the trace of every case on it."""
-    folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, str(ROOT / "tests/support/leak_corpus.py"), request.param, str(folder)]
-    if request.param == "cuda":
-        command = with_cuda(command, memory="8GiB")
-    run_python(folder, command, check=True, timeout=900, environment={})
-    return request.param, folder
+def recorded(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """Return a device, and the folder with the trace of every case on it."""
+    device = request.param
+
+    def record(folder: Path) -> None:
+        command = [sys.executable, str(ROOT / "tests/support/leak_corpus.py"), device, str(folder)]
+        run_python(folder, with_cuda(command, memory="8GiB") if device == "cuda" else command, True, 900, {})
+
+    return device, record_once(f"leaks_{device}", record)
 
 
 @pytest.mark.parametrize("name", LEAKING)

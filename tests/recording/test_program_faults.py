@@ -66,14 +66,12 @@ extern "C" void put_in_front() { put_in_front_of(c10::GetAllocator(c10::kCPU)); 
 
 
 @pytest.fixture
-def native(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The library, built once for all tests."""
-
+def native(tmp_path: Path) -> None:
     def build(folder: Path) -> None:
         (folder / "native.cpp").write_text(NATIVE)
         build_library(folder / "native.cpp", folder / "native.so")
 
-    (tmp_path / "native.so").symlink_to(record_once(tmp_path_factory, "native", build) / "native.so")
+    (tmp_path / "native.so").symlink_to(record_once("native", build) / "native.so")
 
 
 ENDS = {

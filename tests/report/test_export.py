@@ -20,8 +20,8 @@ import pytorch_alloctrace as alloctrace
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    return alloctrace.load(record_once(tmp_path_factory, "report", record_report) / "run.alloctrace")
+def trace() -> alloctrace.Trace:
+    return alloctrace.load(record_once("report", record_report) / "run.alloctrace")
 
 
 def exported(trace: alloctrace.Trace, to: str, tmp_path: Path, **settings: Any) -> Any:

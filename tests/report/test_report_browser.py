@@ -42,8 +42,8 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
-    return alloctrace.load(record_once(tmp_path_factory, "report", record_report) / "run.alloctrace")
+def trace() -> alloctrace.Trace:
+    return alloctrace.load(record_once("report", record_report) / "run.alloctrace")
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,53 @@
-"""Programs that tests record, some of them once for all test processes."""
+"""Programs that tests record, some of them once for all tests until something changes that could change the trace."""
 
 from __future__ import annotations
 
-import os
+import functools
+import hashlib
+import importlib.metadata
+import inspect
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pytest
 from running import ROOT, only_one, run_python, with_cuda
 
+FOLDER = ROOT / "build/recordings"
+SOURCES = ("csrc", "pytorch_alloctrace/recording", "pytorch_alloctrace/objects", "tools/simcuda", "tests/support")
 
-def record_once(factory: pytest.TempPathFactory, name: str, record: Callable[[Path], None]) -> Path:
-    """Return the folder that `record` has filled, in this process of pytest-xdist or in another. Tests only read it."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared_{name}"
-    with only_one(folder.with_suffix(".lock")):
+
+def record_once(name: str, record: Callable[[Path], None]) -> Path:
+    """Return the folder under build/ that `record` has filled, for these tests or for earlier ones. Tests only read it.
+
+    It is filled again when the recorder, the simulated device, tests/support, the file of `record`, Python or torch has
+    changed.
+    """
+    key = _digest([Path(inspect.getfile(record))], _key_of_recorder())
+    folder = FOLDER / f"{name}-{key}"
+    with only_one(FOLDER / f"{name}.lock"):
         if not (folder / "complete").exists():
-            folder.mkdir(exist_ok=True)
+            for outdated in FOLDER.glob(f"{name}-*"):
+                shutil.rmtree(outdated)
+            folder.mkdir()
             record(folder)
             (folder / "complete").touch()
     return folder
+
+
+@functools.cache
+def _key_of_recorder() -> str:
+    files = {path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.is_file()}
+    files |= {*(ROOT / "pytorch_alloctrace").glob("*.py")}
+    sources = (path for path in files if "__pycache__" not in path.parts)
+    return _digest(sorted(sources), sys.version, importlib.metadata.version("torch"))
+
+
+def _digest(files: Iterable[Path], *texts: str) -> str:
+    digest = hashlib.sha256(repr(texts).encode())
+    for path in files:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False, devices: int = 1) -> Path:

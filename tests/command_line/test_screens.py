@@ -1,0 +1,43 @@
+"""What each verb prints as text, in full: one golden screen a verb, in screens/. A wanted change is seen in their diff:
+
+ALLOCTRACE_WRITE_SCREENS=1 tools/test tests/command_line/test_screens.py        # writes them anew
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from made_up_ranks import Rank, write_ranks
+from marked_programs import run_analyze
+
+from pytorch_alloctrace.analyze.verbs import VERBS
+
+SCREENS = Path(__file__).with_name("screens")
+TRACE = "ranks/alloctrace-1-1001.alloctrace"
+WORDS = {
+    **{verb: (verb, TRACE) for verb in VERBS if verb not in ("ranks", "report", "serve", "live", "export", "convert")},
+    "annotate": ("annotate", "train.py", TRACE),
+    "diff": ("diff", TRACE, "--since", "step:4"),
+    "finish": ("finish", TRACE),
+    "fold": ("fold", TRACE, "--until", "step:30", "-o", "folded.alloctrace"),
+    "ranks": ("ranks", "ranks"),
+}
+"""The verbs that show a trace, or say what they have done to one: not those that make something else of it."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of three ranks, of which the second keeps a block in each step, and is refused a request."""
+    write_ranks(tmp_path / "ranks", 3, rank1=Rank(1, 3, leaks_from=5, larger_from=10, oom_at=20))
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", WORDS)
+def test_screen_of_verb_is_as_before(folder: Path, verb: str) -> None:
+    shown = run_analyze(folder, *WORDS[verb])
+    if os.environ.get("ALLOCTRACE_WRITE_SCREENS"):
+        SCREENS.mkdir(exist_ok=True)
+        (SCREENS / f"{verb}.txt").write_text(shown)
+    assert shown == (SCREENS / f"{verb}.txt").read_text()
