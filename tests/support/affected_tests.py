@@ -91,6 +91,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "setup.py": ("project",),
     "tests/conftest.py": ALL,
     "tests/support/affected_tests.py": ("project/test_choice_of_tests.py",),
+    "tests/command_line/screens/": ("command_line/test_screens.py",),
     "tests/corpus/": ("analysis/test_strangers.py", "ranks/test_ranks_strangers.py", "format"),
     **dict.fromkeys((f"tools/{name}" for name in TOOLS_WITHOUT_TESTS), ()),
     "tools/environment": ALL,

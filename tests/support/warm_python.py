@@ -151,7 +151,7 @@ class Server:
         script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
         self._process = subprocess.Popen(
             [*launcher, sys.executable, str(script), str(theirs.fileno())],
-            env={**environment, "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
+            env={**environment, "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
