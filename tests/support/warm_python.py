@@ -36,10 +36,12 @@ from typing import Any
 AFTER_START = (
     *("ALLOCTRACE", "PYTEST_CURRENT_TEST", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "PATH", "NO_COLOR"),
     *("SIMCUDA_", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS", "PYTHONPATH"),
+    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "CXX", "TMPDIR", "NVML_FAILS", "PYTHONPATH", "HOME", "XDG_CACHE_HOME"),
 )
 """Beginnings of the names of variables that nothing reads before the program begins; of torch's allocator's settings,
 that holds for all but "backend:"."""
+SERVED_SETTINGS = {"OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+"""Variables that torch reads when it is imported, and for each of whose values there is a server."""
 MAX_SERVERS = 4
 NUMBER = struct.Struct("<q")
 FRAME_NAME = "<frozen warm_python>"
@@ -149,9 +151,10 @@ class Server:
         script = Path(self._folder.name, "warm_python_server.pyc")
         code = marshal.dumps(compile(SERVER.format(imports=imports), FRAME_NAME, "exec"))
         script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
+        folders = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         self._process = subprocess.Popen(
             [*launcher, sys.executable, str(script), str(theirs.fileno())],
-            env={**environment, "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
+            env={**environment, **folders, "PYTHONPATH": os.pathsep.join((SUPPORT, ROOT))},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # as a program's is: the server itself prints nothing
@@ -219,7 +222,6 @@ def _read_to_end(pipes: tuple[int, int], timeout: float) -> tuple[bytes, bytes]:
 
 
 _servers: dict[tuple[str, ...], Server] = {}
-_asked: dict[tuple[str, ...], int] = {}
 _choosing = threading.Lock()
 
 
@@ -235,18 +237,16 @@ def run_warm(
     timeout: float,
     imports: str = TORCH,
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run `launcher python arguments` in a fork of a server that has run `imports`; None if it is in use, or the first
-    that needs variables which these tests do not have themselves."""
+    """Run `launcher python arguments` in a fork of a server that has run `imports`; None if another program runs in it,
+    or if the process has to start with variables that these tests do not have."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
+    others = at_start.items() - os.environ.items()
+    if "env" in launcher or not {name for name, _ in others} <= SERVED_SETTINGS:
+        return None
     key = (imports, *launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     with _choosing:
         server = _servers.pop(key, None)
         if server is None:
-            _asked[key] = _asked.get(key, 0) + 1
-            settings = {"OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-            is_usual = at_start.keys() <= settings | os.environ.keys() and "env" not in launcher
-            if _asked[key] < 2 and not is_usual:
-                return None
             idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
             if len(_servers) >= MAX_SERVERS and idle is not None:
                 _servers.pop(idle).stop()  # the one that nobody has used for longest
