@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marked_programs import run_analyze
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
@@ -279,10 +280,14 @@ def test_without_steps_and_stacks_allocations_are_counted(record: Record) -> Non
     assert leak.confidence < 0.8
 
 
-def test_a_negligible_leak_is_minor(record: Record) -> None:
+def test_a_negligible_leak_is_minor_comes_last_and_does_not_fail(record: Record, tmp_path: Path) -> None:
     kept = []
     trace = record(every_step, 50, lambda number: kept.append(block(1)))
     assert [finding.kind for finding in leak_findings(summarize(trace))] == ["no_leak", "minor_leak"]
+    assert trace.leaks()[["minor", "rate"]].to_numpy().tolist() == [[True, 1]]
+    text = run_analyze(tmp_path, "program.alloctrace")
+    assert "LEAK" not in text and "GROWTH" in text.partition("NOTE")[0]
+    run_analyze(tmp_path, "leaks", "program.alloctrace", "--fail")
     # Not one that fills the device within a day, or within a million steps; or that took a hundredth of it.
     leak, day, peak = only_leak(trace), 86400.0, trace.peak().bytes
     for seconds, seconds_per_step, is_minor in (
