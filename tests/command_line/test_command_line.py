@@ -179,6 +179,7 @@ def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFi
         (("leaks", "a", "--json", "--csv"), "not allowed with"),
         (("leaks", "a", "b"), "leaks takes one trace, not 'b' too"),
         (("leaks", "a", "--fai"), "there is no option --fai"),
+        (("peak", "a", "--in", "training", "--since", "1"), "--in is a range already"),
         (("peak", "a", "--by", "colour"), "invalid choice: 'colour'"),
         (("leaks",), "required: TRACE"),
         ((), "name a trace"),

@@ -19,12 +19,16 @@ TRACE = "ranks/alloctrace-1-1001.alloctrace"
 WORDS = {
     **{verb: (verb, TRACE) for verb in VERBS if verb not in ("ranks", "report", "serve", "live", "export", "convert")},
     "annotate": ("annotate", "train.py", TRACE),
+    "diagnose-markdown": ("diagnose", TRACE, "--markdown"),
     "diff": ("diff", TRACE, "--since", "step:4"),
+    "diff-markdown": ("diff", TRACE, "--since", "step:4", "--by", "stack", "--top", "1", "--markdown"),
     "finish": ("finish", TRACE),
     "fold": ("fold", TRACE, "--until", "step:30", "-o", "folded.alloctrace"),
+    "leaks-markdown": ("leaks", TRACE, "--markdown"),
     "ranks": ("ranks", "ranks"),
 }
-"""The verbs that show a trace, or say what they have done to one: not those that make something else of it."""
+"""The verbs that show a trace, or say what they have done to one: not those that make something else of it. Of those
+that print Markdown, this too."""
 
 
 @pytest.fixture
