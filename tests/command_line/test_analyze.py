@@ -253,6 +253,7 @@ def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
 
     text = verdict(lambda: torch.empty(1000))
     assert "Too short to judge leaks on cpu: no steps" in text and "GROWTH cpu, live over time" in text
+    assert "reports none" in verdict_of(tmp_path, "segments", "t")
 
     def stepping() -> list[torch.Tensor]:
         kept = []

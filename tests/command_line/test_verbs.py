@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +28,7 @@ with alloctrace.enable("healthy.alloctrace", devices=("cpu",)):
         torch.ones(50_000)
         alloctrace.step()
 """
+MIB = 2**20
 COLUMNS = (
     *("device", "filename", "line", "function", "source", "kind", "rate", "unit", "confidence", "bytes", "blocks"),
     *("bytes_at_end", "minor", "oldest_age", "forecast", "stack_id", "sites"),
@@ -60,13 +60,8 @@ def test_leaks_and_their_table_on_cuda(run_cuda_program, tmp_path: Path) -> None
     longest = max(average, seconds.max())
     assert 0.99 * shortest / average < ratio < 1.01 * longest / shortest
 
-    text = " ".join(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1).split())
-    assert "LEAK program.py:7: +196 KiB per step" in text and "LEAK program.py:8: +3.9" in text
-    assert "cuda:0 is full in about" in text
-    words = re.findall(r"([\d.]+) (ms|s|min|h)", re.search(r"1 GiB in 5,36\d steps \(about (.*?)\)", text)[1])
-    soon = sum(float(number) * {"ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit] for number, unit in words)
-    assert 0.99 * 2**30 / 200_192 * shortest < soon < 1.01 * 2**30 / 200_192 * average
-    assert "and 1 more leak" in run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1")
+    text = run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1", "--fail", status=1)
+    assert "cuda:0 is full in about" in " ".join(text.split()) and "and 1 more leak" in text
 
     rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))
     assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0]["bytes"] == 55 * 200_192
@@ -83,13 +78,9 @@ def test_leaks_on_the_cpu_and_without_a_leak(run_program, tmp_path: Path) -> Non
     leaks = alloctrace.load(tmp_path / "cpu.alloctrace").leaks(device="cpu")
     assert list(leaks["rate"]) == [200_000, 4_000]
     assert leaks["forecast"].notna().all()
-    # Other programs take their part of the machine's memory.
-    assert "is full after" not in run_analyze(tmp_path, "leaks", "cpu.alloctrace")
 
     healthy = alloctrace.load(tmp_path / "healthy.alloctrace").leaks()
     assert healthy.empty and tuple(healthy.columns) == COLUMNS
-    assert "OK  No leak found on cpu" in run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--fail")
-    assert json.loads(run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--json", "--fail")) == []
     assert run_analyze(tmp_path, "leaks", "healthy.alloctrace", "--csv").split() == [",".join(COLUMNS)]
 
 
@@ -120,11 +111,11 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
     blocks = pd.read_csv(io.StringIO(run_analyze(tmp_path, "--at", "mark:kept", "blocks", "--csv", "run.alloctrace")))
     assert sorted(blocks[blocks["state"] == "active_allocated"]["requested_size"]) == [1_000_000, 3_000_000, 15_000_000]
     assert len(blocks) == sum(len(row["blocks"]) for row in snapshot)
-    text = run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept", "--top", "1")
-    assert text.startswith("cuda:0  "), "the fullest device is the first"
-    assert "14.3 MiB" in text and "kept = [torch.empty" in text and "2 more blocks" in text
-    assert "14.3 MiB" not in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0")
-    assert "40.0 MiB" in run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak")
+    assert "kept = [torch.empty" in run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "mark:kept")
+    at_first = json.loads(run_analyze(tmp_path, "blocks", "run.alloctrace", "--at", "0", "--json"))
+    assert 15_000_000 not in [row["requested_size"] for row in at_first]
+    at_peak = json.loads(run_analyze(tmp_path, "segments", "run.alloctrace", "--at", "peak", "--json"))
+    assert max(row["total_size"] for row in at_peak) == 40 * MIB
 
     # --top means the same in every format: the largest ones of each device, here of one.
     for verb, size, all_of in (("segments", "total_size", segments), ("blocks", "nbytes", blocks.to_dict("records"))):
@@ -140,30 +131,14 @@ def test_verbs_of_memory_on_cuda(run_cuda_program, tmp_path: Path) -> None:
         assert run_analyze(tmp_path, *words, "--json", "--top", "0") == run_analyze(tmp_path, *words, "--json")
 
     timeline = pd.DataFrame(json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--points", "50", "--json")))
-    assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * 2**20
+    assert timeline["reserved_max"].max() == sum(row["total_size"] for row in snapshot) + 40 * MIB
     assert timeline["allocated"].iloc[-1] < timeline["allocated_max"].max()
     later = json.loads(run_analyze(tmp_path, "timeline", "run.alloctrace", "--since", "mark:kept", "--json"))
     assert 0 < len(later) < 2000
 
     verified = json.loads(run_analyze(tmp_path, "verify", "run.alloctrace", "--json"))
     assert verified["ok"] and verified["states"] == verified["agreeing"] == 2
-    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
     whole = (tmp_path / "run.alloctrace").read_bytes()
     (tmp_path / "cut.alloctrace").write_bytes(whole[: len(whole) // 2])
     text = run_analyze(tmp_path, "verify", "cut.alloctrace", status=1)
     assert text.startswith("INCOMPLETE  truncated") and "FOUND" in text
-
-
-def test_verbs_of_memory_on_the_cpu(run_program, tmp_path: Path) -> None:
-    run_program(
-        """
-        import torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("run.alloctrace", devices=("cpu",))
-        kept = torch.empty(5_000_000, dtype=torch.uint8)
-        alloctrace.disable()
-        """
-    )
-    assert "reports none" in run_analyze(tmp_path, "segments", "run.alloctrace")
-    assert "4.77 MiB" in run_analyze(tmp_path, "blocks", "run.alloctrace")
-    assert "reserved" not in run_analyze(tmp_path, "timeline", "run.alloctrace")
-    assert run_analyze(tmp_path, "verify", "run.alloctrace").startswith("OK")
