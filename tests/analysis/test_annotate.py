@@ -98,17 +98,13 @@ def test_each_line_counts_what_it_called_in_a_run_and_in_a_range(folder: Path) -
     found = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
     assert found[line_of("FIRST")] == [1, large, 4096 + large, 0]
     assert found[line_of("LEAF")] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
-    text = run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")
-    assert "from mark:kept to the end" in text and "change  line" in text and "+1000 B" in text
+    assert "+1000 B" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")
 
 
 def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
     text = run_analyze(folder, "annotate", "t.alloctrace", "model.py")
-    lines = text.splitlines()
-    assert lines[0] == "LINES  models/model.py: memory of cpu"
-    assert any("class Part" in line for line in lines) and any("def both" in line for line in lines)
-    assert any(line.split()[:4] == ["2.01", "MiB", "2.01", "MiB"] and line.endswith("# LEAF") for line in lines)
-    assert sum(line.strip() == "..." for line in lines) == 1 and "Another" not in text
+    assert "class Part" in text and "def both" in text and "# LEAF" in text
+    assert sum(line.strip() == "..." for line in text.splitlines()) == 1 and "Another" not in text
     assert "def nothing" not in text and "The file" not in text
     narrow = run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--width", "60")
     assert max(map(len, narrow.splitlines())) == 60
@@ -156,7 +152,6 @@ def test_an_unknown_file_lists_those_there_are(folder: Path) -> None:
             trace.annotate(name)
     for name in ("models/model.py", "./models/model.py", str(folder / "models/model.py")):
         assert len(trace.annotate(name)) == MODEL.count("\n")
-    assert "has no file 'other.py'" in run_analyze(folder, "annotate", "t.alloctrace", "other.py", status=2)
     assert "name a file: the trace has" in run_analyze(folder, "annotate", "t.alloctrace", status=2)
     assert "one file" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "program.py", status=2)
 

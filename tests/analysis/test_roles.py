@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from pytorch_alloctrace.analysis.usage.live_memory import live_memory
 from pytorch_alloctrace.analysis.usage.roles import roles_of
 from pytorch_alloctrace.reading.kinds import KINDS
 from pytorch_alloctrace.reading.roles import ROLES
-from pytorch_alloctrace.report.units import size
 
 # The ordinary tests see the CPU's roles in an example: test_examples_on_cpu.py.
 DEVICES = ["cuda", pytest.param("cpu", marks=pytest.mark.slow("recording"))] if torch_has_cuda() else ["cpu"]
@@ -134,18 +132,8 @@ def test_the_commands_by_role(recorded: tuple[str, Path]) -> None:
     run = ("plain.alloctrace", "--by", "role", "--device", device)
     found = pd.DataFrame(json.loads(run_analyze(folder, "sites", *run, "--since", "mark:stepped", "--json")))
     pd.testing.assert_frame_equal(found, trace.role_totals(since="mark:stepped", device=device), check_dtype=False)
-    text = run_analyze(folder, "sites", *run, "--at", "peak")
-    [activations] = re.findall(r"activation +([\d,]+) allocations, inferred$", text, re.M)
-    totals = trace.role_totals(until="peak", device=device).set_index("role")
-    assert int(activations.replace(",", "")) == totals.loc["activation", "allocations"]
     table = pd.read_csv(io.StringIO(run_analyze(folder, "timeline", *run, "--points", "20", "--csv")))
     pd.testing.assert_frame_equal(table, trace.role_timeline(20, device=device), check_dtype=False)
-    text = run_analyze(folder, "timeline", *run)
-    levels = trace.role_timeline(device=device)["parameter"]
-    most, last = (re.escape(size(int(level))) for level in (levels.max(), levels.iloc[-1]))
-    assert re.search(rf"^  parameter .* {most} +{last}$", text, re.M), text
-    for verb, by in (("sites", "age"), ("timeline", "line")):
-        assert "invalid choice" in run_analyze(folder, verb, "plain.alloctrace", "--by", by, status=2)
 
 
 NODES_BEFORE = """

@@ -115,7 +115,7 @@ def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
     assert f":{line_with('even(3,')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
     assert f"... {DEEPEST - 11} calls ..." in found, "of a long chain only the ends are shown"
     assert all(len(line) <= 80 for line in lines)
-    assert any("more calls (--top 0 shows all)" in line for line in lines), "30 bytes of a megabyte"
+    assert "more calls" in text, "30 bytes of a megabyte"
     assert "more call" not in run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")
     plain = run_analyze(folder, "peak", "t.alloctrace", "--tree", PYTHONIOENCODING="ascii")
     assert plain.isascii() and "`- " in plain and " > " in plain
@@ -135,8 +135,6 @@ def test_data_has_every_call(trace: alloctrace.Trace, folder: Path) -> None:
     assert len(rows) == len(tree.table) + 1 and rows[0].startswith("depth,function,filename,line")
     widest = json.loads(run_analyze(folder, "peak", "t.alloctrace", "--tree", "--json", "--top", "1"))
     assert len(widest["calls"][0]["calls"]) == 1
-    said = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--by", "phase", status=2)
-    assert "--tree shows calls: not --by phase" in said
 
 
 def test_stacks_of_one_line_differ_in_what_is_shown(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

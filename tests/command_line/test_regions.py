@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from made_up_ranks import Rank
 from marked_programs import run_analyze
 from shared_recordings import run_source
 
@@ -254,18 +255,10 @@ def test_markdown_has_the_source_and_says_what_is_missing(folder: Path) -> None:
     assert "> **INCOMPLETE**" in run_analyze(folder, "leaks", "cut.alloctrace", "--markdown")
 
 
-CUDA = """
-import torch, pytorch_alloctrace as alloctrace
-with alloctrace.enable("cuda.alloctrace"):
-    kept = [torch.empty(1 << 20, device=f"cuda:{number}") for number in range(torch.cuda.device_count())]
-    kept.append(torch.empty(10))
-"""
-
-
 def test_cuda_names_all_devices_or_is_refused_where_one_is_meant(tmp_path: Path) -> None:
     """Where there is one: tests/analysis/test_roles.py."""
-    run_source(tmp_path, CUDA, cuda=True, devices=2)
-    whole = json.loads(run_analyze(tmp_path, "cuda.alloctrace", "--device", "cuda", "--json"))
+    name = Rank(0, 1, also_on=1).write(tmp_path).name
+    whole = json.loads(run_analyze(tmp_path, name, "--device", "cuda", "--json"))
     assert sorted(one["device"] for one in whole["devices"]) == ["cuda:0", "cuda:1"]
-    error = run_analyze(tmp_path, "peak", "cuda.alloctrace", "--device", "cuda", "--json", status=2)
+    error = run_analyze(tmp_path, "peak", name, "--device", "cuda", "--json", status=2)
     assert "'cuda' is 2 devices: name one of cuda:0, cuda:1" in error

@@ -26,9 +26,11 @@ WORDS = {
     "fold": ("fold", TRACE, "--until", "step:30", "-o", "folded.alloctrace"),
     "leaks-markdown": ("leaks", TRACE, "--markdown"),
     "ranks": ("ranks", "ranks"),
+    "sites-by-role": ("sites", TRACE, "--by", "role"),
+    "timeline-by-role": ("timeline", TRACE, "--by", "role"),
 }
-"""The verbs that show a trace, or say what they have done to one: not those that make something else of it. Of those
-that print Markdown, this too."""
+"""The verbs that show a trace, or say what they have done to one: not those that make something else of it. Of some,
+what certain options show."""
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_all_frames_shows_whole_stacks_innermost_first_as_text_and_json(
     assert not any("frames" in row for row in with_stack(json.loads(run_analyze(folder, *words, "--json"))))
 
 
-def test_of_a_comparison(folder: Path) -> None:
+def test_all_frames_of_a_comparison_are_those_of_the_trace_that_has_the_line(folder: Path) -> None:
     [found] = json.loads(run_analyze(folder, "diff", "run.alloctrace", "after.alloctrace", "--json", "--all-frames"))
     grown = found["changes"][0]
     assert "keep train <module>" in " ".join(frame["function"] for frame in grown["frames"])
@@ -97,7 +97,3 @@ def test_of_a_comparison(folder: Path) -> None:
     assert gone["change"] < 0 and all(row["frames"] or not row["filename"] for row in gone["changes"])
     positions = ("diff", "run.alloctrace", "--since", "step:3", "--until", "step:9", "--all-frames")
     assert "in Module._wrapped_call_impl" in " ".join(run_analyze(folder, *positions).split())
-
-    for words, part in ((("--by", "age"), "not --by age"), (("--csv",), "use --json")):
-        error = run_analyze(folder, "peak", "run.alloctrace", "--all-frames", *words, status=2)
-        assert part in error.splitlines()[-1]

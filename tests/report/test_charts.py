@@ -55,8 +55,6 @@ def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> Non
     shown = run_analyze(tmp_path, "leaks", "run.alloctrace")
     # From zero: the buffers begin with a fifth of what they come to.
     assert shown.count(" live: ▁") == 1 == shown.count(" live: ▂") and "█  3.91 KiB → 234 KiB" in shown
-    plain = run_analyze(tmp_path, "run.alloctrace", PYTHONIOENCODING="ascii", NO_COLOR="1")
-    assert plain.isascii() and "3.91 KiB to 234 KiB" in plain
     narrow = run_analyze(tmp_path, "leaks", "run.alloctrace", "--width", "50")
     assert max(map(len, (line for line in narrow.splitlines() if "live:" in line))) <= 50
     findings = json.loads(run_analyze(tmp_path, "run.alloctrace", "--json"))["findings"]
@@ -99,9 +97,6 @@ def test_charts_are_those_of_the_timeline_of_each_device(run_cuda_program, tmp_p
         assert highest.get_ydata().tolist() == table["allocated_max"].tolist()
         assert chart.get_ylim()[1] > table["allocated_max"].max()
         assert chart.texts[0].get_text().startswith(size(int(table["allocated_max"].max())))
-    cuda = next(chart for chart in figure.axes if chart.get_title(loc="left") == "cuda:0")
-    labels = [label.get_text() for label in cuda.get_legend().get_texts()]
-    assert "cached, releasable by empty_cache()" in labels
     figure = Figure()
     assert trace.plot_timeline(50, device="cuda:0", axes=figure.add_subplot()) is figure
     with pytest.raises(ValueError, match="pass device="):

@@ -97,10 +97,8 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
         "%%alloctrace kept.alloctrace\ny = torch.empty(2 << 20, dtype=torch.uint8)",
     )
     text = text_of(train["html"][0])
-    assert text.startswith("In[3] ") and "a part of t.alloctrace" in text
     assert "PEAK cpu: 19.0 MiB allocated" in text, "what was there before counts, what was freed does not"
     assert "MORE cpu: +15.0 MiB (4.00 MiB to 19.0 MiB" in text
-    assert "from the beginning of In[3] to its end" in text
     assert "already recording to" in wrong["out"] and wrong["html"] == []
     assert "LESS cpu: -15.0 MiB" in text_of(again["html"][0])
     assert "It allocated nothing." in text_of(nothing["html"][0])
@@ -149,9 +147,8 @@ def test_a_trace_and_its_findings_show_the_verdict(run_program, tmp_path: Path) 
     html = trace._repr_html_()
     assert html == diagnosis._repr_html_() and html.startswith("<pre style=")
     assert "<script>" not in html and "&lt;script&gt;" in html
-    text = text_of(html)
-    assert "LEAK program.py:6: +1.00 MiB per step" in text and "GROWTH" in text
-    assert str(diagnosis).startswith("program.py, torch") and "LEAK  program.py:6: +1.00 MiB per step" in str(diagnosis)
+    assert "LEAK program.py:6: +1.00 MiB per step" in text_of(html)
+    assert str(diagnosis).startswith("program.py, torch 2.")
     [leak] = diagnosis
     assert isinstance(diagnosis, tuple) and leak.kind == "leak" and copy.copy(diagnosis) == diagnosis
     shown = text_of(leak._repr_html_())
