@@ -133,19 +133,17 @@ def test_of_a_position(folder: Path) -> None:
     assert after.device == "cuda:0" and trace.fragmentation("end", device="cuda:0").stranded == after.stranded
 
 
-def test_verb(folder: Path) -> None:
-    shown = run_analyze(folder, "fragmentation", "one_among_many.alloctrace")
+def test_verb_fragmentation_names_the_pinner_and_a_worse_position(folder: Path) -> None:
     # The text contains times, and where it breaks depends on how long they are.
-    sentences = " ".join(shown.split())
-    assert "This 13.0 MiB block from" in sentences and "keeps 1.16 GiB from being reused" in sentences
-    early = run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--at", "step:0")
-    assert "13.0 MiB block" not in " ".join(early.split())
+    words = ("fragmentation", "one_among_many.alloctrace")
+    shown = " ".join(run_analyze(folder, *words).split())
+    early = " ".join(run_analyze(folder, *words, "--at", "step:0").split())
+    assert "This 13.0 MiB block from" in shown and "keeps 1.16 GiB" in shown and "13.0 MiB block" not in early
 
-    hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", " ".join(early.split()))
-    there = run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--at", hint[2], "--width", "200")
-    assert f"{hint[1]} stranded" in there
+    hint = re.search(r"stranded at [\d.]+ \w+: ([\d.]+ GiB) \(--at ([\d.]+s)", early)
+    assert f"{hint[1]} stranded" in run_analyze(folder, *words, "--at", hint[2], "--width", "200")
 
-    [data] = json.loads(run_analyze(folder, "fragmentation", "one_among_many.alloctrace", "--json"))
+    [data] = json.loads(run_analyze(folder, *words, "--json"))
     assert data["pinners"][0]["stranded"] == 1187 * MIB and data["free"] == data["releasable"] + data["stranded"]
     rows = list(csv.DictReader(io.StringIO(run_analyze(folder, "fragmentation", "gradient.alloctrace", "--csv"))))
     few = run_analyze(folder, "fragmentation", "random_sizes.alloctrace", "--csv", "--top", "3")
@@ -166,11 +164,9 @@ def test_fragmentation_is_empty_without_segments_and_without_allocations(run_pro
     found = found_in(tmp_path, "run")
     assert (found.device, found.reserved, found.free, found.index(1)) == ("cpu", 0, 0, 0.0)
     assert all(table.empty for table in (found.pinners, found.pinners_by_line, found.segments, found.free_pieces))
-    assert "reports no segments" in run_analyze(tmp_path, "fragmentation", "run.alloctrace")
-    [data] = json.loads(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--json"))
-    assert data["pinners"] == []
-    assert pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "run.alloctrace", "--csv"))).empty
-    assert run_analyze(tmp_path, "fragmentation", "empty.alloctrace") == "Nothing was allocated.\n"
-    assert json.loads(run_analyze(tmp_path, "fragmentation", "empty.alloctrace", "--json")) == []
-    table = pd.read_csv(io.StringIO(run_analyze(tmp_path, "fragmentation", "empty.alloctrace", "--csv")))
-    assert table.empty and {"site", "stranded", "device"} <= {*table.columns}
+    for name, text, devices in (("run", "reports no segments", 1), ("empty", "Nothing was allocated", 0)):
+        words = ("fragmentation", f"{name}.alloctrace")
+        assert text in run_analyze(tmp_path, *words)
+        assert [data["pinners"] for data in json.loads(run_analyze(tmp_path, *words, "--json"))] == [[]] * devices
+        table = pd.read_csv(io.StringIO(run_analyze(tmp_path, *words, "--csv")))
+        assert table.empty and {"site", "stranded", "device"} <= {*table.columns}
