@@ -96,8 +96,6 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
     assert leak.oldest_age == 57
     # block() makes what is freed, too.
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
-    sentences = leak_findings(summarize(trace))[0].sentences
-    assert any("grows by 1 GiB in" in sentence for sentence in sentences)
 
     growth = step_growth(trace, "cpu")
     assert (growth.steps, growth.warmup, growth.first, growth.last) == (60, 12, SIZE, 60 * SIZE)
@@ -132,13 +130,10 @@ def test_a_full_cache_that_replaces_blocks_of_any_age_is_no_leak(record: Record)
     assert judge(record(every_step, 125, work)).leaks == ()
 
 
-def test_what_may_be_a_buffer_that_is_not_full_says_so(record: Record) -> None:
+def test_what_may_be_a_buffer_that_is_not_full_is_not_certain(record: Record) -> None:
     buffer: list[torch.Tensor] = []
-    trace = record(every_step, 120, lambda number: buffer.append(torch.empty(SIZE, dtype=torch.uint8)))
-    leak = only_leak(trace)
+    leak = only_leak(record(every_step, 120, lambda number: buffer.append(torch.empty(SIZE, dtype=torch.uint8))))
     assert leak.never_died and leak.confidence < CERTAIN
-    sentences = " ".join(leak_findings(summarize(trace))[0].sentences)
-    assert f"a buffer of more than {leak.reached} blocks that is not full yet" in sentences
 
 
 def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(record: Record) -> None:
@@ -226,8 +221,7 @@ def test_a_leak_into_a_local_list_is_found_though_the_function_returns(record: R
     assert trace.live().empty
     leak = only_leak(trace)
     assert (leak.rate, leak.bytes_at_end) == (SIZE, 0)
-    sentences = " ".join(leak_findings(summarize(trace))[0].sentences)
-    assert "when the last step ended" in sentences and "freed after the last step" in sentences
+    assert "freed after the last step" in " ".join(leak_findings(summarize(trace))[0].sentences)
 
 
 @pytest.mark.parametrize(("steps", "judged"), [(6, False), (7, True)])
@@ -307,101 +301,65 @@ def test_the_slope_ignores_a_jump() -> None:
     assert median_slope(np.where(levels < 70, 0, 1_000_000)) == 0
 
 
-def work() -> None:
-    for _ in range(3):
-        block()
-
-
 def kept_block() -> torch.Tensor:
     return torch.empty(SIZE, dtype=torch.uint8)
 
 
-# Ever more at once
-
-
-def slow_consumer(steps: int, tail: int) -> object:
-    """Puts three blocks into a queue in each step, and takes two out."""
-    queue: collections.deque[torch.Tensor] = collections.deque()
-    for _ in range(steps):
-        work()
-        for _ in range(3):
-            queue.append(kept_block())
-        queue.popleft()
-        queue.popleft()
-        alloctrace.step()
-    for _ in range(tail):
-        work()
-    return queue
-
-
 # A tail of work after the last step ends the judged part within a cell, wherever that is.
 @pytest.mark.parametrize("tail", [0, 7])
-def test_ever_more_at_once_is_found(record: Record, tail: int) -> None:
-    trace = record(slow_consumer, 160, tail)
-    verdict = judge(trace)
-    assert [leak.kind for leak in verdict.leaks] == ["rising"], verdict
-    (leak,) = verdict.leaks
-    assert leak.unit == "step" and leak.line.function == "kept_block"
+def test_a_queue_that_is_emptied_more_slowly_than_filled_is_growth(record: Record, tail: int) -> None:
+    def program() -> object:
+        queue: collections.deque[torch.Tensor] = collections.deque()
+
+        def work(number: int) -> None:
+            for _ in range(3):
+                queue.append(kept_block())
+            queue.popleft()
+            queue.popleft()
+
+        every_step(160, work)
+        for _ in range(tail):
+            two_blocks()
+        return queue
+
+    trace = record(program)
+    leak = only_leak(trace)
+    assert (leak.kind, leak.unit, leak.line.function) == ("rising", "step", "kept_block")
     assert leak.rate == pytest.approx(leak.bytes / leak.blocks, rel=0.05)  # a block more each step
-    (finding,) = leak_findings(summarize(trace))
-    assert finding.kind == "growth"
-
-
-# When it begins
-
-
-def late_leak(steps: int) -> object:
-    """A list that is let go of as a whole early on, and then never again."""
-    held: list[torch.Tensor] = []
-    for number in range(steps):
-        work()
-        held.append(kept_block())
-        if number == steps // 5:
-            held.clear()
-        alloctrace.step()
-    return held
+    assert [finding.kind for finding in leak_findings(summarize(trace))] == ["growth"]
 
 
 def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Record) -> None:
-    (leak,) = judge(record(late_leak, 120)).leaks
+    held: list[torch.Tensor] = []
+
+    def work(number: int) -> None:
+        held.append(kept_block())
+        if number == 24:
+            held.clear()
+
+    leak = only_leak(record(every_step, 120, work))
     assert leak.line.function == "kept_block" and leak.onset >= 24
 
 
-def train_then_serve(steps: int, requests: int) -> object:
-    for _ in range(steps):
-        work()
-        alloctrace.step()
-    sessions: list[torch.Tensor] = []
-    for _ in range(requests):
-        serve_one(sessions)
-    return sessions
-
-
-def serve_one(sessions: list[torch.Tensor]) -> None:
-    work()
-    sessions.append(kept_block())
-
-
 def test_what_follows_the_last_step_is_judged_too(record: Record) -> None:
-    (leak,) = judge(record(train_then_serve, 60, 80)).leaks
+    sessions: list[torch.Tensor] = []
+
+    def serve_one() -> None:
+        two_blocks()
+        sessions.append(kept_block())
+
+    def train_then_serve() -> None:
+        every_step(60, lambda number: None)
+        for _ in range(80):
+            serve_one()
+
+    leak = only_leak(record(train_then_serve))
     assert leak.line.function == "kept_block" and leak.unit == "iteration" and leak.never_died
 
 
-# Not decided
-
-
-def too_late(steps: int) -> object:
-    held: list[torch.Tensor] = []
-    for number in range(steps):
-        work()
-        if number > 0.87 * steps:
-            held.append(torch.empty(100 * SIZE, dtype=torch.uint8))
-        alloctrace.step()
-    return held
-
-
 def test_what_begins_too_late_is_not_decided(record: Record) -> None:
-    trace = record(too_late, 150)
+    held: list[torch.Tensor] = []
+    trace = record(every_step, 150, lambda number: held.append(block(100 * SIZE)) if number > 130 else None)
     verdict = judge(trace)
     assert not verdict.leaks and not verdict.decided and verdict.unexplained
     (finding,) = leak_findings(summarize(trace))
