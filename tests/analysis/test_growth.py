@@ -93,7 +93,7 @@ def test_a_block_kept_every_step_is_a_leak_with_line_rate_and_growth(record: Rec
     assert (leak.unit, leak.units_judged, leak.units_with_survivors) == ("step", 55, 55)
     assert (leak.onset, leak.reached, leak.died) == (2, 57, 0)
     assert (leak.rate, leak.bytes, leak.blocks, leak.bytes_at_end) == (SIZE, 55 * SIZE, 55, 55 * SIZE)
-    assert leak.oldest_age == 57
+    assert leak.oldest_age == 57 and leak.forecast is not None
     # block() makes what is freed, too.
     assert not leak.never_died and leak.confidence == pytest.approx(24 / 25, abs=0.02)
 

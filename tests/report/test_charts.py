@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from marked_programs import run_analyze
 from matplotlib.figure import Figure
+from shared_recordings import record_once, record_report
 from steady_clock import make_steady
 
 import pytorch_alloctrace as alloctrace
@@ -62,7 +63,7 @@ def test_levels_are_what_the_lines_held(run_program: Any, tmp_path: Path) -> Non
     assert shown == [list(survivors.live)]
 
 
-def test_without_steps_by_iterations(run_program: Any, tmp_path: Path) -> None:
+def test_levels_and_chart_without_steps_and_reserved_memory(run_program: Any, tmp_path: Path) -> None:
     run_program(LEAKING, "time", "90")
     assert make_steady(tmp_path / "run.alloctrace") == 90
     trace = alloctrace.load(tmp_path / "run.alloctrace")
@@ -71,22 +72,12 @@ def test_without_steps_by_iterations(run_program: Any, tmp_path: Path) -> None:
     assert leak.live[-1] == held(trace, leak.line.line, "end") == 720_000
     # Allocated evenly over the run: half of it is there in the middle.
     assert leak.live[40] < 360_000 < leak.live[50]
+    [chart] = trace.plot_timeline(50).axes
+    assert chart.get_title(loc="left") == "cpu"
 
 
-HOLDING = """
-import torch, pytorch_alloctrace as alloctrace
-alloctrace.enable("run.alloctrace")
-kept = [torch.empty(n * 1_000_000, dtype=torch.uint8, device="cuda") for n in (1, 3, 15)]
-torch.empty(40_000_000, dtype=torch.uint8, device="cuda")
-on_cpu = torch.empty(5_000_000)
-del kept[1]
-alloctrace.disable()
-"""
-
-
-def test_charts_are_those_of_the_timeline_of_each_device(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(HOLDING)
-    trace = alloctrace.load(tmp_path / "run.alloctrace")
+def test_charts_are_those_of_the_timeline_of_each_device(tmp_path: Path) -> None:
+    trace = alloctrace.load(record_once("report", record_report) / "run.alloctrace")
     timeline, figure = trace.timeline(200), trace.plot_timeline(200)
     figure.savefig(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5_000
