@@ -84,7 +84,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/ranks.py": ("ranks",),
     f"{PACKAGE}/reading/": READING,
     f"{PACKAGE}/recording/": ("recording",),
-    f"{PACKAGE}/report/": ("report", "command_line/test_verbs.py"),
+    f"{PACKAGE}/report/": ("report", "command_line/test_screens.py", "command_line/test_verbs.py"),
     f"{PACKAGE}/report/page/": ("report/test_report_page.py", "report/test_report_browser.py", "report/test_serve.py"),
     f"{PACKAGE}/report/web/": ("report/test_report_page.py", "report/test_report_browser.py"),
     f"{PACKAGE}/trace.py": ("analysis", "replay", "reading", "report"),
