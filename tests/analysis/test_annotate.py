@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from marked_programs import run_analyze
+from marked_programs import line_with, run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -58,11 +58,6 @@ with alloctrace.enable("twins.alloctrace", devices=("cpu",)):
 COLUMNS = ["allocations", "bytes", "peak_bytes", "net_bytes"]
 
 
-def line_of(marker: str, text: str = MODEL) -> int:
-    [line] = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"# {marker}")]
-    return line
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("annotate")
@@ -86,18 +81,18 @@ def test_each_line_counts_what_it_called_in_a_run_and_in_a_range(folder: Path) -
     assert table["source"].tolist() == MODEL.splitlines(), "every line of the file"
     large = 1 << 20
     assert figures(table) == {
-        line_of("FIRST"): [2, 4096 + large, 4096 + large, 4096],
-        line_of("SECOND"): [2, 4096 + large, 4096 + large, 4096],
-        line_of("DESCEND"): [1, 1000, 0, 1000],  # once, though the line is on the stack 31 times
-        line_of("LEAF"): [5, 2 * (4096 + large) + 1000, 2 * (4096 + large), 2 * 4096 + 1000],
+        line_with("# FIRST", MODEL): [2, 4096 + large, 4096 + large, 4096],
+        line_with("# SECOND", MODEL): [2, 4096 + large, 4096 + large, 4096],
+        line_with("# DESCEND", MODEL): [1, 1000, 0, 1000],  # once, though the line is on the stack 31 times
+        line_with("# LEAF", MODEL): [5, 2 * (4096 + large) + 1000, 2 * (4096 + large), 2 * 4096 + 1000],
     }
     by_caller = figures(trace.annotate("program.py"))
-    assert by_caller[line_of("KEPT", PROGRAM)] == [2, 8192, 8192, 8192]
-    assert by_caller[line_of("TEMPORARY", PROGRAM)] == [2, 2 * large, 2 * large, 0]
+    assert by_caller[line_with("# KEPT", PROGRAM)] == [2, 8192, 8192, 8192]
+    assert by_caller[line_with("# TEMPORARY", PROGRAM)] == [2, 2 * large, 2 * large, 0]
 
     found = figures(trace.annotate("model.py", since="mark:kept", until="mark:descended"))
-    assert found[line_of("FIRST")] == [1, large, 4096 + large, 0]
-    assert found[line_of("LEAF")] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
+    assert found[line_with("# FIRST", MODEL)] == [1, large, 4096 + large, 0]
+    assert found[line_with("# LEAF", MODEL)] == [3, 2 * large + 1000, 2 * (4096 + large), 1000]
     assert "+1000 B" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "--since", "mark:kept")
 
 

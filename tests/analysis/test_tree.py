@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from marked_programs import run_analyze
+from marked_programs import line_with, run_analyze
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -51,11 +51,6 @@ with alloctrace.enable("t.alloctrace", devices=("cpu",)):
 """
 
 
-def line_with(text: str) -> int:
-    [line] = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line]
-    return line
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_source(tmp_path_factory.mktemp("tree"), PROGRAM)
@@ -67,7 +62,7 @@ def trace(folder: Path) -> alloctrace.Trace:
 
 
 def below(call: Call, text: str) -> Call:
-    [found] = [one for one in call.calls if one.site.line == line_with(text)]
+    [found] = [one for one in call.calls if one.site.line == line_with(text, PROGRAM)]
     return found
 
 
@@ -108,10 +103,11 @@ def test_recursion_is_shown_once(trace: alloctrace.Trace) -> None:
 
 def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
     text = run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept")
-    chain = [f":{line_with(one)} in {name}" for one, name in (("return odd", "even"), ("else leaf", "odd"))] * 2
-    arrow = " → "
+    even, odd, leaf = (line_with(line, PROGRAM) for line in ("return odd", "else leaf", "# in leaf"))
+    chain = [f":{even} in even", f":{odd} in odd"] * 2
+    calls = [f":{line_with('even(3,', PROGRAM)} in main", *chain, f":{leaf} in leaf"]
     found = " ".join(text.replace("│", " ").split())
-    assert f":{line_with('even(3,')} in main{arrow}{arrow.join(chain)}{arrow}:{line_with('# in leaf')} in leaf" in found
+    assert " → ".join(calls) in found
     assert f"... {DEEPEST - 11} calls ..." in found, "of a long chain only the ends are shown"
     assert max(map(len, text.splitlines())) <= 80
     assert "more calls" in text, "30 bytes of a megabyte"

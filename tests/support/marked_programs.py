@@ -21,6 +21,12 @@ def marked_line(program: str, function: str, marker: str) -> int:
     return found[0]
 
 
+def line_with(text: str, source: str) -> int:
+    """Return the number of the one line of a source that contains the text."""
+    [line] = [number for number, line in enumerate(source.splitlines(), 1) if text in line]
+    return line
+
+
 def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: int = 1, **environment: str) -> None:
     """Runs tests/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
     build_simulated_device()
