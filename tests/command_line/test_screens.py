@@ -15,10 +15,13 @@ from marked_programs import run_analyze
 from pytorch_alloctrace.analyze.verbs import VERBS
 
 SCREENS = Path(__file__).with_name("screens")
-TRACE = "ranks/alloctrace-1-1001.alloctrace"
+HEALTHY, TRACE = "ranks/alloctrace-0-1000.alloctrace", "ranks/alloctrace-1-1001.alloctrace"
 WORDS = {
     **{verb: (verb, TRACE) for verb in VERBS if verb not in ("ranks", "report", "serve", "live", "export", "convert")},
     "annotate": ("annotate", "train.py", TRACE),
+    "diagnose-healthy": ("diagnose", HEALTHY),
+    "leaks-healthy": ("leaks", HEALTHY),
+    "oom-healthy": ("oom", HEALTHY),
     "diagnose-markdown": ("diagnose", TRACE, "--markdown"),
     "diff": ("diff", TRACE, "--since", "step:4"),
     "diff-markdown": ("diff", TRACE, "--since", "step:4", "--by", "stack", "--top", "1", "--markdown"),
