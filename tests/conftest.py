@@ -49,15 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Hide from the collector, and from scans of objects, what pytest has made by now: it takes both a tenth of a
-    second for every recording that a test makes in its own process."""
+    """Freeze pytest's own objects: each collection and object scan of this process would take 0.1 s longer."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests run in whichever process is free, but those of a file with a fixture that they share in the same one."""
+    """Distribute tests one by one, but those of a file with a shared fixture together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesThatShare(LoadScopeScheduling):  # type: ignore[misc]
@@ -75,7 +74,7 @@ def _has_shared_fixture(file: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over what a process of pytest-xdist left out: all of them collect the same tests."""
+    """Take over the tests that a process of pytest-xdist left out: all processes collect the same tests."""
     if left_out := getattr(node, "workeroutput", {}).get("left_out"):
         node.config.stash[LEFT_OUT] = left_out
 
@@ -89,8 +88,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(autouse=True)
 def no_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording that a test makes in its own process ends without a look for holders, among all objects of the tests'
-    own tools; one in a program of its own has it."""
+    """Disable the final scan of recordings in the tests' own process, which has 100,000 objects of the test tools."""
     monkeypatch.setattr("pytorch_alloctrace.recording.looks.AT_END", 0.0)
 
 
@@ -99,13 +97,16 @@ RunProgram = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run_program(tmp_path: Path) -> RunProgram:
-    """Runs a Python program given as text in tmp_path, as `program.py`; its output is text. Fails when the program
-    does, unless check=False. The timeout is for programs that hang: a busy machine may take ten times as long as an
-    idle one."""
+    """Return a function that runs a Python program, given as text, as `program.py` of tmp_path.
+
+    The test fails if the program does, unless check=False. The timeout stops a program that hangs: a busy machine may
+    take ten times as long as an idle one. cuda: arguments of `with_cuda`, for a program with a CUDA device.
+    """
 
     def run(
         source: str,
         *arguments: str,
+        cuda: dict[str, Any] | None = None,
         check: bool = True,
         timeout: float = 600,
         fresh: bool = False,
@@ -113,29 +114,21 @@ def run_program(tmp_path: Path) -> RunProgram:
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(source))
-        return run_python(tmp_path, [sys.executable, str(script), *arguments], check, timeout, environment, fresh)
+        command = [sys.executable, str(script), *arguments]
+        command = command if cuda is None else with_cuda(command, **cuda)
+        return run_python(tmp_path, command, check, timeout, environment, fresh)
 
     return run
 
 
 @pytest.fixture
-def run_cuda_program(tmp_path: Path) -> RunProgram:
-    """As run_program, with a CUDA device: under tools/simcuda/run, or without it where the machine has a GPU (`memory`
-    and `devices` are then those of the machine). Skips where torch is built without CUDA."""
+def run_cuda_program(run_program: RunProgram) -> RunProgram:
+    """Return run_program with a CUDA device, which is the machine's own or a simulated one of `memory` and `devices`.
 
-    def run(
-        source: str,
-        *arguments: str,
-        memory: str = "80GiB",
-        devices: int = 1,
-        check: bool = True,
-        timeout: float = 600,
-        fresh: bool = False,
-        **environment: str,
-    ) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "program.py"
-        script.write_text(textwrap.dedent(source))
-        command = with_cuda([sys.executable, str(script), *arguments], memory, devices)
-        return run_python(tmp_path, command, check, timeout, environment, fresh)
+    Skips the test if torch is built without CUDA.
+    """
+
+    def run(source: str, *arguments: str, memory: str = "80GiB", devices: int = 1, **options: Any) -> Any:
+        return run_program(source, *arguments, cuda={"memory": memory, "devices": devices}, **options)
 
     return run

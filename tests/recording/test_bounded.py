@@ -26,7 +26,7 @@ def recorded(folder: Path, *arguments: object, bound: int = BOUND) -> tuple[Any,
 
 
 def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path) -> None:
-    witness, trace = recorded(tmp_path, 3_000_000)
+    witness, trace = recorded(tmp_path, "run", 3_000_000)
     assert witness["folded"] >= 2 and trace.integrity.folded_until
     assert witness["largest"] <= BOUND << 20 and not trace.integrity.bound_exceeded
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.alloctrace", "witness.json"]

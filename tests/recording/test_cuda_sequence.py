@@ -17,20 +17,23 @@ import pandas as pd
 import pytest
 from cuda_account import DriverCall, driver_differences, read_driver_log, segment_calls, states_and_replay
 from cuda_oracle import KINDS, compare_sequences, read_history, read_recorded, tracked_events
-from running import ROOT, gpu_count, has_nvidia_gpu, needs_cuda_build
+from running import WITH_SUPPORT, gpu_count, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
 pytestmark = needs_cuda_build
 FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
 SCALE = 3.0 if FULL else 0.3
-WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 
 RECORD = """
-import sys, warnings
+import pathlib, sys, warnings
 warnings.simplefilter("ignore")
-import cuda_oracle
-cuda_oracle.main(sys.argv[1:])
+from cuda_oracle import record
+from cuda_programs import PROGRAMS
+scale, *names = sys.argv[1:]
+for name in names:
+    steps = max(1, round(PROGRAMS[name].steps * float(scale)))
+    record(pathlib.Path("."), name, lambda: PROGRAMS[name].run(steps), stacks=False)
 """
 
 
@@ -53,7 +56,7 @@ SETTINGS = {
 
 
 def available_devices(wanted: int) -> int:
-    """How many devices the program sees: those of the machine, or the simulated ones that were asked for."""
+    """Return the number of devices that the program finds: those of the machine, or `wanted` simulated ones."""
     return gpu_count() if has_nvidia_gpu() else wanted
 
 
@@ -64,11 +67,12 @@ def test_the_sequence_is_torchs_and_the_drivers(run_cuda_program, tmp_path: Path
     programs = [name for name in setting.programs if name not in lacking]
     run_cuda_program(
         RECORD,
-        *(".", str(SCALE), "0", *programs),
+        str(SCALE),
+        *programs,
         memory=setting.memory,
         devices=setting.devices,
         timeout=1800 if FULL else 600,
-        PYTHONPATH=WITH_TESTS,
+        PYTHONPATH=WITH_SUPPORT,
         PYTORCH_ALLOC_CONF=setting.allocator,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
     )
@@ -144,7 +148,7 @@ history.write("history.npz")
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"], ids=["default", "expandable"])
 def test_recordings_that_begin_and_end_while_threads_allocate(run_cuda_program, tmp_path: Path, allocator: str) -> None:
     devices = available_devices(2 if not has_nvidia_gpu() else 1)
-    environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
+    environment = {"PYTHONPATH": WITH_SUPPORT, "PYTORCH_ALLOC_CONF": allocator}
     step = round(200 * SCALE)
     run_cuda_program(MID_RUN, str(step), devices=devices, timeout=1800 if FULL else 600, **environment)
     reported, _ = read_history(tmp_path / "history.npz")
@@ -193,7 +197,7 @@ def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_pa
             del held[1]
         record(Path("."), "pool", run, stacks=False)
         """,
-        PYTHONPATH=WITH_TESTS,
+        PYTHONPATH=WITH_SUPPORT,
     )
     recorded = read_recorded(tmp_path, "pool", device_count=1)
     comparison = compare_sequences("pool", recorded.ours, recorded.reported)

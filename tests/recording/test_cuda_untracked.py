@@ -3,11 +3,10 @@ what is recorded in front of them is what reaches the simulated driver."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from running import ROOT, has_nvidia_gpu, needs_cuda_build
+from running import has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
@@ -15,7 +14,6 @@ pytestmark = [
     needs_cuda_build,
     pytest.mark.skipif(has_nvidia_gpu(), reason="compares with the log of the simulated driver, a real one keeps none"),
 ]
-WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 CALLS = {"malloc": "alloc", "malloc_async": "alloc", "free": "free_completed", "free_async": "free_completed"}
 
 PROGRAM = """
@@ -53,7 +51,7 @@ def driver_calls(path: Path) -> Calls:
 
 
 def by_address(calls: Calls) -> dict[int, Calls]:
-    """Between threads the order of the calls is not defined, at one address it is."""
+    """Group calls by address: their order is defined at one address, but not between threads."""
     table: dict[int, Calls] = {}
     for call in calls:
         table.setdefault(call[2], []).append(call)
@@ -65,7 +63,7 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
     environment, programs = ALLOCATORS[name]
     log = tmp_path / "driver.log"
     arguments = ("pluggable" if name == "pluggable" else "as torch has it", *programs)
-    run_cuda_program(PROGRAM, *arguments, devices=2, PYTHONPATH=WITH_TESTS, SIMCUDA_LOG=str(log), **environment)
+    run_cuda_program(PROGRAM, *arguments, devices=2, PYTHONPATH=WITH_SUPPORT, SIMCUDA_LOG=str(log), **environment)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.unmatched_frees == 0 and trace.missed_frees == 0

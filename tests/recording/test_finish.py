@@ -6,15 +6,13 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import how_it_ended, program_environment
+from running import how_it_ended, start_python
 
 import pytorch_alloctrace as alloctrace
 
@@ -122,14 +120,7 @@ input()
 
 
 def test_a_recording_that_runs_is_not_finished(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", RUNNING],
-        cwd=tmp_path,
-        env=program_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as running:
-        assert running.stdout is not None and running.stdin is not None
+    with start_python(tmp_path, "-c", RUNNING) as running:
         running.stdout.readline()
         content = (tmp_path / "t.alloctrace").read_bytes()
         assert "still being recorded" in run_analyze(tmp_path, "finish", "t.alloctrace", status=2)
@@ -138,9 +129,8 @@ def test_a_recording_that_runs_is_not_finished(tmp_path: Path) -> None:
         with pytest.raises(alloctrace.TraceError, match="is in use, by the recording"):
             alloctrace.finish(tmp_path / "copy.alloctrace")
         assert (tmp_path / "t.alloctrace.spool").exists()
-        running.stdin.write(b"\n")
-        running.stdin.close()
-        assert running.wait(60) == 0
+        running.communicate("\n", timeout=60)
+        assert running.returncode == 0
     assert how_it_ended(alloctrace.load(tmp_path / "t.alloctrace").ending) == {"reason": "exit"}
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 

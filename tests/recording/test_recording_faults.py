@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import core_probe
-from running import program_environment
+from running import start_python
 
 import pytorch_alloctrace as alloctrace
 
 
 def allocations(trace: alloctrace.Trace, nbytes: int) -> int:
-    """How many of one size."""
+    """Return the number of allocations of one size."""
     events = trace.events(kinds=["alloc"])
     return int((events["nbytes"] == nbytes).sum())
 
@@ -174,26 +172,15 @@ def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:
             print("interrupted", flush=True)
         """
     shim = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
-    started = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        cwd=tmp_path, env=program_environment(**shim), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        # A shell in the background has it ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    assert started.stdin is not None and started.stdout is not None
-    assert started.stdout.readline() == "ready\n"
-    flag.touch()
-    started.stdin.write("\n")
-    started.stdin.flush()
-    time.sleep(1)
-    for _ in range(2):
-        if started.poll() is None:
-            started.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-    try:
-        assert started.communicate(timeout=50)[0] == "interrupted\n"
-    finally:
-        started.kill()
-        started.wait()
+    with start_python(tmp_path, "-c", textwrap.dedent(source), **shim) as process:
+        assert process.stdout.readline() == "ready\n"
+        flag.touch()
+        print(file=process.stdin, flush=True)
+        time.sleep(1)
+        for _ in range(2):
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+        assert process.communicate(timeout=50)[0] == "interrupted\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert len(trace.live()) == 100 and os.path.exists(tmp_path / "t.alloctrace")

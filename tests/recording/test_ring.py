@@ -11,7 +11,7 @@ from pathlib import Path
 import core_probe
 import numpy as np
 import pytest
-from running import ROOT, program_environment
+from running import WITH_SUPPORT, program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -23,7 +23,7 @@ ADDRESS = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=
 
 
 def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> list[int]:
-    """The numbers that a probe prints. It must end well: a sanitizer ends it with an error."""
+    """Return the numbers that a probe prints. A sanitizer's finding ends the probe with an error."""
     program = core_probe.build(probe, core_probe.RECORDING, options)
     # Without randomised addresses: the sanitizer of older compilers cannot run where they are as random as they can be.
     command = ["setarch", os.uname().machine, "-R", str(program), *map(str, arguments)]
@@ -78,7 +78,7 @@ def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_pr
     done = subprocess.run(
         [sys.executable, "-c", "import core_probe, sys; print(core_probe.library().probe_cancel_waiting(b'spool'))"],
         cwd=tmp_path,
-        env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
+        env=program_environment(PYTHONPATH=WITH_SUPPORT),
         capture_output=True,
         text=True,
         timeout=600,

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import needs_cuda_build, program_environment
+from running import needs_cuda_build, start_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import TraceError
@@ -239,15 +237,7 @@ def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
         "    kept += [torch.empty(number + 1, dtype=torch.uint8) for number in range(int(line))]\n"
         "    alloctrace.step()\n    print(len(kept), flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=program_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
-        assert running.stdin and running.stdout
+    with start_python(tmp_path, "-c", program) as running:
         assert running.stdout.readline() == "ready\n"
         following = Following(tmp_path / "t.alloctrace")
         following.read_spool_at(tmp_path / "t.alloctrace.spool")
@@ -258,7 +248,6 @@ def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
             wanted += count * (count + 1) // 2
             view = following.advance()  # nothing was flushed
             assert [memory.counts.requested for memory in view.devices] == [wanted]
-        running.kill()
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     view = following.advance()
     assert view.seen.events == trace.end_seq and not view.seen.ended

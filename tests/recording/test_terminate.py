@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import core_probe
 import pytest
-from running import how_it_ended, program_environment, run_python, with_cuda
+from running import how_it_ended, run_python, start_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 
@@ -187,20 +185,18 @@ def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not
         signal.pause()
         """
     (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
-    started = subprocess.Popen(
-        [sys.executable, "program.py"], cwd=tmp_path, env=program_environment(**slow), stdout=subprocess.PIPE
-    )
-    assert started.stdout is not None and started.stdout.readline() == b"ready\n"
-    flag.touch()
-    begin = time.monotonic()
-    os.kill(started.pid, signal.SIGTERM)
-    if signals == 2:
-        time.sleep(0.2)
-        assert started.poll() is None
-        os.kill(started.pid, signal.SIGTERM)
-    started.communicate(timeout=600)
-    took = time.monotonic() - begin
-    assert started.returncode == -signal.SIGTERM
+    with start_python(tmp_path, "program.py", **slow) as process:
+        assert process.stdout.readline() == "ready\n"
+        flag.touch()
+        begin = time.monotonic()
+        process.terminate()
+        if signals == 2:
+            time.sleep(0.2)
+            assert process.poll() is None
+            process.terminate()
+        process.wait(timeout=600)
+        took = time.monotonic() - begin
+    assert process.returncode == -signal.SIGTERM
     assert 1.9 < took < 30 if signals == 1 else took < 1.5
     # Nothing is lost: the spool is still there.
     trace = alloctrace.load(tmp_path / "t.alloctrace")

@@ -1,6 +1,6 @@
 """A program that is recorded with a bound and allocates as fast as it can.
 
-    python bounded_program.py EVENTS BOUND            # writes run.alloctrace and witness.json in the working directory
+    python bounded_program.py run EVENTS BOUND        # writes run.alloctrace and witness.json in the working directory
     python bounded_program.py kill KILLS SEED BOUND   # writes kill-N.alloctrace of victims, and witness.json
     python bounded_program.py live BLOCKS BOUND       # so many blocks stay live
     python bounded_program.py stacks STACKS BOUND     # so many stacks, a quarter of them of code made on the way
@@ -32,8 +32,8 @@ SUFFIXES = ("", ".spool", ".folding", ".unfinished", ".spool.unfinished")
 
 
 def shrink(bound: int) -> None:
-    """For a bound in MiB. A busy machine may keep the writer waiting for longer than a hook waits for it."""
-    session.WAIT_NS = 60 * 10**9
+    """Make the recorder's own numbers as small as a bound in MiB needs."""
+    session.WAIT_NS = 60 * 10**9  # on a busy machine the writer may start later than a hook would wait
     if bound < 64:
         session.LEAST_BOUND = bound << 20
         session.SMALL_BOUND = 0
@@ -41,7 +41,7 @@ def shrink(bound: int) -> None:
 
 
 def taken(path: Path) -> int:
-    """Bytes of all files of a recording."""
+    """Return the bytes of all files of a recording."""
     total = 0
     for suffix in SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -180,13 +180,6 @@ def keep(kept_time: str, pace: int, bound: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    bound = int(sys.argv[-1])
-    shrink(bound)
-    if sys.argv[1] == "kill":
-        kill(int(sys.argv[2]), int(sys.argv[3]), bound)
-    elif sys.argv[1] in ("live", "stacks"):
-        {"live": live, "stacks": stacks}[sys.argv[1]](int(sys.argv[2]), bound)
-    elif sys.argv[1] == "keep":
-        keep(sys.argv[2], int(sys.argv[3]), bound)
-    else:
-        run(int(sys.argv[1]), bound)
+    name, *arguments = (int(word) if word.isdigit() else word for word in sys.argv[1:])
+    shrink(arguments[-1])
+    {"run": run, "kill": kill, "live": live, "stacks": stacks, "keep": keep}[name](*arguments)

@@ -1,13 +1,7 @@
-"""Records programs twice at once, by this project's recorder and by torch's own history of its allocator, and compares.
-
-As a program: `python cuda_oracle.py FOLDER SCALE STACKS NAME...` leaves NAME.alloctrace and NAME.npz (torch's account)
-in FOLDER for each of cuda_programs.PROGRAMS that is named. SCALE multiplies the steps; STACKS is 1 or 0.
-"""
+"""Recordings of programs by this project and by torch's own history of its allocator at once, and their comparison."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import gc
 import json
 import sys
@@ -63,8 +57,7 @@ class History:
 
 
 def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
-    """One row an event, devices one after the other: device, kind, address, size, stream, pool (-1, -1 where the
-    release does not report), stack; and the stacks."""
+    """Return one row for each event, device by device, and the stacks. A pool that torch does not report is -1, -1."""
     with np.load(path) as saved:
         rows, texts = saved["rows"], json.loads(str(saved["stacks"]))
     names = ["device", "kind", "address", "nbytes", "stream", "pool_first", "pool_second", "stack_id"]
@@ -72,7 +65,7 @@ def read_history(path: Path) -> tuple[pd.DataFrame, list[Stack]]:
 
 
 def tracked_events(trace: alloctrace.Trace, device_count: int, since: Any = None, until: Any = None) -> pd.DataFrame:
-    """The events of ours that torch's history has as well, in the same columns, with those of the trace's own order."""
+    """Return the trace's events of the kinds in torch's history, in the same columns, with their numbers."""
     events = in_two(trace.events(columns=(*EVENT_COLUMNS, "node_seq")))
     events = events[events["seq"].isin(trace.events(since=since, until=until, columns=("seq",))["seq"])]
     is_cuda = events["device"].astype(str).str.startswith("cuda")
@@ -108,7 +101,7 @@ class Comparison:
 
 
 def compare_sequences(name: str, ours: pd.DataFrame, reported: pd.DataFrame) -> Comparison:
-    """Event by event on each device: kind, address, size, stream, and the pool if torch reports it."""
+    """Compare kind, address, size, stream, and the pool if torch reports it, event by event on each device."""
     result = Comparison(name)
     columns = ["kind", "address", "nbytes", "stream"]
     if (reported["pool_first"] >= 0).any():
@@ -129,7 +122,7 @@ def compare_sequences(name: str, ours: pd.DataFrame, reported: pd.DataFrame) -> 
 def compare_stacks(
     name: str, ours: pd.DataFrame, trace: alloctrace.Trace, reported: pd.DataFrame, stacks: list[Stack]
 ) -> Comparison:
-    """Frame by frame, innermost first, for events that are the same ones (compare_sequences)."""
+    """Compare the stacks of equal sequences (see compare_sequences) frame by frame."""
     result = Comparison(name)
     frames_of = {
         stack: tuple((frame.function.rpartition(".")[2], frame.filename, frame.line) for frame in trace.frames(stack))
@@ -152,7 +145,7 @@ def compare_stacks(
 
 
 def record(folder: Path, name: str, run: Callable[[], None], stacks: bool) -> None:
-    """Leaves NAME.alloctrace and NAME.npz in the folder, of the same events: those from mark "begin" to mark "end"."""
+    """Record the events from mark "begin" to mark "end" into NAME.alloctrace, and torch's history into NAME.npz."""
     import torch
 
     alloctrace.enable(folder / f"{name}.alloctrace", devices=("cuda",))
@@ -169,7 +162,7 @@ def record(folder: Path, name: str, run: Callable[[], None], stacks: bool) -> No
 
 @dataclass(frozen=True)
 class Recorded:
-    """What `record` has left, read."""
+    """The two accounts that `record` has written."""
 
     trace: alloctrace.Trace
     ours: pd.DataFrame
@@ -182,18 +175,3 @@ def read_recorded(folder: Path, name: str, device_count: int) -> Recorded:
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     ours = tracked_events(trace, device_count, since="mark:begin", until="mark:end")
     return Recorded(trace, ours, *read_history(folder / f"{name}.npz"))
-
-
-def main(arguments: list[str]) -> None:
-    from cuda_programs import PROGRAMS
-
-    folder, scale, stacks, *names = arguments
-    for name in names:
-        program = PROGRAMS[name]
-        steps = max(1, round(program.steps * float(scale)))
-        with contextlib.redirect_stdout(sys.stderr):
-            record(Path(folder), name, functools.partial(program.run, steps), stacks == "1")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
-from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 MAX_FRAMES = 4096
-"""Number of frames of a stack that the walker takes, the innermost."""
+"""Maximum number of frames of a stack: the walker keeps the innermost."""
 
 
-class Probe(Protocol):
-    """The module that frame_walk_probe.cpp makes."""
-
-    def check_layout(self) -> str: ...
-    def start(self, mode: str, /) -> None: ...
-    def watch_calls(self, code: CodeType, /) -> bool: ...
-    def modules(self, stack: int, /) -> list[int]: ...
-    def class_of(self, module: int, /) -> str: ...
-    def calls_now(self) -> list[object]: ...
-    def settle(self, choose: Callable[[int], bool], /) -> dict[int, int]: ...
-    def forget(self, address: int, /) -> None: ...
-    def generation(self) -> int: ...
-    def current_stack(self) -> int: ...
-    def current_stack_with_gil(self) -> int: ...
-    def hold_gil(self) -> bool: ...
-    def stack_while_gil_is_held(self) -> int: ...
-    def call_on_native_thread(self, function: Callable[[], int], /) -> tuple[int, int, int, int]: ...
-    def frames(self, stack: int, /) -> list[tuple[str, str, str, int]]: ...
-    def frame_count(self) -> int: ...
-    def walk_anew(self, count: int, /) -> None: ...
-    def set_object_scan(self, scan: Callable[[], None], /) -> None: ...
-    def request_object_scan(self) -> None: ...
+Probe = Any
+"""The module that frame_walk_probe.cpp defines."""
 
 
 def printable(text: str) -> str:
@@ -53,13 +31,13 @@ class Checker:
         probe.start(mode)
 
     def check(self) -> None:
-        """Does check_fast, as often as there is a budget for."""
+        """Call check_fast while the budget lasts."""
         if self.budget > 0:
             self.budget -= 1
             self.check_fast()
 
     def check_fast(self) -> None:
-        """Compares the caller's stack with traceback's, in names, files and lines, without reading source files."""
+        """Compare the caller's stack with traceback's, in names, files and lines, without reading source files."""
         stack, frame = self.walk(), sys._getframe()
         summary = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
         summary.reverse()
@@ -68,15 +46,15 @@ class Checker:
         self.compare(stack, lines, frame)
 
     def compare(self, stack: int, expected: list[tuple[str, str, int]], frame: Any) -> None:
-        found = self.probe.frames(stack)
+        frames = self.probe.frames(stack)
         wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
         self.compared += 1
-        if [(name, filename, line) for name, _, filename, line in found] != wanted[-MAX_FRAMES:]:
-            self.differences.append(f"found {found[-12:]}, expected {wanted[-12:]}")
+        if [(name, filename, line) for name, _, filename, line in frames] != wanted[-MAX_FRAMES:]:
+            self.differences.append(f"found {frames[-12:]}, expected {wanted[-12:]}")
         if sys.version_info >= (3, 11):
             names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
-            if [name for _, name, _, _ in found] != names[-MAX_FRAMES:]:
-                self.differences.append(f"qualified names {found[-12:]}, expected {names[-12:]}")
+            if [name for _, name, _, _ in frames] != names[-MAX_FRAMES:]:
+                self.differences.append(f"qualified names {frames[-12:]}, expected {names[-12:]}")
 
     def expect(self, condition: bool, what: str) -> None:
         self.compared += 1

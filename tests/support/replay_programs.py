@@ -1,8 +1,8 @@
 """Programs made of operations, recorded, with torch's own snapshots of its allocator next to the trace.
 
-    python replay_programs.py TRACE EXPECTED OPERATIONS.json     runs one program
-    python replay_programs.py serve                              runs one for each line of JSON on stdin:
-                                                                 {"trace": ..., "expected": ..., "operations": [...]}
+    python replay_programs.py serve            runs a program for each line of JSON on stdin:
+                                               {"trace": ..., "expected": ..., "operations": [...]}
+    python replay_programs.py serve-plain      runs them without a recording
 
 An operation is a list: its name, then numbers, a text or a list of operations. Numbers that choose among what is there
 are taken modulo the count, and what cannot be done is left out, so every list of operations is a program: hypothesis
@@ -441,8 +441,4 @@ def serve(machine_type: type[Machine]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("serve", "serve-plain"):
-        serve(Machine if sys.argv[1] == "serve" else PlainMachine)
-    else:
-        gc.disable()
-        run_program(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text()))
+    serve(PlainMachine if sys.argv[1] == "serve-plain" else Machine)

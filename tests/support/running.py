@@ -7,6 +7,7 @@ import fcntl
 import functools
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,23 +18,28 @@ import pytest
 from warm_python import run_warm
 
 ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests/support"
+WITH_SUPPORT = os.pathsep.join([str(ROOT), str(SUPPORT)])
+"""PYTHONPATH of programs that import modules of tests/support."""
 
 
 def program_environment(**extra: str) -> dict[str, str]:
-    """The environment of a traced program: this package importable, nothing of ours switched on. One thread computes,
-    since the tests themselves occupy every core."""
-    ours = ("ALLOCTRACE", "TORCHINDUCTOR")  # the second is set by torch, where a test has imported all of it
+    """Return the environment of a traced program: the package can be imported, and no variable of ours is set.
+
+    torch computes with one thread, since the tests themselves occupy every core.
+    """
+    ours = ("ALLOCTRACE", "TORCHINDUCTOR")  # torch sets the second when a test has imported all of torch
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Behind what the tests themselves run under, a sanitizer perhaps, which has to be first.
-    if preloaded := " ".join(filter(None, (one.get("LD_PRELOAD") for one in (environment, extra)))):
+    # The library that the tests themselves run under comes first: a sanitizer refuses to start after another library.
+    if preloaded := " ".join(filter(None, (variables.get("LD_PRELOAD") for variables in (environment, extra)))):
         extra["LD_PRELOAD"] = preloaded
     return {**environment, **extra}
 
 
 def how_it_ended(ending: dict[str, Any]) -> dict[str, Any]:
-    """The object of an end block, without what depends on how much time the machine left for the last look."""
+    """Return the object of an end block without `last_look`, which depends on the load of the machine."""
     return {name: value for name, value in ending.items() if name != "last_look"}
 
 
@@ -42,13 +48,12 @@ def gpu_count() -> int:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether CUDA programs run on the machine's own GPU. Without a GPU, or with ALLOCTRACE_TEST_DEVICE=simulated, they
-    run on the simulated device."""
+    """Return whether CUDA programs run on the machine's own GPU, and not on the simulated device."""
     return gpu_count() > 0 and os.environ.get("ALLOCTRACE_TEST_DEVICE") != "simulated"
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch is built with CUDA, without importing it."""
+    """Return whether the installed torch is built with CUDA, without importing it."""
     torch = importlib.util.find_spec("torch")
     return torch is not None and (Path(str(torch.origin)).parent / "lib" / "libc10_cuda.so").exists()
 
@@ -58,7 +63,7 @@ needs_cuda_build = pytest.mark.skipif(not torch_has_cuda(), reason="the installe
 
 @contextlib.contextmanager
 def only_one(lock: Path) -> Iterator[None]:
-    """What one process makes under the lock, the others, which wait for it, find made."""
+    """Hold a lock that other processes wait for."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -67,9 +72,9 @@ def only_one(lock: Path) -> Iterator[None]:
 
 @functools.cache
 def build_simulated_device() -> None:
-    """Before the programs: the build takes longer than their timeouts allow."""
-    done = subprocess.run([ROOT / "tools/simcuda/run", "true"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Build the simulated device before any program runs: the build takes longer than the timeouts of programs."""
+    process = subprocess.run([ROOT / "tools/simcuda/run", "true"], capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def run_python(
@@ -80,8 +85,7 @@ def run_python(
     environment: dict[str, str],
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder. A Python program runs in a fork of a process that has imported torch, unless `fresh`:
-    for tests of what a process is when it starts."""
+    """Run a command in a folder; a Python program in a fork of a process that has imported torch, unless `fresh`."""
     full_environment = program_environment(**environment)
     launcher, settings, words = _split_launcher(command)
     done: subprocess.CompletedProcess[str] | None = None
@@ -107,7 +111,7 @@ def _is_program(word: str) -> bool:
 
 
 def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Split what with_cuda puts before a command, its options as variables, from the command."""
+    """Split a command into the launcher that with_cuda added, the launcher's options as variables, and the program."""
     is_simulated = command[0] == str(ROOT / "tools/simcuda/run") and sys.executable in command
     start = command.index(sys.executable) if is_simulated else 0
     launcher, settings = command[:start], {}
@@ -118,11 +122,33 @@ def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:
-    """The command with a CUDA device: under tools/simcuda/run, or unchanged on a machine with a GPU. Skips the test if
-    torch is built without CUDA."""
+    """Return the command under tools/simcuda/run, or unchanged on a machine with a GPU.
+
+    Skips the test if torch is built without CUDA.
+    """
     if not torch_has_cuda():
         pytest.skip("the installed torch is built without CUDA")
     if has_nvidia_gpu():
         return command
     build_simulated_device()
     return [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices), *command]
+
+
+@contextlib.contextmanager
+def start_python(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start `python WORDS` in a folder with pipes, and kill the process at the end if it still runs."""
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env=program_environment(**environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell ignores SIGINT in its background jobs, and they hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
