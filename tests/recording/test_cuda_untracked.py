@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import has_nvidia_gpu, needs_cuda_build
+from running import WITH_SUPPORT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
