@@ -22,7 +22,7 @@ from pytorch_alloctrace.analysis.usage.roles import roles_of
 from pytorch_alloctrace.reading.kinds import KINDS
 from pytorch_alloctrace.reading.roles import ROLES
 
-# The ordinary tests see the CPU's roles in an example: test_examples_on_cpu.py.
+# The ordinary tests see the CPU's roles in an example: test_examples.py.
 DEVICES = ["cuda", pytest.param("cpu", marks=pytest.mark.slow("recording"))] if torch_has_cuda() else ["cpu"]
 BY_ADDRESS = ("parameter", "buffer", "optimizer state")
 ACCOUNT = ROOT / "tests/support/role_account.py"

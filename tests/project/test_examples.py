@@ -1,26 +1,22 @@
-"""The experiments in examples/: what each must show, through the Python interface and the commands of its README. The
-oracle of the figures is what torch itself reports at each mark, which the programs print."""
+"""Figures of the programs in examples/, through the Python interface and the commands of their README. The oracle is
+what torch itself reports at each mark, which the programs print."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from example_checks import check_formula
 from marked_programs import run_analyze, run_marked
-from running import ROOT, has_nvidia_gpu, needs_cuda_build
+from running import ROOT, has_nvidia_gpu, run_python, torch_has_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import Trace
 from pytorch_alloctrace.analysis.free_memory.oom import FRAGMENTED
 
-pytestmark = [
-    needs_cuda_build,
-    pytest.mark.skipif(has_nvidia_gpu(), reason="the figures are those of a simulated device of 8 GiB"),
-]
 MIB = 2**20
 GPU = "cuda:0"
 EXAMPLES = ROOT / "examples"
@@ -55,9 +51,12 @@ WORKSPACE = "cuBLAS"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("examples")
-    run_marked("example_programs.py", made, *PROGRAMS, memory="8GiB")
-    return made
+    """Run all examples on a simulated GPU; return the folder of their traces and outputs."""
+    if has_nvidia_gpu() or not torch_has_cuda():
+        pytest.skip("the figures are those of a simulated device of 8 GiB")
+    folder = tmp_path_factory.mktemp("examples")
+    run_marked("example_programs.py", folder, *PROGRAMS, memory="8GiB")
+    return folder
 
 
 def load(folder: Path, name: str) -> Trace:
@@ -65,7 +64,7 @@ def load(folder: Path, name: str) -> Trace:
 
 
 def reported_by_torch(folder: Path, name: str) -> dict[str, dict[str, int]]:
-    """What the program printed: allocated, peak, reserved and driver bytes, by mark."""
+    """Return the allocated, peak, reserved and driver bytes that the program printed, by mark."""
     by_torch = {}
     for line in (folder / f"{name}.txt").read_text().splitlines():
         if " allocated " in line and not line.startswith("OutOfMemoryError"):
@@ -125,20 +124,58 @@ def test_views_are_tensors_of_one_block(folder: Path) -> None:
     assert {*deleted} == {("row", whole, "1"), ("cloned", whole, "1"), ("packed", whole, "1")}
 
 
-def test_roles_are_what_the_formula_says(folder: Path) -> None:
+def check_formula(folder: Path, device: str) -> None:
+    """Check the trace and the output of examples/formula.py against figures that follow from the shapes."""
+    printed = (folder / "formula.txt").read_text().rpartition("paper")[2]
+    rows = re.findall(r"^([a-z ]+?) +([\d,]+) +([\d,]+) +([\d,]+)$", printed, re.M)
+    sizes = {role: [int(size.replace(",", "")) for size in row] for role, *row in rows}
+    images, numbers = 64, (16 * 3 * 9 + 16) + (32 * 16 * 9 + 32) + (10 * 32 * 64 + 10)
+    steps = 4 * 6 if device == "cpu" else 0
+    expected = {
+        "parameter": 4 * numbers,
+        "gradient": 4 * numbers,
+        "optimizer state": 8 * numbers + steps,
+        "input": images * (4 * 3 * 32 * 32 + 8),
+        "activation": images * (4 * (16 * 32**2 + 32 * 16**2) + 12 * (16 * 16**2 + 32 * 8**2) + 4 * 10) + 4,
+    }
+    assert {role: paper for role, (paper, _, _) in sizes.items()} == expected
+    assert {role: requested for role, (_, requested, _) in sizes.items()} == expected
+    trace = alloctrace.load(folder / "formula.alloctrace")
+    by_role = trace.composition("mark:forward-2", device=device, by="role").set_index("role")["bytes"].to_dict()
+    assert {role: size for role, size in by_role.items() if role in expected} == {
+        role: size for role, size in expected.items() if role != "gradient"
+    }
+    # The table leaves out the loss and cuBLAS's workspace.
+    assert by_role["other"] == 4 and set(by_role) - set(expected) <= {"other", "library workspace"}
+    blocks = {"parameter": 6, "gradient": 6, "optimizer state": 12, "input": 2, "activation": 8}
+    for role, (_, requested, allocated) in sizes.items():
+        rounding = 0 if device == "cpu" else 512 * blocks[role]
+        assert requested <= allocated <= requested + rounding, role
+        assert device == "cpu" or allocated % 512 == 0, role
+
+
+def test_formula_gives_the_bytes_of_each_role_on_the_gpu(folder: Path) -> None:
     check_formula(folder, GPU)
 
 
+def test_formula_gives_the_bytes_of_each_role_on_the_cpu(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "formula.py")]
+    process = run_python(tmp_path, command, True, 600, {"CUDA_VISIBLE_DEVICES": ""})
+    (tmp_path / "formula.txt").write_text(process.stdout)
+    check_formula(tmp_path, "cpu")
+
+
 def printed_changes(folder: Path) -> list[Counter[tuple[str, str, str, str]]]:
-    """Of each line of between_lines: sign, size, name, and shape with dtype and device, of each tensor."""
+    """Return sign, size, name, and shape with dtype and device of each tensor, for each line of between_lines."""
     parts = [part for part in (folder / "between_lines.txt").read_text().split("\n\n") if part.strip()]
-    rows = [re.findall(r"^([+-]) +([\d.]+ \w+)  (\S+)  (.*?)  \S*between_lines.py:\d+$", one, re.M) for one in parts]
-    for part, found in zip(parts, rows, strict=True):
-        assert len(found) == sum(line[:2] in ("+ ", "- ") for line in part.splitlines()), part
-    return [Counter(found) for found in rows]
+    row = r"^([+-]) +([\d.]+ \w+)  (\S+)  (.*?)  \S*between_lines.py:\d+$"
+    changes = [re.findall(row, part, re.M) for part in parts]
+    for part, rows in zip(parts, changes, strict=True):
+        assert len(rows) == sum(line[:2] in ("+ ", "- ") for line in part.splitlines()), part
+    return [Counter(rows) for rows in changes]
 
 
-def test_what_came_and_went_between_two_lines(folder: Path) -> None:
+def test_tensors_made_and_freed_between_two_lines_are_printed(folder: Path) -> None:
     def rows(sign: str, *tensors: tuple[str, str, str]) -> Counter[tuple[str, str, str, str]]:
         return Counter((sign, size, name, f"{shape} float32 {GPU}") for size, name, shape in tensors)
 
@@ -160,10 +197,10 @@ def test_what_came_and_went_between_two_lines(folder: Path) -> None:
     ]
 
 
-def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
-    [found] = load(folder, "fragmented").ooms()
-    assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text() and found.verdict == FRAGMENTED
-    [advised, *_] = found.settings_that_help()
+def test_fragmented_example_runs_with_the_advised_setting(folder: Path, tmp_path: Path) -> None:
+    [oom] = load(folder, "fragmented").ooms()
+    assert "OutOfMemoryError" in (folder / "fragmented.txt").read_text() and oom.verdict == FRAGMENTED
+    [advised, *_] = oom.settings_that_help()
     assert advised == "expandable_segments:True"
     run_marked("example_programs.py", tmp_path, "fragmented", memory="8GiB", PYTORCH_ALLOC_CONF=advised)
     assert load(tmp_path, "fragmented").ooms() == []
@@ -174,16 +211,16 @@ def test_runs_with_what_is_advised(folder: Path, tmp_path: Path) -> None:
 
 
 def rows_of_readme() -> list[tuple[str, str]]:
-    """The commands of its table, and what each must show."""
+    """Return each command of the README's table with the text that it must print."""
     rows = re.findall(r"\| `analyze (.*?)` \| `(.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert rows
     return rows
 
 
-@pytest.mark.parametrize(("command", "seen"), rows_of_readme(), ids=lambda text: text if " " in text else None)
-def test_readme_shows_what_the_tool_says(folder: Path, command: str, seen: str) -> None:
-    said = " ".join(run_analyze(folder, *shlex.split(command)).split())
-    assert re.search(".*".join(re.escape(part) for part in seen.split(" … ")), said), said
+@pytest.mark.parametrize(("command", "expected"), rows_of_readme(), ids=lambda text: text if " " in text else None)
+def test_commands_of_the_readme_print_what_it_shows(folder: Path, command: str, expected: str) -> None:
+    output = " ".join(run_analyze(folder, *shlex.split(command)).split())
+    assert re.search(".*".join(re.escape(part) for part in expected.split(" … ")), output), output
 
 
 def test_readme_has_every_program() -> None:

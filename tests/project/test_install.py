@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import venv
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ else:
 
 
 def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as a user would, without the variables of this environment that concern Python or the build."""
+    """Run a command as a user would, without the variables of this environment that concern Python or the build."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
     return subprocess.run(
         [str(part) for part in command],
@@ -63,7 +64,7 @@ def report(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def copy_of_sources(folder: Path) -> Path:
-    """As in a clone in which nothing was built."""
+    """Copy the files of a clone in which nothing was built."""
     built = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
     for name in ("csrc", "pytorch_alloctrace"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
@@ -73,7 +74,7 @@ def copy_of_sources(folder: Path) -> Path:
 
 
 def new_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Path:
-    """Its Python. It also finds what is in the folders of packages."""
+    """Create a virtual environment that also finds the packages in some folders; return its Python."""
     venv.create(folder, with_pip=with_pip, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "packages.pth").write_text("".join(f"{package}\n" for package in packages))
@@ -82,7 +83,7 @@ def new_environment(folder: Path, *packages: Path, with_pip: bool = True) -> Pat
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with torch and all else that this environment has, apart from tools to build with."""
+    """Return a folder with links to all packages of this environment but tools to build with."""
     import torch
 
     folder = tmp_path_factory.mktemp("packages")
@@ -94,7 +95,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
-    """The Python of a stock environment with torch, after a plain `pip install .`"""
+    """Return the Python of a stock environment with torch, after a plain `pip install .`."""
     folder = tmp_path_factory.mktemp("installed")
     python = new_environment(folder / "environment", packages)
     done = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
@@ -104,39 +105,33 @@ def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
 
 
 def package_of(python: Path) -> Path:
-    (found,) = python.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
-    return found
+    (package,) = python.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
+    return package
 
 
 @pytest.mark.slow("builds")
 def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: Path) -> None:
     program, cache = tmp_path / "record.py", tmp_path / "cache"
     program.write_text(RECORD)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ALLOCTRACE_"))}
+
+    def record(rank: int) -> subprocess.CompletedProcess[str]:
+        return run([installed, program, tmp_path / f"{rank}.alloctrace"], tmp_path, ALLOCTRACE_CACHE=str(cache))
+
     # Two ranks at once: one builds, and the other waits for it.
-    ranks = [
-        subprocess.Popen(
-            [installed, program, tmp_path / f"{rank}.alloctrace"],
-            cwd=tmp_path,
-            env={**inherited, "ALLOCTRACE_CACHE": str(cache)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    results = [rank.communicate(timeout=3000) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], results
-    assert results[0][0] == results[1][0] and str(cache) in results[0][0], results
-    said = sorted(stderr for _, stderr in results)
-    print(*said)
-    assert re.fullmatch(r"pytorch_alloctrace: building the recorder for torch \S+, once \(.*\) \.\.\. \d+ s\n", said[0])
-    assert re.fullmatch(r"pytorch_alloctrace: waiting for another process that builds .* \.\.\. \d+ s\n", said[1])
-    # No objects, no unfinished files.
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [*pool.map(record, range(2))]
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    assert ranks[0].stdout == ranks[1].stdout and str(cache) in ranks[0].stdout, ranks
+    messages = sorted(rank.stderr for rank in ranks)
+    print(*messages)
+    building = r"pytorch_alloctrace: building the recorder for torch \S+, once \(.*\) \.\.\. \d+ s\n"
+    assert re.fullmatch(building, messages[0])
+    assert re.fullmatch(r"pytorch_alloctrace: waiting for another process that builds .* \.\.\. \d+ s\n", messages[1])
+    # Neither objects nor unfinished files are left.
     assert sorted(path.suffix for path in cache.glob("*/*")) == ["", ".sha256", ".so"]
 
-    again = run([installed, program, tmp_path / "2.alloctrace"], tmp_path, ALLOCTRACE_CACHE=str(cache))
-    assert again.returncode == 0 and again.stderr == "" and again.stdout == results[0][0]
+    again = record(2)
+    assert again.returncode == 0 and again.stderr == "" and again.stdout == ranks[0].stdout
     command = [installed, "-m", "pytorch_alloctrace", "build"]
     ahead = run(command, tmp_path, ALLOCTRACE_CACHE=str(cache))
     assert ahead.returncode == 0 and ahead.stderr == "" and ahead.stdout.strip() == again.stdout.split()[1]
@@ -183,11 +178,11 @@ def test_pip_without_a_compiler_ends_in_one_sentence(packages: Path, tmp_path: P
 def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
     """As in a stock environment of Python 3.11, which has setuptools 65 and no wheel."""
     python = new_environment(tmp_path / "environment", packages)
-    has = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
-    assert has.returncode == 0, report(has)
+    installed = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
+    assert installed.returncode == 0, report(installed)
     sources = copy_of_sources(tmp_path / "sources")
     done = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
     print(report(done))
     assert done.returncode != 0 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
     assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in done.stderr
-    # And then the next sentence, with a torch that has pybind11's headers, is none: see test_build.py.
+    # test_build.py builds without isolation where wheel is installed.

@@ -17,7 +17,7 @@ from test_install import copy_of_sources
 
 
 def locked(path: Path) -> IO[str]:
-    """A lock that is held until the file is closed."""
+    """Lock a file until it is closed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -26,7 +26,7 @@ def locked(path: Path) -> IO[str]:
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes to end after the test."""
+    """Kill the processes in this list after the test."""
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in processes:
@@ -46,18 +46,12 @@ def start(command: list[str | Path], folder: Path, **environment: str) -> subpro
     )
 
 
-def first_line_of_stderr(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    return process.stderr.readline()
-
-
 def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     checkout = copy_of_sources(tmp_path / "checkout")
     with locked(checkout / "build" / "setup.lock"):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
-        lines = iter(lambda: first_line_of_stderr(started[0]), "")
-        assert any("waiting for another build in this folder" in line for line in lines)
+        assert any("waiting for another build in this folder" in line for line in started[0].stderr)
         assert started[0].poll() is None
     # It goes on, as far as such a compiler lets it.
     assert started[0].wait(timeout=600) != 0
@@ -73,7 +67,7 @@ def test_the_environment_waits_for_another(tmp_path: Path, started: list[subproc
     tool.chmod(0o755)
     with locked(tmp_path / "build" / "environment.lock"):
         started.append(start([tool], tmp_path))
-        assert "waiting for another tools/environment in this folder" in first_line_of_stderr(started[0])
+        assert "waiting for another tools/environment in this folder" in started[0].stderr.readline()
         assert started[0].poll() is None
     output, _ = started[0].communicate(timeout=600)
     assert output == f"{tmp_path}/.venv/bin/python\n"
@@ -94,8 +88,7 @@ def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subpro
     os.mkfifo(tmp_path / "pipe")
     started += [start([folder / "run", "echo", "ran"], tmp_path) for _ in range(3)]
     with open(tmp_path / "pipe", "w"):  # opens when one of them builds
-        waiting = [process for process in started if not (tmp_path / "builds").exists()]
-        assert not waiting
+        assert (tmp_path / "builds").exists()
     results = [process.communicate(timeout=600) for process in started]
-    assert [said for said, _ in results] == ["ran\n"] * 3, results
+    assert [output for output, _ in results] == ["ran\n"] * 3, results
     assert (tmp_path / "builds").read_text() == "built\n"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import warnings
 from pathlib import Path
 
+import core_probe
 import pytest
 import torch
 from torch.optim import optimizer
@@ -17,21 +17,6 @@ from pytorch_alloctrace.recording.steps import OptimizerSteps
 
 THREADS = 3
 """Threads of a recording: the writer, the one that asks for thread names, the one that samples memory."""
-
-# Preloaded: stands for a system that gives no more threads, as at the limit of RLIMIT_NPROC or of a container.
-THREAD_LIMIT = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-static int left = 1 << 30;
-void allow_threads(int count) { left = count; }
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
-  if (left-- <= 0) return EAGAIN;
-  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
-  return create(thread, attributes, body, argument);
-}
-"""
 
 # What a failed enable() might leave behind, taken twice and compared.
 STATE = """
@@ -64,13 +49,10 @@ def state():
 
 
 def test_a_system_that_gives_too_few_threads_and_folders_that_take_no_file(run_program, tmp_path: Path) -> None:
-    (tmp_path / "limit.c").write_text(THREAD_LIMIT)
-    thread_limit = tmp_path / "limit.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "limit.c", "-o", thread_limit, "-ldl"], check=True)
     run_program(
         STATE
         + f"""
-limit = ctypes.CDLL({str(thread_limit)!r})
+limit = ctypes.CDLL(os.environ["LD_PRELOAD"].split()[-1])
 before = state()
 for count in range({THREADS}):
     limit.allow_threads(count)
@@ -104,7 +86,7 @@ try:
 except alloctrace.SessionError as error:
     assert "working directory" in str(error), error
 """,
-        LD_PRELOAD=str(thread_limit),
+        LD_PRELOAD=str(core_probe.preloaded("thread_limit.c")),
     )
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert list(trace.live()["nbytes"]) == [777] and trace.integrity.state == "complete"

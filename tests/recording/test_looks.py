@@ -90,8 +90,7 @@ Trained = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The folder of a recording of TRAINER, by the way that it ends; recorded once. On a busy machine its looks
-    take longer than they may in other programs."""
+    """Return a function that gives the folder of a recording of TRAINER, made once for each way to end."""
 
     @functools.cache
     def train(end: str) -> Path:
@@ -106,9 +105,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def first_leak(trace: alloctrace.Trace) -> Leak:
-    leak = next(one.leak for one in trace.diagnose() if one.leak is not None)
-    assert leak is not None
-    return leak
+    return next(finding.leak for finding in trace.diagnose() if finding.leak is not None)
 
 
 def load(folder: Path) -> alloctrace.Trace:
@@ -119,7 +116,6 @@ def load(folder: Path) -> alloctrace.Trace:
 def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     trace = load(trained(end))
     holder = first_leak(trace).holder
-    assert holder is not None
     (name,) = holder.names
     assert name.startswith("Trainer.predictions (list of "), name
     assert " in trainer, local of main() at program.py:" in name
@@ -130,8 +126,7 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
         data = json.loads(json.dumps(leak_data(first_leak(trace))))["holder"]
         assert data["path"] == holder.path and data["line"] > 0 and data["step"] is None
         assert data["names"] == [name]
-    said = str(trace.diagnose())
-    assert "Held by Trainer.predictions (list of " in " ".join(said.split())
+    assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
 
 
 @pytest.mark.parametrize(
@@ -149,8 +144,8 @@ def test_the_last_look_saw_a_part(run_program, tmp_path: Path, setting: str, see
     trace = load(tmp_path)
     assert trace.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
     assert (first_leak(trace).holder is not None) == sees_all
-    said = " ".join(str(trace.diagnose()).split())
-    assert ("What holds them was not found: the last look could not see all objects" in said) != sees_all
+    verdict = " ".join(str(trace.diagnose()).split())
+    assert ("What holds them was not found: the last look could not see all objects" in verdict) != sees_all
 
 
 def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
@@ -160,7 +155,6 @@ def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
     trace = load(tmp_path)
     assert trace.held[-1].is_garbage
     holder = first_leak(trace).holder
-    assert holder is not None
     assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
 
 
@@ -168,7 +162,6 @@ def test_server_without_steps(run_program, tmp_path: Path) -> None:
     done = run_program(SERVER, check=False)
     assert done.returncode == -signal.SIGKILL
     holder = first_leak(load(tmp_path)).holder
-    assert holder is not None
     assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
 
 
@@ -192,26 +185,23 @@ def test_explain_after_a_fork(run_program, tmp_path: Path) -> None:
 
 def test_addresses_are_those_of_live_blocks(trained: Trained) -> None:
     trace = load(trained("killed"))
-    held = [one for one in trace.held if one.path == "trainer.predictions[...]"]
-    assert held
-    for one in held:
-        live = trace.replay.live(one.event)
-        assert np.isin(one.addresses, live["address"].to_numpy(np.uint64)).mean() > 0.95
-        assert one.count == len(one.addresses) or one.count > 512
+    holders = [holder for holder in trace.held if holder.path == "trainer.predictions[...]"]
+    assert holders
+    for holder in holders:
+        live = trace.replay.live(holder.event)
+        assert np.isin(holder.addresses, live["address"].to_numpy(np.uint64)).mean() > 0.95
+        assert holder.count == len(holder.addresses) or holder.count > 512
 
 
 def test_as_the_format_says(trained: Trained) -> None:
     folder = trained("disabled")
     names = TraceFile(folder / "run.alloctrace").names
     expected = {
-        (one.event, one.holder.encode(), one.path.encode()): (
-            one.filename.encode(),
-            one.line,
-            one.count,
-            one.bytes,
-            [int(address) for address in one.addresses],
+        (holder.event, holder.holder.encode(), holder.path.encode()): (
+            *(holder.filename.encode(), holder.line, holder.count, holder.bytes),
+            holder.addresses.tolist(),
         )
-        for one in load(folder).held
+        for holder in load(folder).held
     }
     assert names.holders == expected and expected
 

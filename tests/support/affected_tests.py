@@ -59,7 +59,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "csrc/system/": RECORDING,
     "csrc/torch/": (*RECORDING, "replay", "analysis/test_roles.py"),
     "docs/": ("project/test_site.py", "project/test_api_docs.py"),
-    "examples/": ("project/test_examples.py", "project/test_examples_on_cpu.py"),
+    "examples/": ("project/test_examples.py",),
     "mkdocs.yml": ("project/test_site.py",),
     "pyproject.toml": ALL,
     f"{PACKAGE}/__init__.py": ALL,

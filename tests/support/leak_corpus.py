@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from steady_clock import make_steady, tick
@@ -65,15 +64,13 @@ def requests() -> Iterator[int]:
 
 
 def cases(modules: tuple[str, ...]) -> dict[str, Case]:
-    """The cases of some modules, by name: their public functions."""
-    found: dict[str, Case] = {}
-    for module in map(importlib.import_module, modules):
-        found |= {name: value for name, value in vars(module).items() if _is_case(module, name, value)}
-    return found
-
-
-def _is_case(module: ModuleType, name: str, value: object) -> bool:
-    return inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    """Return the cases of some modules, by name: their public functions."""
+    return {
+        name: function
+        for module in map(importlib.import_module, modules)
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+    }
 
 
 def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
@@ -88,7 +85,7 @@ def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
 
 
 def record(device: str, folder: Path, names: Sequence[str] = ()) -> None:
-    """Runs these cases, or all, on a device in this process, each recorded into a trace of its own in the folder."""
+    """Run these cases, or all, on a device in this process, and record each into a trace of its own in the folder."""
     import torch
     import torch._dynamo  # as the first optimizer would
 
