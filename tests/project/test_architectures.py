@@ -19,7 +19,7 @@ PACKAGE = "g++-aarch64-linux-gnu"
 
 
 def cross_compiler() -> str:
-    """Installed where this may do so; a test that were skipped here would say nothing about aarch64."""
+    """Return the compiler for aarch64, installed first if this process may: a skipped test would check nothing."""
     name = "g++" if platform.machine() == "aarch64" else "aarch64-linux-gnu-g++"
     if shutil.which(name) is None and os.geteuid() == 0:
         # Waits for another one that installs something.
@@ -36,14 +36,14 @@ def without_torch() -> list[Path]:
 
 
 def headers() -> list[str]:
-    """Python's are the same on both, up to sizes that pyconfig.h names, which are too; pybind11's or torch's copy."""
+    """Return options for Python's headers, which are the same for aarch64, and pybind11's."""
     import pybind11
 
     return ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
 
 
 def compiled(compiler: str, source: Path, output: Path, *options: str) -> str:
-    """Empty if it compiles without a warning."""
+    """Compile a source; return the compiler's errors, or ""."""
     command = [compiler, "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *options, *headers()]
     done = subprocess.run([*command, "-c", source, "-o", output], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"{source.name}: {done.stderr[:2000]}"

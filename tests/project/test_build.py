@@ -54,7 +54,7 @@ def test_a_build_without_isolation_makes_both_modules(tmp_path: Path) -> None:
 
 
 def test_the_reading_half_has_no_linux_calls(tmp_path: Path) -> None:
-    """It has to compile on macOS too, which cannot be tested here: none of its files may use what macOS lacks."""
+    """Check that the reading half uses nothing that macOS lacks: the test machines have no macOS to compile on."""
     checkout = copy_of_sources(tmp_path / "checkout")
     program = "import runpy, sys; sys.argv = ['setup.py', 'egg_info']; "
     program += "setup = runpy.run_path('setup.py'); "
@@ -80,7 +80,7 @@ LINUX_ONLY = re.compile(
 
 
 def read_with_headers(file: Path, read: set[Path]) -> None:
-    """Adds a file and the headers of this project that it includes, directly or indirectly."""
+    """Add a file and the headers of this project that it includes, directly or indirectly, to `read`."""
     if file in read:
         return
     read.add(file)

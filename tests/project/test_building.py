@@ -40,7 +40,7 @@ class Project:
         os.utime(path, ns=(edited, edited))
 
     def build(self) -> list[str]:
-        """The names of the files that were compiled."""
+        """Build; return the names of the files that were compiled."""
         said: list[str] = []
         sources = sorted(self.folder.glob("*.cpp"))
         module = Module(sources, ["-fPIC", *self.options], ["-shared"], self.made_for)
@@ -163,7 +163,7 @@ def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monk
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is without CUDA")
 def test_the_headers_that_torch_brings_suffice_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the sources, library_blocks.cpp includes the most of CUDA's headers."""
+    """Compile library_blocks.cpp, which includes the most headers of CUDA."""
     monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
     module = building.recorder(ROOT / "csrc", building.target_of(torch), Path(torch.__file__).parent, sys.path)
     assert not [option for option in module.options if "/usr/local/cuda" in option]

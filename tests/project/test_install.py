@@ -176,7 +176,7 @@ def test_pip_without_a_compiler_ends_in_one_sentence(packages: Path, tmp_path: P
 
 @pytest.mark.slow("builds")
 def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tmp_path: Path) -> None:
-    """As in a stock environment of Python 3.11, which has setuptools 65 and no wheel."""
+    """Install as in a stock environment of Python 3.11, which has setuptools 65 and no wheel."""
     python = new_environment(tmp_path / "environment", packages)
     installed = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
     assert installed.returncode == 0, report(installed)

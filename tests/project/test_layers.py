@@ -51,7 +51,7 @@ STREAMS = ("fstream", "iomanip", "iostream", "locale", "ostream", "regex", "sstr
 
 
 def read_package() -> dict[str, str]:
-    """The text of each module, by name without the package's own: "reading.sites", "analysis.__init__", "trace"."""
+    """Return the text of each module by its name in the package: "reading.sites", "analysis.__init__", "trace"."""
     package = ROOT / PACKAGE
     return {
         ".".join(path.relative_to(package).with_suffix("").parts): path.read_text()
@@ -62,7 +62,7 @@ def read_package() -> dict[str, str]:
 
 @functools.cache
 def imported(name: str, text: str, known: frozenset[str]) -> set[str]:
-    """The modules of the package that a module imports, anywhere in it."""
+    """Return the modules of the package that a module imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -104,7 +104,7 @@ def wrong_imports(package: dict[str, str]) -> list[str]:
 
 
 def longest_path(package: dict[str, str]) -> list[str]:
-    """The longest chain of imports. Raises ValueError for a circle."""
+    """Return the longest chain of imports. Raises ValueError for a circle."""
     graph = import_graph(package)
     known: dict[str, list[str]] = {}
 

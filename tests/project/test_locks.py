@@ -58,7 +58,7 @@ def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.
 
 
 def test_the_environment_waits_for_another(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    """In a folder where a Python that works and a stamp for everything stand in for what takes minutes to make."""
+    """Run the script in a folder with a stub for the parts that take minutes."""
     (tmp_path / "tools").mkdir()
     script = (ROOT / "tools" / "environment").read_text()
     end = script.index("if [ -e .venv/unfinished ]")
@@ -74,7 +74,7 @@ def test_the_environment_waits_for_another(tmp_path: Path, started: list[subproc
 
 
 def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    """Programs that start at once, where the library is missing."""
+    """Start programs at once where the library is missing."""
     folder = tmp_path / "tools" / "simcuda"
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "tools" / "simcuda" / "run", folder)

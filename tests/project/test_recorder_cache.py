@@ -51,7 +51,7 @@ _build_info.RECORDER_FOR = built_for | {"torch": "2.10.0+cu130"}
 
 @pytest.fixture
 def run(run_program: Callable[..., Any], tmp_path: Path) -> RunProgram:
-    """Runs a program whose package has a recorder for another torch, on a machine without a compiler."""
+    """Return a function that runs a program with a recorder for another torch in its package and without a compiler."""
     (tmp_path / "temporary").mkdir()
     environment = {
         "CXX": "no-such-compiler",
@@ -200,7 +200,7 @@ assert not list(home.iterdir())
 
 
 def test_what_is_built_is_for_this_user_alone_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
-    """The compiler writes a file that is no module."""
+    """Build with a compiler that writes a file that is no module."""
     version = 'case "$1" in -dumpversion | --version) echo 13; exit ;; esac'
     output = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done'
     compiler = script(tmp_path / "compiler", f"{version}\n{output}")
@@ -272,8 +272,7 @@ print(refusal())
 
 
 def test_the_build_sees_nothing_of_the_program(run: RunProgram, tmp_path: Path) -> None:
-    """The compiler writes down what it finds, in a program that has preloaded libraries, modules in the way of the
-    standard library's, its own ends of children, and a closed stderr."""
+    """Build in a program with preloaded libraries, modules that hide the standard library's, and a closed stderr."""
     seen, files = tmp_path / "seen", tmp_path / "files"
     compiler = script(tmp_path / "compiler", f"env > {seen}; pwd >> {seen}\nls -l /proc/self/fd/ > {files}\nexit 1")
     (tmp_path / "modules").mkdir()

@@ -43,7 +43,7 @@ class Recorded:
         return self.folder / f"{subject}.alloctrace"
 
     def events(self, subject: str, *kinds: int) -> list[Any]:
-        """Those of this allocator's memory, in order."""
+        """Return the events of this allocator's memory, in order."""
         trace = TraceFile(self.path(subject))
         wanted = {"cpu": CPU_TYPE, "pinned": PINNED_TYPE}.get(self.allocator, CUDA_TYPE)
         chosen = [event for _, event in trace.events() if event.kind in kinds]
@@ -53,13 +53,13 @@ class Recorded:
         return [[event.address, event.size] for event in self.events(subject, ALLOC)]
 
     def freed(self, subject: str) -> list[int]:
-        """Addresses, in order."""
+        """Return the addresses of completed frees, in order."""
         return [event.address for event in self.events(subject, FREE_COMPLETED)]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tests/support/allocator_contract.cpp, built against the installed torch."""
+    """Build tests/support/allocator_contract.cpp against the installed torch."""
     built = tmp_path_factory.mktemp("library") / "allocator_contract.so"
     options = ["-DWITH_CUDA"] if torch_has_cuda() else []
     build_library(ROOT / "tests/support/allocator_contract.cpp", built, *options)
@@ -68,7 +68,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=ALLOCATORS)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, library: Path) -> Recorded:
-    """One program for each allocator; the checks below look at its traces."""
+    """Record the program of one allocator."""
     folder = tmp_path_factory.mktemp("contract")
     name, environment = ALLOCATORS[request.param]
     program = [sys.executable, str(ROOT / "tests/support/allocator_contract_program.py"), name, str(library)]
@@ -142,7 +142,7 @@ def test_a_storage_that_changes_its_size(recorded: Recorded) -> None:
 
 
 def test_blocks_are_to_the_program_what_they_were(recorded: Recorded) -> None:
-    """Address and context, simple or not, and that a block's deleter is the allocator's raw_deleter()."""
+    """Compare address, context and deleter: a block's deleter is the allocator's raw_deleter()."""
     untraced, traced = recorded.expected["properties"]
     assert untraced == traced
     assert len(recorded.blocks("properties")) == len(recorded.freed("properties")) == 1

@@ -117,8 +117,7 @@ def is_view(node_type: str) -> bool:
 
 
 def join(events: pd.DataFrame, autograd_thread: pd.Series) -> pd.DataFrame:
-    """As docs/recording.md describes it: each allocation of backward with `forward_stack_id`, the stack of the
-    allocation of forward that it belongs to; NaN where there is none."""
+    """Return each allocation of backward with the stack of its allocation of forward (see docs/recording.md), or NaN."""
     allocs = events[(events["kind"] == "alloc") & (events["stack_id"] != 0)]
     first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack_id", "seq"]]
     first = first.assign(node_seq=first["autograd_seq"] - 1).drop(columns="autograd_seq")
@@ -138,7 +137,7 @@ class Judgement:
 
 
 def judge(trace: alloctrace.Trace, noted: dict[tuple[int, int], tuple[int, str]], script: str) -> Judgement:
-    """Holds each allocation of backward against what autograd reported: `noted`, by thread and number of the node."""
+    """Compare each allocation of backward with what autograd reported: `noted`, by thread and number of the node."""
     result = Judgement()
     made_by = trace.threads.set_index("autograd_id")["thread"]
     for row in join(trace.events(columns=COLUMNS), made_by).itertuples():
@@ -187,7 +186,7 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
 
 
 def check_account(folder: Path) -> None:
-    """What autograd's threads allocate has no Python stack; views allocate nothing in forward and stay without one."""
+    """Check that backward's memory is charged to its line of forward, and none to the line after a view."""
     lines = (folder / "program.py").read_text().splitlines()
     trace = alloctrace.load(folder / "account.alloctrace")
     live = trace.live(device="cuda:0")

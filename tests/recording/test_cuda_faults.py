@@ -18,13 +18,13 @@ pytestmark = needs_cuda_build
 
 
 def build(folder: Path, name: str, source: str) -> None:
-    """A native library next to the program."""
+    """Build a native library next to the program."""
     (folder / f"{name}.cpp").write_text(source)
     build_library(folder / f"{name}.cpp", folder / f"{name}.so")
 
 
 def assert_events_add_up(trace: alloctrace.Trace) -> None:
-    """Every block and segment of a recording from the start is made before it is freed, and freed once."""
+    """Assert that every block and segment is made before it is freed, and freed once."""
     verification = trace.verify()
     assert verification.contradictions == 0 and verification.unmatched_frees == 0, verification
 
@@ -125,8 +125,7 @@ extern "C" void allocate_in_threads(int threads, int blocks) {
 
 
 def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, tmp_path: Path) -> None:
-    """The hook runs under the allocator's lock. Were it to take the GIL, it would wait for ever for a thread that holds
-    the GIL and waits for that lock, in memory_allocated() or in a native call."""
+    """Run threads that hold the GIL and wait for the allocator's lock, under which the hook must not take the GIL."""
     build(tmp_path, "native", NATIVE_ALLOCATIONS)
     done = run_cuda_program(
         """

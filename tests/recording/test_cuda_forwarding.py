@@ -35,7 +35,7 @@ def installed_headers() -> list[str]:
 
 
 def our_source(path: str) -> str:
-    """With the header that has what differs between releases, as the installed one makes it."""
+    """Return a source of ours, with torch_release.h as the installed release of torch compiles it."""
     release = release_of(importlib.metadata.version("torch"))
     return for_release((ROOT / "csrc/torch/cuda/torch_release.h").read_text(), release) + (ROOT / path).read_text()
 
@@ -57,7 +57,7 @@ SETTINGS = {
 
 
 def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
-    """What the program sees, by subject."""
+    """Return the answers that cuda_observed.py prints, by subject."""
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
     done = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
     parted = [line.split("\t") for line in done.stdout.splitlines()]
@@ -83,7 +83,7 @@ def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None
 
 
 def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:
-    """So a program may fork after enable(), and its children may use CUDA."""
+    """Check that a program may fork after enable(), and that its children may use CUDA."""
     done = run_cuda_program(
         """
         import os, sys, torch, pytorch_alloctrace as alloctrace

@@ -48,7 +48,7 @@ alloctrace.disable()
 
 @pytest.mark.parametrize("resource", ["device", "pool", "async"])
 def test_what_rmm_gives_is_recorded(run_cuda_program, tmp_path: Path, resource: str) -> None:
-    """Against RMM's own count of what it was asked for."""
+    """Compare with RMM's own counts of requests."""
     run_cuda_program(PROGRAM, resource)
     counted = json.loads((tmp_path / "counts.json").read_text())
     trace = alloctrace.load(tmp_path / "t.alloctrace")

@@ -182,7 +182,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(run_cuda_program, 
 
 
 def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
-    """The caching allocator asks the pair for segments: those are no blocks of the program's."""
+    """Check that segments, which the caching allocator requests from the pair, are not recorded as blocks."""
     run_cuda_program(
         """
         import torch, pytorch_alloctrace as alloctrace

@@ -32,8 +32,7 @@ def settings_in(path: Path) -> list[dict[str, Any]]:
 
 
 def test_expandable_segments_are_recorded_without_a_warning(run_cuda_program: Callable, tmp_path: Path) -> None:
-    """Inlined into other libraries, torch's own function for this setting says false and warns, which takes the GIL
-    under the allocator's lock."""
+    """Check that torch's inlined function is not called: it returns False, and its warning takes the GIL."""
     done = run_cuda_program(PROGRAM, PYTORCH_ALLOC_CONF="expandable_segments:True")
     assert [settings["expandable_segments"] for settings in settings_in(tmp_path / "t.alloctrace")] == [True]
     assert alloctrace.load(tmp_path / "t.alloctrace").kind_counts["segment_map"] > 0
@@ -53,7 +52,7 @@ def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable
 
 
 def test_settings_that_only_a_refused_request_met_are_recorded(run_cuda_program: Callable, tmp_path: Path) -> None:
-    """Small blocks do not show them, and a refused request is judged by them."""
+    """Check settings that change no small block, but by which a failed allocation is judged."""
     run_cuda_program("""
         import torch, pytorch_alloctrace as alloctrace
         with alloctrace.enable("t.alloctrace"):
@@ -77,8 +76,7 @@ ROUNDING = ([0] * 16, [4] * 16, [8, *[4] * 15], *([8, 4, 4, 16, *[4] * 11, last]
 
 @pytest.mark.parametrize("option", [(), ("-DBY_VALUE",)], ids=["by reference", "by value"])
 def test_a_change_of_rounding_is_seen_however_torch_returns_it(tmp_path: Path, option: tuple[str, ...]) -> None:
-    """torch 2.9 returns a copy of these settings: one that is kept never changes. The comparison must not allocate, for
-    the hook of every allocation makes it."""
+    """Check both ways, since torch 2.9 returns a copy. The hook compares at every allocation and must not allocate."""
     probe = tmp_path / "probe"
     source = ROOT / "tests/support/rounding_divisions_probe.cpp"
     subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", *option, source, "-o", probe], check=True)

@@ -71,7 +71,7 @@ def test_stacks_are_those_that_torch_finds(
 
 
 def check_that_it_happened(name: str, recorded: Recorded) -> None:
-    """That the programs do what they are there for, by torch's account."""
+    """Check, by torch's account, that the programs do what they are for."""
     kinds, stacks = recorded.reported["kind"], recorded.reported["stack_id"]
     assert stacks.nunique() > 3 or name == "resize_older_storages"
     if name == "autograd":

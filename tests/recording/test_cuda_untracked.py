@@ -77,7 +77,7 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
 
 
 def test_caching_that_is_switched_between_two_recordings(run_cuda_program, tmp_path: Path) -> None:
-    """While nothing is recorded, the switch goes past the recorder. Blocks were then recorded twice, or not at all."""
+    """Switch caching while nothing is recorded: blocks were then recorded twice, or not at all."""
     run_cuda_program(
         """
         import torch, pytorch_alloctrace as alloctrace

@@ -79,7 +79,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program, tmp_path: Path) -> None:
 
 
 def test_a_sample_from_the_middle_of_a_call_does_not_count() -> None:
-    """The driver had given 50 already, of which torch had no event yet; the sample after it knows."""
+    """Check a sample after the driver gave memory and before torch had an event of it."""
     samples = pd.DataFrame({"used": [100, 150, 150, 170], "outside": [0, 50, 0, 20]}, dtype="Int64")
     trace: Any = SimpleNamespace(
         replay=SimpleNamespace(peak=lambda *_: SimpleNamespace(bytes=150)),
@@ -201,7 +201,7 @@ with alloctrace.enable("third.alloctrace") as session:
 
 @pytest.mark.parametrize("case", HANGS)
 def test_nobody_waits_for_a_driver_that_hangs(run_cuda_program, tmp_path: Path, case: str) -> None:
-    """A program that waits for it waits for ever: the time limit is the watchdog."""
+    """Run under a time limit: a program that waits for the driver never ends."""
     if has_nvidia_gpu():
         pytest.skip("only the simulated device can be made to hang")
     run_cuda_program(HANGING + HANGS[case], timeout=100, SIMCUDA_NVML_HANG=str(tmp_path / "hang"))

@@ -54,7 +54,7 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
 
 
 def test_a_library_that_does_not_start_is_opened_once(run_with_library: Callable[..., None], tmp_path: Path) -> None:
-    """It was opened, started and closed at each sample."""
+    """Check that the library is not opened, started and closed at each sample."""
     run_with_library(
         """
 import time, torch, pytorch_alloctrace as alloctrace
@@ -81,7 +81,7 @@ for name in ("first", "second"):
 
 
 def test_a_library_that_starts_slowly_is_waited_for(run_with_library: Callable[..., None], tmp_path: Path) -> None:
-    """Its start takes longer than a query may. A recording that ended in it went without what the driver reports."""
+    """End a recording during the start of the library, which takes longer than a query may."""
     run_with_library(
         """
 import os, time, torch, pytorch_alloctrace as alloctrace

@@ -142,7 +142,7 @@ def test_the_file_that_was_to_be_overwritten_stays(tmp_path: Path, monkeypatch: 
 
 
 def test_another_import_keeps_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that is imported again has no session of its own, and must not end that of the first."""
+    """Import the package again: the second import must not end the session of the first."""
     from pytorch_alloctrace.recording import session as module
 
     with alloctrace.enable(tmp_path / "first.alloctrace") as session:

@@ -63,7 +63,7 @@ def test_a_finished_trace_says_the_same_without_its_spool(run_program, tmp_path:
 
 
 def test_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> None:
-    """The file ends in the middle of a block, and one slot of the spool was claimed and never filled."""
+    """Truncate the last block, and claim a slot of the spool without filling it."""
     kill(run_program, 300)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     with path.open("ab") as file:
@@ -88,7 +88,7 @@ def test_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> Non
 
 
 def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: Path) -> None:
-    """The process that finishes is killed at its first write, at its second, and so on."""
+    """Kill the process that finishes at its first write, at its second, and so on."""
     kill(run_program, 60_000, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before, file, ring = alloctrace.load(path), path.read_bytes(), spool.read_bytes()

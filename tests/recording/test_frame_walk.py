@@ -35,8 +35,7 @@ Interpreter = tuple[str, str, str]  # executable, folder of Python.h, suffix of 
 
 
 def describe_interpreter(executable: str, version: str) -> Interpreter | None:
-    """None when it does not start (a pyenv shim of a version that is not installed), is not the version that its name
-    says, is free-threaded, or has no headers."""
+    """Return an interpreter, or None if it does not start, is another version or free-threaded, or has no headers."""
     program = (
         "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2]); print(s.get_path('include')); "
         "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
@@ -60,8 +59,7 @@ def find_interpreter(version: str) -> Interpreter | None:
 
 
 def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
-    """Folder with the probe for this interpreter, built from the sources under root, as one, in a quarter of the time
-    that they take one by one; kept in build/ while none of them changes."""
+    """Build the probe for an interpreter from the sources under root, as one source; return its folder under build/."""
     _, include, suffix = interpreter
     sources = [f"csrc/core/{name}.cpp" for name in CORE_SOURCES]
     sources += [*(f"csrc/python/recording/{name}.cpp" for name in WALKER_SOURCES), "tests/support/frame_walk_probe.cpp"]
@@ -99,7 +97,7 @@ def interpreter_and_probe(version: str) -> tuple[Interpreter, Path]:
 
 
 def run_python(interpreter: Interpreter, *arguments: str) -> Any:
-    """What the program printed last, as JSON."""
+    """Run a program; return the last line that it prints, as JSON."""
     done = subprocess.run([interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=600, cwd=SUPPORT)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
@@ -122,7 +120,7 @@ def test_stacks_equal_traceback(version: str, scenario: str, mode: str) -> None:
 
 
 def test_wrong_layout_is_noticed(tmp_path: Path) -> None:
-    """A walker that reads instructions at the wrong offset says so at import, and falls back to the public API."""
+    """Read instructions at a wrong offset: the walker must report it at import and use the public API."""
     interpreter, _ = interpreter_and_probe(RUNNING)
     shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
     (tmp_path / "tests/support").mkdir(parents=True)

@@ -57,7 +57,7 @@ print(SIZE)
 
 @pytest.fixture
 def record(run_cuda_program, tmp_path: Path) -> Callable[[str], alloctrace.Trace]:
-    """Runs a program after BEGIN; returns its trace, run.alloctrace."""
+    """Return a function that runs a program after BEGIN and loads its trace, run.alloctrace."""
 
     def run(program: str) -> alloctrace.Trace:
         run_cuda_program(BEGIN + dedent(program))
@@ -67,7 +67,7 @@ def record(run_cuda_program, tmp_path: Path) -> Callable[[str], alloctrace.Trace
 
 
 def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict[str, tuple[int, int]]:
-    """Live bytes and blocks of each function, or of what stands for a line, on the device."""
+    """Return the live bytes and blocks on the device, by function or by the name that stands for a line."""
     table = trace.composition(at, device="cuda:0").groupby("function")[["bytes", "blocks"]].sum()
     return {str(name): (int(row["bytes"]), int(row["blocks"])) for name, row in table.iterrows()}
 

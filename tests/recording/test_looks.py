@@ -149,7 +149,7 @@ def test_the_last_look_saw_a_part(run_program, tmp_path: Path, setting: str, see
 
 
 def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
-    """When main() has returned it is garbage; all the time before, a variable of main() had it."""
+    """Check objects that a variable of main() held, and that are garbage when main() has returned."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
     run_program("import gc\ngc.disable()\n" + program, "returned", "cpu")
     trace = load(tmp_path)
@@ -207,7 +207,7 @@ def test_as_the_format_says(trained: Trained) -> None:
 
 
 def test_a_look_makes_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
-    """The allocations and frees of a program are the same with looks and without."""
+    """Compare a program's allocations and frees with scans and without."""
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
     )
@@ -220,7 +220,7 @@ def test_a_look_makes_no_events(run_program, trained: Trained, tmp_path: Path) -
 
 
 def test_garbage_is_collected_when_it_would_have_been(run_program) -> None:
-    """A look moved the next collection by thousands of objects: tensors in cycles died in another order."""
+    """Check that a scan does not move the next collection: tensors in cycles died in another order."""
     run_program(
         """
 import gc, torch
@@ -245,7 +245,7 @@ assert not gc.isenabled()
 
 
 def test_the_first_look_keeps_nothing_alive(run_program) -> None:
-    """A frame of ours that referred to itself kept the variables of all calls above it until the next collection."""
+    """Check that no frame of ours refers to itself: it kept all variables above it alive until a collection."""
     run_program(
         """
 import gc, weakref, torch

@@ -23,14 +23,14 @@ OUTSIDE = "(outside of modules)"
 
 
 def record(folder: Path, program: str, device: str) -> tuple[Trace, Trace]:
-    """Its traces: as it is, and with torch's hooks."""
+    """Return a program's traces: as it is, and with torch's hooks."""
     command = [sys.executable, str(PROGRAM), program, device]
     run_python(folder, with_cuda(command) if device == "cuda" else command, True, 600, {})
     return alloctrace.load(folder / "plain.alloctrace"), alloctrace.load(folder / "hooks.alloctrace")
 
 
 def said_twice(trace: Trace) -> pd.DataFrame:
-    """Events with a Python stack: the module that the trace says, and the region that they are in."""
+    """Return each event with a Python stack, the module that the trace reports, and the region around the event."""
     regions: dict[int, list[str]] = {}
     rows = []
     for event in trace.events().itertuples():
@@ -66,7 +66,7 @@ def test_each_event_is_under_its_module(tmp_path: Path, program: str, device: st
 
 
 def check_backward(trace: Trace) -> None:
-    """What autograd's thread allocates has no stack; the sizes of the layers tell whose it is."""
+    """Check, by the sizes of the layers, the modules of allocations of autograd's thread, which have no stack."""
     columns = ["kind", "nbytes", "stack_id", "forward_stack_id"]
     events = trace.events(kinds=["alloc"], columns=columns).query("stack_id == 0 and forward_stack_id > 0")
     of_size = {

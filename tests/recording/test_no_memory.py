@@ -35,9 +35,7 @@ def start_thread(name):  # one that has ended has no name any more
 
 
 def test_threads_that_get_no_memory_miss_what_they_could_not_note(run_cuda_program, tmp_path: Path) -> None:
-    """The one that samples memory, from before it first hears of a device, until it has gone without several times; and
-    the one that asks for names, of which each request fails once: where it looks a name up, and where it writes it
-    down."""
+    """Starve the sampling thread three times in a row, and the naming thread once at each of its requests."""
     run_cuda_program(
         PROGRAM
         + """

@@ -119,8 +119,7 @@ except torch.OutOfMemoryError:
 
 
 def test_whatever_fails_the_exception_is_the_same(run_program) -> None:
-    """No verdict (no interpreter to start), no stderr: torch's exception all the same, in a forked child without any
-    word. On the CPU, with the exception raised by hand."""
+    """Fail to start an interpreter, without stderr and in a forked child. The exception is made on the CPU."""
     done = run_program(
         """
         import os, sys, torch

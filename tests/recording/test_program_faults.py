@@ -18,7 +18,7 @@ import pytorch_alloctrace as alloctrace
 
 
 def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
-    """The bytes of the allocations, in order."""
+    """Return the bytes of the allocations, in order."""
     return [int(size) for size in trace.events(kinds=[kind])["nbytes"]]
 
 
@@ -85,7 +85,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_program_ends_at_once(run_program, native: None, tmp_path: Path, end: str) -> None:
-    """Without any clean-up: all that was committed is read back."""
+    """End a program without clean-up: all that was committed is read back."""
     call, status = ENDS[end]
     done = run_program(
         f"""
@@ -150,7 +150,7 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
 
 
 def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
-    """A child that shares the parent's memory until it becomes another program."""
+    """Start children that share the parent's memory until they become another program."""
     done = run_program(
         """
         import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
@@ -170,7 +170,7 @@ def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
 
 
 def test_threads_that_allocate_once_and_in_their_destructors(run_program, native: None, tmp_path: Path) -> None:
-    """The GIL is held while native threads run: a hook that took it would hang, and the time limit is the watchdog."""
+    """Hold the GIL while native threads run: a hook that took the GIL would hang until the time limit."""
     run_program(
         """
         import ctypes, threading, torch, pytorch_alloctrace as alloctrace
@@ -195,7 +195,7 @@ def test_threads_that_allocate_once_and_in_their_destructors(run_program, native
 
 
 def test_exit_after_an_error_with_live_tensors_a_thread_and_exit_handlers(run_program, tmp_path: Path) -> None:
-    """Handlers run in reverse: the one that is registered before ours allocates after the end of the recording."""
+    """Register exit handlers before and after ours: they run in reverse, the first after the end of the recording."""
     done = run_program(
         """
         import atexit, threading, time
@@ -263,7 +263,7 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, native: 
 
 
 def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp_path: Path) -> None:
-    """No event is lost or misread, and the memory of the host does not grow after the first times."""
+    """Check that no event is lost or misread, and that the memory of the host does not grow after some rounds."""
     rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 30
     done = run_program(
         """
@@ -301,8 +301,7 @@ def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp
 
 
 def test_endless_new_functions_and_stacks_and_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
-    """Functions with a name each, often at the address of one before; more stacks than the table has room for at once;
-    10,000 frames, of which the innermost 4,096 are kept."""
+    """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
     done = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
@@ -395,7 +394,7 @@ def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_ch
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
 def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -> None:
-    """Then times are those of the monotonic clock."""
+    """Check that times are then those of the monotonic clock."""
     (tmp_path / "source").write_text("hpet\n")
     run_program(
         """
@@ -419,8 +418,7 @@ def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -
 
 
 def test_hooks_that_are_entered_again(run_program, native: None, tmp_path: Path) -> None:
-    """From a signal handler in Python, from destructors that the garbage collector runs, and from the allocator behind
-    ours, which allocates from torch's itself."""
+    """Allocate in a signal handler, in destructors during collections, and in the allocator behind ours."""
     run_program(
         """
         import ctypes, gc, signal, torch, pytorch_alloctrace as alloctrace

@@ -14,7 +14,7 @@ import pytorch_alloctrace as alloctrace
 
 
 def events_of(trace: alloctrace.Trace) -> pd.DataFrame:
-    """What the program did; what the system says of memory is sampled at the same time, ten times a second."""
+    """Return the events of the program, without the samples of memory, which come ten times a second."""
     events = trace.events()
     return events[events["kind"] != "memory"]
 
@@ -67,7 +67,7 @@ def test_every_event_of_four_threads(run_program, tmp_path: Path, each: int) -> 
 
 
 def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
-    """Oracle: torch.profiler's own memory events of the same run, from another hook (the allocator's reporting)."""
+    """Compare with torch.profiler's memory events, which come from another hook: the allocator's reporting."""
     run_program(
         """
         import json, torch, pytorch_alloctrace as alloctrace
@@ -137,7 +137,7 @@ def test_sources_can_be_left_out_and_are_those_of_cells_too(run_program, tmp_pat
 
 
 def test_no_signal_of_the_program_is_delivered_to_a_thread_of_ours(run_program) -> None:
-    """A program that blocks a signal, to fetch it later, must not be killed because one of our threads takes it."""
+    """Check that our threads block all signals: a thread that took a blocked signal would kill the program."""
     run_program(
         """
         import os, signal, time, torch, pytorch_alloctrace as alloctrace

@@ -69,8 +69,7 @@ print(refused, sorted(seen))
 
 
 def test_no_addresses_are_left(run_program, tmp_path: Path) -> None:
-    """RLIMIT_AS reached, so that not even small requests succeed: the program sees the errors that it would see alone,
-    threads included that allocate for the first time then, and the recording goes on afterwards."""
+    """Reach RLIMIT_AS, also for threads that first allocate then: the program gets the same errors as alone."""
     alone = run_program(NO_ADDRESSES, "alone", check=False)
     recorded = run_program(NO_ADDRESSES, "recorded", check=False)
     assert alone.returncode == 0 and recorded.returncode == 0, recorded.stdout + recorded.stderr
@@ -115,7 +114,7 @@ for how in sys.argv[1:]:
 
 
 def test_writes_that_fail(run_program, tmp_path: Path) -> None:
-    """Nothing that the spool has room for is lost, and no torn block stays in the file."""
+    """Check that nothing in the spool is lost, and that no torn block stays in the file."""
     shim = {"LD_PRELOAD": str(core_probe.preloaded("failing_writes.c")), "FAILING_WRITES": str(tmp_path / "failing")}
     done = run_program(WRITES, "eio", "short", "eintr", **shim)
     said = ["eio SessionError touched", "short flushed touched", "eintr flushed touched"]
@@ -127,7 +126,7 @@ def test_writes_that_fail(run_program, tmp_path: Path) -> None:
 
 
 def test_the_trace_is_taken_away(run_program, tmp_path: Path) -> None:
-    """The program goes on; what is still to be found is read."""
+    """Delete, move or truncate the trace: the program continues, and the rest is read."""
     run_program(
         """
         import os, torch
@@ -157,7 +156,7 @@ def test_the_trace_is_taken_away(run_program, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:
-    """disable() waits for a disk that does not answer: the second Ctrl-C at the latest gets through to the program."""
+    """Interrupt disable() while it waits for a disk: the second Ctrl-C at the latest reaches the program."""
     flag = tmp_path / "hangs"
     source = """
         import torch, sys

@@ -37,8 +37,7 @@ def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> li
 def test_a_recording_of_many_threads_under_sanitizers(
     tmp_path: Path, ring: int, wait_ns: int, options: list[str]
 ) -> None:
-    """Neither a race nor an access that may not be; then what each thread pushed is in the trace, in its order, but for
-    what was lost."""
+    """Check for races and invalid accesses, and that each thread's events are in the trace in order."""
     path, threads, each = tmp_path / "t.alloctrace", 4, 20_000
     source = tmp_path / "source.py"
     source.write_text("\n".join(f"line {number}" for number in range(1, 5)))  # of eight that are asked for

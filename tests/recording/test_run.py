@@ -101,7 +101,7 @@ def write(folder: Path, name: str, text: str) -> None:
 def test_the_program_finds_what_it_finds_under_plain_python(
     flags: list[str], command: list[str], tmp_path: Path
 ) -> None:
-    """Its children, too, find the environment that they would find."""
+    """Compare what a program and its children can find out about their start."""
     write(tmp_path, "scripts/mirror.py", MIRROR)
     write(tmp_path, "scripts/__main__.py", MIRROR)
     write(tmp_path, "package/__init__.py", "")

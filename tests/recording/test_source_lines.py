@@ -14,7 +14,7 @@ MODEL = "import torch\ndef layer(): return torch.empty(10)\n"
 
 @pytest.fixture
 def slow_home(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the recorder's threads open what is in tmp_path/home as slowly as SLOW_MS says."""
+    """Return an environment in which the recorder's threads need SLOW_MS to open a file of tmp_path/home."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "model.py").write_text(MODEL)
     return {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_FOLDER": str(tmp_path / "home")}
@@ -23,7 +23,7 @@ def slow_home(tmp_path: Path) -> dict[str, str]:
 def test_a_hung_file_system_costs_its_lines_and_no_event(
     run_program, tmp_path: Path, slow_home: dict[str, str]
 ) -> None:
-    """More events than the ring holds come after the file that hangs; then the process forks and ends."""
+    """Record more events than the ring holds after a file that hangs, then fork and exit."""
     done = run_program(
         """
         import os, sys, torch

@@ -94,7 +94,7 @@ def test_a_removed_trace_costs_the_numbers_only(tmp_path: Path) -> None:
 
 
 def test_it_hinders_no_ending(run_program) -> None:
-    """Each comes while a reading is under way."""
+    """Fork and exit while a reading is under way."""
     done = run_program(
         """
         import os, sys, torch
@@ -228,7 +228,7 @@ def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program
 
 
 def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
-    """As it grows, with its spool, to the last event before a kill."""
+    """Follow a trace and its spool to the last event before a kill."""
     program = (
         "import sys, torch\nimport pytorch_alloctrace as alloctrace\n"
         "alloctrace.enable('t.alloctrace', devices='cpu')\nkept = []\n"

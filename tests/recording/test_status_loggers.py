@@ -19,7 +19,7 @@ import pytorch_alloctrace as alloctrace
 
 
 def example(heading: str) -> str:
-    """The first piece of code under a heading."""
+    """Return the first piece of code under a heading."""
     page = (ROOT / "docs/watching.md").read_text()
     section = page.partition(f"### {heading}\n")[2].partition("\n#")[0]
     found = re.search(r"(?:^    .*\n|^\n(?=    ))+", section, re.M)
@@ -162,7 +162,7 @@ def test_transformers(run_program, tmp_path: Path) -> None:
 def test_callbacks_record_steps_log_numbers_and_end_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:
-    """With stand-ins for the trainers; test_lightning and test_transformers run the real ones."""
+    """Use stand-ins for the trainers; test_lightning and test_transformers run the real ones."""
     stand_ins = {name: types.ModuleType(name) for name in ("lightning", "lightning.pytorch", "transformers")}
     stand_ins["lightning.pytorch"].Callback = object  # type: ignore[attr-defined]
     stand_ins["transformers"].TrainerCallback = object  # type: ignore[attr-defined]

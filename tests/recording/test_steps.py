@@ -29,7 +29,7 @@ def steps(session: alloctrace.Session) -> list[int]:
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.LBFGS])
 def test_one_optimizer(session: alloctrace.Session, kind: type[torch.optim.Optimizer]) -> None:
-    """LBFGS calls its closure many times in a step."""
+    """Check kinds of optimizers, LBFGS among them, which calls its closure many times in a step."""
     optimizer = make(kind)
     for _ in range(5):
         optimizer.step(lambda: torch.tensor(1.0, requires_grad=True))

@@ -24,7 +24,7 @@ def ready():
 
 
 def terminated(folder: Path, source: str, *launcher: str, cuda: bool = False) -> tuple[int, str, str]:
-    """The exit status, and what BEGIN and `source` printed. `ready()` in it has a SIGTERM sent to it by another."""
+    """Return the exit status and output of BEGIN and `source`, in which `ready()` has another process send SIGTERM."""
     (folder / "program.py").write_text(BEGIN + textwrap.dedent(source))
     command = [sys.executable, *launcher, "program.py"]
     done = run_python(folder, with_cuda(command) if cuda else command, False, 600, {})
@@ -32,7 +32,7 @@ def terminated(folder: Path, source: str, *launcher: str, cuda: bool = False) ->
 
 
 def ended(path: Path) -> alloctrace.Trace:
-    """A trace that must have come to its end by SIGTERM, without a spool."""
+    """Load a trace that must have ended by SIGTERM, without a spool."""
     trace = alloctrace.load(path)
     assert trace.integrity.ended and trace.integrity.state == "complete" and not trace.integrity.spool_read
     assert trace.ending == {"reason": "SIGTERM"}
@@ -204,7 +204,7 @@ def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not
 
 
 def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None:
-    """As torchrun's workers: processes of their own that their parent ends by SIGTERM; and DataLoader's, forked."""
+    """Terminate a worker process, as torchrun does, and the forked workers of a DataLoader."""
     source = """
         if sys.argv[1:]:
             held = torch.empty(4321)

@@ -142,7 +142,7 @@ def subject_of(path: str) -> str:
 
 
 def imported_modules(path: str, text: str) -> Iterator[str]:
-    """The modules that a file imports, but not for types alone, and the names that it imports from them."""
+    """Yield the modules that a file imports, but not for types alone, and the names that it imports from them."""
     folders = path.split("/")[:-1]
     nodes: list[ast.AST] = [ast.parse(text)]
     while nodes:

@@ -30,12 +30,12 @@ def make(size: int) -> torch.Tensor:
 
 
 def block(tensor: torch.Tensor) -> list[int]:
-    """[address, bytes]"""
+    """Return [address, bytes]."""
     return [tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()]
 
 
 def error_of(call: Callable[[], object]) -> list[str]:
-    """Its type and text without amounts, which depend on what else is allocated."""
+    """Return type and text of an error, without amounts, which depend on other allocations."""
     try:
         call()
     except Exception as error:

@@ -51,9 +51,7 @@ Events = npt.NDArray[np.void]
 
 
 def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
-    """Compiles tests/support/`probe` with these folders of csrc/core; what was made is kept under build/ until its
-    sources change. The folders are compiled as one source, in a quarter of the time that their files take one by one.
-    """
+    """Compile tests/support/`probe` and folders of csrc/core, as one source, unless build/ has the result already."""
     folder = ROOT / "tests/support"
     headers = [*sorted(CORE.rglob("*.h")), *sorted(folder.glob("*.h"))]
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", *options, "-c"]
@@ -75,14 +73,14 @@ def build(probe: str, core: Sequence[str], options: Sequence[str], linker_option
 
 
 def preloaded(source: str) -> Path:
-    """The library made of tests/support/`source`, in C or C++, for LD_PRELOAD."""
+    """Build tests/support/`source`, in C or C++, as a library for LD_PRELOAD."""
     path = ROOT / "tests/support" / source
     language = ["-x", "c"] if path.suffix == ".c" else ["-std=c++20"]
     return _made(path.stem, path.read_text(), [*language, "-O1", "-Wall", "-fPIC", "-shared", str(path), "-ldl"])
 
 
 def _made(name: str, sources: str, arguments: list[str]) -> Path:
-    """The file that the compiler makes with these arguments; made again when they or the sources have changed."""
+    """Return the compiler's output for these arguments, made again when they or the sources have changed."""
     compiler = os.environ.get("CXX", "c++")
     digest = hashlib.sha256(repr((compiler, arguments, sources)).encode()).hexdigest()[:16]
     made = BUILT / f"{name}-{digest}"
@@ -120,7 +118,7 @@ def library() -> ctypes.CDLL:
 
 
 def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
-    """Events from field values; a number n gives n empty ones."""
+    """Return events with these field values; for a number n, n empty events."""
     if isinstance(rows, int):
         return np.zeros(rows, dtype=EVENT)
     events = np.zeros(len(rows), dtype=EVENT)
@@ -131,13 +129,13 @@ def make_events(rows: Sequence[dict[str, int]] | int) -> Events:
 
 
 def fields_of(events: Events) -> list[tuple[int, ...]]:
-    """What the trace keeps of events, as plain tuples in the order of FIELDS."""
+    """Return the fields of events that reach the trace, as plain tuples in the order of FIELDS."""
     columns = [events[name].tolist() for name in FIELDS]
     return list(zip(*columns, strict=True))
 
 
 def encode(events: Events, split: int, begin_time: int) -> bytes:
-    """One block's payload; the first `split` events are in the ring before its wrap."""
+    """Return one block's payload; the first `split` events are in the ring before its wrap."""
     events = np.ascontiguousarray(events)
     out = ctypes.create_string_buffer(200 * len(events) + 200)
     size = library().probe_encode(events.ctypes.data, len(events), split, begin_time, out, len(out))
@@ -146,14 +144,14 @@ def encode(events: Events, split: int, begin_time: int) -> bytes:
 
 
 def decode(payload: bytes, count: int, begin_time: int) -> Events | None:
-    """The events of one block's payload; None when it is refused."""
+    """Return the events of one block's payload, or None if it is refused."""
     out = make_events(max(count, 1))
     refused = library().probe_decode(payload, len(payload), count, begin_time, out.ctypes.data)
     return None if refused else out[:count]
 
 
 def killed(path: Path, events: Events, *, ring_events: int, definitions_bytes: int = 4096, **header: Any) -> Path:
-    """Makes the trace and the spool of a killed recording; returns the spool's path. See probe_killed()."""
+    """Write the trace and the spool of a killed recording; return the spool's path. See probe_killed()."""
     spool = path.with_name(path.name + ".spool")
     failed = library().probe_killed(
         os.fsencode(path), os.fsencode(spool), secrets.token_bytes(16), ring_events, definitions_bytes,
@@ -183,18 +181,18 @@ class Recorder:
             self.stop()
 
     def push(self, events: Events) -> int:
-        """How many were taken."""
+        """Return the number of events that were accepted."""
         events = np.ascontiguousarray(events)
         return int(library().recorder_push(self._handle, events.ctypes.data, len(events)))
 
     def push_from_threads(self, threads: int, per_thread: int) -> int:
-        """How many were taken. Thread t pushes events with thread=t and address=1, 2, ..."""
+        """Push events with thread=t and address=1, 2, ... from each thread t; return how many were accepted."""
         return int(library().recorder_push_from_threads(self._handle, threads, per_thread))
 
     def flush(self) -> bool:
         return bool(library().recorder_flush(self._handle))
 
     def stop(self) -> bool:
-        """Whether all is in the trace."""
+        """Return whether all events are in the trace."""
         handle, self._handle = self._handle, 0
         return bool(library().recorder_stop(handle))

@@ -15,7 +15,7 @@ Block = tuple[int, int]  # device; address
 
 
 def read_driver_log(path: Path) -> dict[int, list[DriverCall]]:
-    """What the simulated driver was asked for, by device, in order. See tools/simcuda/README.md, "The log"."""
+    """Return the simulated driver's calls by device, in order. See tools/simcuda/README.md, "The log"."""
     calls: dict[int, list[DriverCall]] = {}
     for line in path.read_text().splitlines():
         call, *fields = line.split()
@@ -25,7 +25,7 @@ def read_driver_log(path: Path) -> dict[int, list[DriverCall]]:
 
 
 def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
-    """The same, from the recorded segments."""
+    """Return the driver calls that the recorded segments stand for, by device."""
     calls: dict[int, list[DriverCall]] = {}
     segments = events[events["kind"].isin(list(SEGMENT_KINDS))]
     for kind, device, address, size in zip(
@@ -36,7 +36,7 @@ def segment_calls(events: pd.DataFrame) -> dict[int, list[DriverCall]]:
 
 
 def joined_mappings(calls: list[DriverCall]) -> list[DriverCall]:
-    """With neighbouring mappings that follow one another as one: the driver maps piece by piece what is one event."""
+    """Join consecutive calls that map or unmap neighbouring memory: one event is several calls of the driver."""
     joined: list[DriverCall] = []
     for call, address, size in calls:
         if joined and call in ("map", "unmap") and joined[-1][0] == call and sum(joined[-1][1:]) == address:
@@ -56,10 +56,11 @@ def driver_differences(logged: dict[int, list[DriverCall]], recorded: dict[int, 
 
 
 def states_and_replay(events: pd.DataFrame) -> Iterator[tuple[int, dict[Block, int], dict[Block, int]]]:
-    """Replays the live blocks, with their requested bytes, from allocations and frees alone. At each state of a
-    device's allocator in the trace: its event number, the live blocks of that device by the replay, and by the state.
-    The first state of a device is where its replay begins. At last (-1, all live blocks, all live blocks). Raises
-    where an event contradicts what is live, or a state is not whole."""
+    """Replay live blocks, with requested bytes, from allocations and frees alone, from each device's first state on.
+
+    Yields at each allocator state its event number, the device's live blocks by the replay, and by the state; at last
+    (-1, all live blocks, all live blocks). Asserts that no event contradicts what is live.
+    """
     live: dict[Block, int] = {}
     begun: set[int] = set()
     reported: dict[Block, int] = {}

@@ -31,7 +31,7 @@ if MODE != "plain":
 
 
 def answer_of(ask: Callable[[], Answer]) -> Answer:
-    """The answer, or type and text of an exception, in which addresses and process numbers differ from run to run."""
+    """Return the answer, or type and text of an exception without addresses and process numbers, which vary."""
     try:
         return ask()
     except Exception as error:
@@ -54,7 +54,7 @@ class Numbers:
 
 
 def layout(segments: list[dict[str, Any]]) -> Answer:
-    """Segments and blocks without their addresses, in the order of these."""
+    """Return segments and blocks in the order of their addresses, without the addresses."""
     stream = Numbers()
     described = []
     for segment in sorted(segments, key=lambda segment: (segment["device"], segment["address"])):
@@ -68,7 +68,7 @@ def layout(segments: list[dict[str, Any]]) -> Answer:
 
 
 def history(snapshot: dict[str, Any]) -> Answer:
-    """The entries of torch's own history. Those of our own reading of the state are described in docs/recording.md."""
+    """Return torch's own history, without the entries of our reading of the state (see docs/recording.md)."""
     address, stream = Numbers(), Numbers()
     entries = []
     for trace in snapshot["device_traces"]:
@@ -105,7 +105,7 @@ def training() -> Answer:
 
 
 def sizes() -> Answer:
-    """Small and large blocks, freed out of order, so that segments are split and merged."""
+    """Free small and large blocks out of order, so that segments are split and merged."""
     held = [torch.empty(1 + (n * 7919) % 3_000_000, dtype=torch.uint8, device="cuda") for n in range(300)]
     for n in range(0, 300, 3):
         held[n] = None
@@ -236,7 +236,7 @@ def settings() -> Answer:
 
 
 def graphs() -> Answer:
-    """Capture, replay, and what torch.compile does with the pool of a graph."""
+    """Capture and replay graphs, and use their pool as torch.compile does."""
     torch.cuda.empty_cache()
     pool = torch.cuda.graph_pool_handle()
     static = torch.zeros(1000, 1000, device="cuda")
@@ -312,7 +312,7 @@ def pinned() -> Answer:
 
 
 def moved() -> Answer:
-    """Between processes, and to another size."""
+    """Share a tensor between processes, and resize one."""
     tensor = torch.arange(1000.0).cuda()
     handle = answer_of(lambda: [type(part).__name__ for part in tensor.untyped_storage()._share_cuda_()])
     grown = torch.empty(10, device="cuda")

@@ -21,14 +21,14 @@ MIB = 2**20
 
 
 def simulated_device() -> ctypes.CDLL | None:
-    """The simulated device's own functions; None on a real GPU."""
+    """Return the simulated device's own functions, or None on a real GPU."""
     library = ctypes.CDLL(None)
     return library if hasattr(library, "simcuda_hold_stream") else None
 
 
 @contextlib.contextmanager
 def work_pending_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """What is put on the stream inside is not done before the end. A real GPU takes the time that it takes."""
+    """Keep the stream's work pending until the end. A real GPU ends the work in its own time."""
     library = simulated_device()
     handle = ctypes.c_void_p(stream.cuda_stream)
     if library:
@@ -41,19 +41,18 @@ def work_pending_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def set_allocator_settings(settings: str) -> None:
-    """As PYTORCH_ALLOC_CONF, while the program runs; by the name that the release has for it."""
+    """Set what PYTORCH_ALLOC_CONF sets, by the function that the release of torch has for it."""
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
     setter(settings)
 
 
 def reset_allocator_settings() -> None:
-    """As the process began. Each call sets all settings that it does not name to their defaults."""
+    """Set the settings of the environment. Each call resets all settings that it does not name."""
     set_allocator_settings(os.environ.get("PYTORCH_ALLOC_CONF") or "expandable_segments:False")
 
 
 def give_back_everything() -> None:
-    """What nobody holds any more goes back to the driver, and settings to what they were: for programs of several parts
-    that are each to find an allocator without segments."""
+    """Release all unused memory to the driver, and reset settings, so that the next program finds no segments."""
     gc.collect()
     reset_allocator_settings()
     torch._C._cuda_clearCublasWorkspaces()
@@ -123,7 +122,7 @@ def gpt2(steps: int) -> None:
 
 
 def streams(steps: int) -> None:
-    """Frees that wait for other streams, are completed by later allocations, and move blocks between streams."""
+    """Make frees wait for other streams, complete them by later allocations, and move blocks between streams."""
     side, third = torch.cuda.Stream(), torch.cuda.Stream()
     kept: list[torch.Tensor] = []
     for step in range(steps):
@@ -160,7 +159,7 @@ def two_devices(steps: int) -> None:
 
 
 def expandable_segments(steps: int) -> None:
-    """Switched on and off while the program runs, with empty_cache between; ends as it was."""
+    """Switch expandable segments on and off, with empty_cache between; reset the settings at the end."""
     kept: list[torch.Tensor] = []
     for step in range(steps):
         set_allocator_settings(f"expandable_segments:{step // 4 % 2 == 0}")
@@ -173,7 +172,7 @@ def expandable_segments(steps: int) -> None:
 
 
 def memory_pools(steps: int) -> None:
-    """Pools of the program's own: a plain one, one that does not split blocks, one for the last resort."""
+    """Use pools of three kinds: plain, without splitting, and for the last resort."""
     pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True), torch.cuda.MemPool(use_on_oom=True)]
     kept: list[torch.Tensor] = []
     for step in range(steps):
@@ -190,8 +189,7 @@ def memory_pools(steps: int) -> None:
 
 
 def graphs(steps: int, checkpoints: bool = True) -> None:
-    """Captured graphs and their private pools, graphed callables, and pools set back to a checkpointed state, which
-    frees several blocks in the order of their addresses."""
+    """Capture graphs with private pools, and set pools back to a checkpoint, which frees blocks in order of address."""
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
     static = torch.randn(32, 64, device="cuda")
     for step in range(steps):
@@ -220,7 +218,7 @@ def graphs(steps: int, checkpoints: bool = True) -> None:
 
 
 def checkpointed_pool() -> None:
-    """A pool goes back to its state of an earlier capture, as trees of graphs do it: what was made since is dropped."""
+    """Set a pool back to its state of an earlier capture, as trees of graphs do: later blocks are dropped."""
     graph, later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
     side = torch.cuda.Stream()
@@ -255,7 +253,7 @@ def empty_cache(steps: int) -> None:
 
 
 def exhaust(piece: int, kept: list[torch.Tensor]) -> None:
-    """Allocates until the device has no more."""
+    """Allocate until the device has no more memory."""
     try:
         while True:
             kept.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
@@ -264,7 +262,7 @@ def exhaust(piece: int, kept: list[torch.Tensor]) -> None:
 
 
 def out_of_memory(steps: int) -> None:
-    """Runs out of memory, frees some, continues; at last with a pool that may be used when all else is gone."""
+    """Run out of memory, free some, continue; at last with a pool for the last resort."""
     free, _ = torch.cuda.mem_get_info()
     kept: list[torch.Tensor] = []
     for step in range(steps):
@@ -284,7 +282,7 @@ def out_of_memory(steps: int) -> None:
 
 
 def collected_segments(steps: int) -> None:
-    """garbage_collection_threshold: segments that were not used for long go back to the driver."""
+    """Let garbage_collection_threshold return old segments to the driver."""
     free, total = torch.cuda.mem_get_info()
     allowed = min(free, 2048 * MIB)
     torch.cuda.set_per_process_memory_fraction(allowed / total)
@@ -302,7 +300,7 @@ def collected_segments(steps: int) -> None:
 
 
 def layout_settings(steps: int) -> None:
-    """Settings of rounding and splitting, changed while the program runs."""
+    """Change settings of rounding and splitting while the program runs."""
     choices = ("max_split_size_mb:32", "roundup_power2_divisions:4", "roundup_power2_divisions:[64:8,256:2,>:1]")
     kept: list[torch.Tensor] = []
     for step in range(steps):
@@ -318,8 +316,7 @@ def layout_settings(steps: int) -> None:
 
 
 def threads(steps: int, count: int = 4, stop: threading.Event | None = None) -> None:
-    """Threads that allocate at once, on all devices and several streams, and free what others have made. They end
-    sooner when `stop` is set."""
+    """Allocate in threads at once, on all devices, and free what others have made, until `stop` is set."""
     handed_on: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
     errors: list[BaseException] = []
 

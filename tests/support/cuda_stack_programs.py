@@ -22,7 +22,7 @@ def block(elements: int = 100) -> torch.Tensor:
 
 
 def python_constructs(steps: int) -> None:
-    """Every way in which one Python function comes to run inside another."""
+    """Allocate in every way in which one Python function comes to run inside another."""
 
     def inner() -> None:
         block(20)
@@ -46,7 +46,7 @@ class Holder:
 
 
 def frees(steps: int) -> None:
-    """Frees by assignment, by leaving a function, by the collector, in destructors, callbacks and other threads."""
+    """Free by assignment, by leaving a function, by the collector, in destructors, callbacks and other threads."""
 
     def left_behind() -> int:
         local, again = block(3000), [block(30) for _ in range(3)]
@@ -90,7 +90,7 @@ def frees(steps: int) -> None:
 
 
 def waiting_frees(steps: int) -> None:
-    """Frees that wait for a stream: a later allocation, from another line, completes them."""
+    """Let frees wait for a stream until an allocation on another line completes them."""
     side = torch.cuda.Stream()
 
     def give_up(elements: int) -> None:
@@ -127,7 +127,7 @@ class Doubling(torch.autograd.Function):
 
 
 def autograd(steps: int) -> None:
-    """Hooks and functions of autograd, which run Python on threads that have none otherwise."""
+    """Run hooks and functions of autograd: Python on threads that have none otherwise."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).cuda()
     model[0].register_full_backward_hook(lambda module, inner_gradients, gradients: (gradients[0] * block(1), None)[1])
     model[2].register_forward_hook(lambda module, inputs, output: output + block(16))

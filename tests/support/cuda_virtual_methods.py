@@ -25,13 +25,13 @@ class Method:
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """(2, 11) of 2.11.0+cu130."""
+    """Return (2, 11) for 2.11.0+cu130."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def for_release(text: str, release: tuple[int, int]) -> str:
-    """Our own header, less what its guards leave out for that release of torch. Other conditions stay."""
+    """Remove from our header what its guards leave out for a release of torch. Other conditions stay."""
     kept, open_guards = [], []  # of each #if that is open: whether its lines count, None where it is not a guard
     for line in text.splitlines():
         guard = re.fullmatch(r"#if ALLOCTRACE_TORCH_AT_LEAST\((\d+), (\d+)\)", line)
@@ -47,14 +47,14 @@ def for_release(text: str, release: tuple[int, int]) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Also without the contents of strings, in which brackets need not match."""
+    """Remove comments, and the contents of strings, in which brackets need not match."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
     text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
     return re.sub(r"(?m)^\s*#.*(\\\n.*)*$", " ", text)
 
 
 def class_of(text: str, name: str) -> tuple[str, str] | None:
-    """The base clause and the body of a class."""
+    """Return the base clause and the body of a class."""
     head = re.search(rf"\b(?:class|struct)\s+(?:\w+\s+)?{name}\b(?:\s+final)?\s*(?::([^{{;]*))?\{{", text)
     if not head:
         return None
@@ -66,7 +66,7 @@ def class_of(text: str, name: str) -> tuple[str, str] | None:
 
 
 def statements(body: str) -> list[tuple[str, str]]:
-    """Declarations of a class, each with the body of its function, "" where it has none here."""
+    """Return the declarations of a class, each with the body of its function, or "" without a body."""
     found, text, inside, parentheses, braces = [], "", "", 0, 0
     for character in body:
         if parentheses == 0 and character == "{":
@@ -113,7 +113,7 @@ def type_and_name(parameter: str) -> tuple[str, str]:
 
 
 def methods_of(body: str, word: str) -> dict[str, Method]:
-    """The member functions that are declared with `word` ("virtual" or "override"), destructors aside."""
+    """Return the member functions declared with `word` ("virtual" or "override"), without destructors."""
     found = {}
     for text, inside in statements(body):
         if not re.search(rf"\b{word}\b", text) or "~" in text:
@@ -136,7 +136,7 @@ def declaration(texts: list[str], name: str) -> tuple[str, str]:
 
 
 def virtual_methods(headers: list[str], name: str) -> dict[str, Method]:
-    """The virtual methods of a class and all its bases."""
+    """Return the virtual methods of a class and all its bases."""
     base_clause, body = declaration(headers, name)
     found = {}
     for base in re.findall(r"(?:public|protected|private)\s+([\w:]+)", base_clause):
@@ -145,7 +145,7 @@ def virtual_methods(headers: list[str], name: str) -> dict[str, Method]:
 
 
 def overrides(source: str, name: str) -> dict[str, Method]:
-    """What a class of ours overrides, itself or in bases that are in the same text."""
+    """Return the methods that a class overrides, itself or in bases in the same text."""
     base_clause, body = declaration([source], name)
     found = {}
     for base in re.findall(r"public\s+([\w:]+)", base_clause):
@@ -155,8 +155,7 @@ def overrides(source: str, name: str) -> dict[str, Method]:
 
 
 def not_forwarded(headers: list[str], base: str, source: str, ours: str) -> list[str]:
-    """What is wrong with class `ours`, which forwards `base`, a line each. Empty when every virtual method is
-    overridden and passed on under its own name, with its own parameters in their order."""
+    """Return an error for each virtual method of `base` that `ours` does not override and pass on unchanged."""
     wanted = virtual_methods(headers, base)
     overridden = overrides(source, ours)
     absent = sorted(wanted.keys() - overridden.keys() - IMPLEMENTED_BY_ANOTHER)

@@ -19,7 +19,7 @@ _WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """The address of its scheduler, and its processes: the scheduler, then the workers. environment: of the workers."""
+    """Start a cluster; yield its address and its processes, the scheduler first. environment: of the workers."""
     described = folder / "scheduler.json"
     clean = program_environment()
     with contextlib.ExitStack() as started:

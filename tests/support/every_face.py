@@ -83,7 +83,7 @@ class Shown:
 
 
 def prepare() -> None:
-    """Imports what the faces need, so that those that are forked need not."""
+    """Import what the faces need before any is forked."""
     os.environ["COLUMNS"] = "100"
     import matplotlib.pyplot  # noqa: F401
     import pyarrow.parquet  # noqa: F401
@@ -94,7 +94,7 @@ def prepare() -> None:
 
 
 def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
-    """Runs all faces, or these, on a trace."""
+    """Run all faces, or these, on a trace."""
     shown = Shown(str(trace))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -105,7 +105,7 @@ def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
 
 
 def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
-    """By name, what shows the trace; the status is that of the command line. folder: for what it writes."""
+    """Return a function for each face that returns its exit status. folder: for the files that faces write."""
 
     def verb(*arguments: str) -> Callable[[], int]:
         def run() -> int:
@@ -132,7 +132,7 @@ def cheap_faces() -> list[str]:
 
 
 def _compare_with_itself(trace: Path) -> int:
-    """As two ranks. In this process: what is forked has the limits."""
+    """Compare the trace as two ranks, in this process, which has the limits."""
     import dataclasses
 
     from pytorch_alloctrace.analysis.ranks.comparing import compare_ranks
@@ -149,7 +149,7 @@ def _compare_with_itself(trace: Path) -> int:
 
 
 def _follow(trace: Path) -> int:
-    """What `live` and `status()` make of a trace that is still written."""
+    """Follow the trace as `live` and `status()` follow a trace that is still written."""
     from rich.console import Console
 
     from pytorch_alloctrace.errors import AlloctraceError

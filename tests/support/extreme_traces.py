@@ -34,7 +34,7 @@ def _extreme(made: Made) -> Made:
 
 
 def largest(name: str, most: int) -> bytes:
-    """The trace with as many of a thing as there is room for, in so many bytes."""
+    """Return the trace with as many things as fit into `most` bytes."""
     made, low, high = TRACES[name], 1, 2
     while len(made(high)) < most and high < 1 << 21:
         low, high = high, high * 2
@@ -48,7 +48,7 @@ def largest(name: str, most: int) -> bytes:
 
 
 def events(count: int, **columns: Any) -> core_probe.Events:
-    """So many events; each column is a number or an array."""
+    """Return `count` events; each column is a number or an array."""
     made = core_probe.make_events(count)
     made["location"], made["thread"] = 1, 1
     for name, values in columns.items():
@@ -57,7 +57,7 @@ def events(count: int, **columns: Any) -> core_probe.Events:
 
 
 def mixed(*parts: core_probe.Events) -> core_probe.Events:
-    """The first of each part, the second of each, ..."""
+    """Interleave the events of the parts."""
     return np.stack(parts, axis=1).reshape(-1)
 
 
@@ -93,7 +93,7 @@ def trace(
     block_events: int = 65_536,
     gap: int = 0,
 ) -> bytes:
-    """A whole trace. gap: event numbers between two blocks that are missing."""
+    """Return a complete trace. gap: number of missing events between two blocks."""
     anchor = [_MS, _MS, 1_700_000_000 * 10**9]
     blocks: list[bytes] = []
     first = 0
@@ -133,7 +133,7 @@ def live_blocks(n: int) -> bytes:
 
 @_extreme
 def states_without_sense(n: int) -> bytes:
-    """After half of the events made blocks, each pair of the others is a state that cannot be."""
+    """Follow n live blocks by n allocator states that contradict them."""
     live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
     states = mixed(events(n, kind=_STATE, size=1), events(n, kind=_STATE_SEGMENT, address=1))
     return trace(made=np.concatenate([live, states]))
@@ -141,7 +141,7 @@ def states_without_sense(n: int) -> bytes:
 
 @_extreme
 def states_that_agree(n: int) -> bytes:
-    """Of a device that had many blocks and has none."""
+    """Report an empty device, again and again, after many blocks came and went."""
     address = _addresses(n)
     born, gone = (events(n, kind=kind, address=address, size=100) for kind in (_ALLOC, _COMPLETED))
     return trace(made=np.concatenate([born, gone, events(4 * n, kind=_STATE, size=0)]))
@@ -149,7 +149,7 @@ def states_that_agree(n: int) -> bytes:
 
 @_extreme
 def states_that_differ(n: int) -> bytes:
-    """Each says that the one block is another."""
+    """Report another block in each state."""
     at = _addresses(2)[np.arange(n) % 2]
     segment = events(n, kind=_STATE_SEGMENT, address=at, size=2 << 20)
     return trace(made=mixed(events(n, kind=_STATE, size=2), segment,
@@ -158,7 +158,7 @@ def states_that_differ(n: int) -> bytes:
 
 @_extreme
 def pools(n: int) -> bytes:
-    """Each of its own kind, and allocations that ask for all of them."""
+    """Use many pools of all kinds, and allocate from a segment that is in none."""
     places = b"".join(location(number, pool=number) for number in _numbers(n, 2))
     at = np.arange(2, n + 2)
     kinds = [events(n, kind=kind, location=at) for kind in (_POOL_USE, _NO_SPLIT, _POOL_ALLOCATOR)]
@@ -169,7 +169,7 @@ def pools(n: int) -> bytes:
 
 @_extreme
 def free_sizes(n: int) -> bytes:
-    """Of free memory, no two alike, all nearly so."""
+    """Hold free memory in nearly equal sizes, none equal."""
     sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
     return trace(made=events(n, kind=_SEGMENT, address=_addresses(n, 1 << 41), size=sizes))
 
@@ -184,7 +184,7 @@ def free_sizes_that_change(n: int) -> bytes:
 
 @_extreme
 def deep_stacks(n: int) -> bytes:
-    """One stack as deep as there are frames; events at its ends, in turn."""
+    """Record one stack as deep as there are frames, with events at both ends in turn."""
     frames = b"".join(frame(number, number - 1, 1, number) for number in _numbers(n))
     stacks = np.arange(n, dtype=np.uint64) + 1
     stacks[1::2] = n + 1 - stacks[1::2]
@@ -199,7 +199,7 @@ def broad_stacks(n: int) -> bytes:
 
 @_extreme
 def line_table(n: int) -> bytes:
-    """Many frames in a function of very many lines."""
+    """Record many frames in a function of very many lines."""
     table = bytes([1, 1]) * (2 * n)
     frames = b"".join(frame(number, 0, 2, 4 * n - 1) for number in _numbers(n))
     return trace(code(2, 1, 2, table) + frames, events(n, kind=_ALLOC, address=_addresses(n), stack=np.arange(n) + 1))
@@ -207,7 +207,7 @@ def line_table(n: int) -> bytes:
 
 @_extreme
 def names(n: int) -> bytes:
-    """One file name as long as there are functions in it."""
+    """Record one file name as long as there are functions in the file."""
     long = string(3, "/home/user/" + "x" * (25 * n) + ".py")
     codes = b"".join(code(number, 1, 3) + frame(number, 0, number) for number in _numbers(n, 2))
     at = events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 2)
@@ -216,7 +216,7 @@ def names(n: int) -> bytes:
 
 @_extreme
 def node_names(n: int) -> bytes:
-    """Mangled names that become ever longer when they are read."""
+    """Record mangled names that grow exponentially when they are demangled."""
     name = "_Z1fI1aE" + "1b".join(["N1cIS_S_E"] * 24) + "E"
     growing = "_Z1f" + "".join(f"1tIS{'' if i == 0 else _base36(i - 1)}_S{'' if i == 0 else _base36(i - 1)}_E"
                                for i in range(60))  # fmt: skip
@@ -232,14 +232,14 @@ def _base36(value: int) -> str:
 
 @_extreme
 def settings(n: int) -> bytes:
-    """Read anew at each of their changes."""
+    """Change large settings at each event."""
     value = json.dumps({"expandable_segments": False, "x": "y" * (3 * n), "large_segment_size": 1 << 21})
     return trace(string(3, value) + string(4, value), events(n, kind=_CONFIG, size=np.arange(n) % 2 + 3))
 
 
 @_extreme
 def nodes_of_threads(n: int) -> bytes:
-    """What forward remembers of each thread, as far apart as can be."""
+    """Record nodes of 256 threads as far apart as forward remembers them."""
     threads = b"".join(thread(number) for number in _numbers(256))
     at = np.arange(n)
     made = events(n, kind=_ALLOC, address=_addresses(n), stack=1, thread=at % 256 + 1, sequence=at // 256 * 1024 + 1)
@@ -248,7 +248,7 @@ def nodes_of_threads(n: int) -> bytes:
 
 @_extreme
 def far_apart(n: int) -> bytes:
-    """A few events in each block, and very many missing in between; most of the trace was live before."""
+    """Record a few events in each block, with very many missing between blocks."""
     places = location(280_000)
     live = events(4 * n, kind=_ALLOC, address=_addresses(4 * n), size=100)
     more = events(2 * n, kind=_ALLOC, address=_addresses(2 * n) + np.uint64(1 << 40), size=100, location=280_000)
@@ -270,7 +270,7 @@ def marks(n: int) -> bytes:
 
 @_extreme
 def refused_requests(n: int) -> bytes:
-    """Each among as many blocks as there are requests."""
+    """Fail as many requests as there are live blocks."""
     segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
     live = events(n, kind=_ALLOC, address=_addresses(n, 1024), size=512)
     return trace(frame(1, 0), np.concatenate([segment, live, events(n, kind=_OOM, size=1 << 41, stack=1)]))
@@ -284,7 +284,7 @@ def library_blocks(n: int) -> bytes:
 
 @_extreme
 def modules(n: int) -> bytes:
-    """Each inside of the one before, and called by it."""
+    """Nest modules, each inside the one before and called by it."""
     made = b"".join(record(11, *map(varint, (number, 1, number - 1, 2))) for number in _numbers(n))
     frames = b"".join(frame(number, number - 1, 1, 4, number) for number in _numbers(n))
     return trace(made + frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1),

@@ -14,7 +14,7 @@ from pytorch_alloctrace.analysis.leaks.leak import GROWING
 
 
 def differences(whole: alloctrace.Trace, folded: alloctrace.Trace) -> list[str]:
-    """In what the two differ, in words; nothing but what is said to be approximate may."""
+    """Return the names of the figures in which the two differ, without those that are documented as approximate."""
     return [what for what, is_same in _compared(whole, folded) if not is_same]
 
 

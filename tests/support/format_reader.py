@@ -154,7 +154,7 @@ class Names:
                 self.holders[event, holder, path] = (filename, line, count, total, addresses)
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:
-        """Qualified name, filename, line and source of each frame, innermost first."""
+        """Return qualified name, filename, line and source of each frame, innermost first."""
         found = []
         while innermost:
             innermost, code, instruction = self.frames[innermost]
@@ -167,7 +167,7 @@ class Names:
 
 
 def line_of(kind: int, table: bytes, first_line: int, instruction: int) -> int:
-    """The line of an instruction; 0 when it has none."""
+    """Return the line of an instruction, or 0 if it has none."""
     line, end = first_line, 0
     if kind == 1:
         for advance, step in struct.iter_unpack("<Bb", table[: len(table) // 2 * 2]):
@@ -325,7 +325,7 @@ class TraceFile:
             self.end = json.loads(block.payload)
 
     def read_spool(self, data: bytes, next_event: int) -> None:
-        """A spool that nobody writes to any more."""
+        """Read a spool that no process writes to any more."""
         magic, version, event_bytes, session, ring, capacity, log, log_capacity, _ = struct.unpack_from(
             "<8sII16s5Q", data
         )
@@ -359,11 +359,11 @@ class TraceFile:
                 self.runs.append(Run(position, [event], begin, end))
 
     def events(self) -> list[tuple[int, Event]]:
-        """(sequence number, event), in order."""
+        """Return (sequence number, event), in order."""
         return [(run.first + index, event) for run in self.runs for index, event in enumerate(run.events)]
 
     def times_ns(self) -> list[int]:
-        """Nanoseconds since 1970-01-01 UTC of each event, in the order of events()."""
+        """Return nanoseconds since 1970-01-01 UTC of each event, in the order of events()."""
         whole = (self.latest.monotonic - self.first.monotonic) / max(self.latest.counter - self.first.counter, 1)
         found = []
         for run in self.runs:
@@ -375,7 +375,7 @@ class TraceFile:
 
 
 def read_block(data: bytes, offset: int) -> Block:
-    """The block at an offset. Raises Damage unless it is sound."""
+    """Read the block at an offset. Raises Damage unless it is sound."""
     header = data[offset : offset + BLOCK_HEADER]
     if len(header) < BLOCK_HEADER or header[:4] != BLOCK_MAGIC:
         raise Damage("no block header")
@@ -388,7 +388,7 @@ def read_block(data: bytes, offset: int) -> Block:
 
 
 def varint(value: int) -> bytes:
-    """LEB128."""
+    """Return the LEB128 encoding of a number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -398,7 +398,7 @@ def varint(value: int) -> bytes:
 
 
 def delta(value: int, previous: int) -> bytes:
-    """A difference modulo 2^64, folded."""
+    """Return the encoding of a difference modulo 2^64."""
     difference = (value - previous) & MASK
     signed = difference - (1 << 64) if difference >> 63 else difference
     return varint(((signed << 1) ^ (signed >> 63)) & MASK)

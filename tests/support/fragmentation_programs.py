@@ -28,7 +28,7 @@ Program = Iterator[list[torch.Tensor]]
 
 
 def result_of_each_batch() -> Program:
-    """A small result is kept of each batch, from the memory that the batch before has left."""
+    """Keep a small result of each batch, in the memory that the batch before has left."""
     planted, rest = [], []
     for _ in range(5):
         batch = torch.empty(1200 * MIB, dtype=torch.uint8, device="cuda")
@@ -40,7 +40,7 @@ def result_of_each_batch() -> Program:
 
 
 def one_among_many() -> Program:
-    """One small block in a large segment, next to many that do little harm, and much that is in use."""
+    """Keep one small block in a large segment, next to many harmless ones and much memory in use."""
     model = [torch.empty(600 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
     batch = torch.empty(1200 * MIB, dtype=torch.uint8, device="cuda")
     harmless, temporary = [], []
@@ -56,7 +56,7 @@ def one_among_many() -> Program:
 
 
 def small_tensors() -> Program:
-    """One tensor of 4 KiB in each segment of the small pool: 512 fit into one."""
+    """Keep one tensor of 4 KiB in each segment of the small pool: 512 fit into one."""
     planted, temporary = [], []
     for number in range(40 * 512):
         if number % 512 == 100:
@@ -68,7 +68,7 @@ def small_tensors() -> Program:
 
 
 def units_of_an_expandable_segment() -> Program:
-    """A block in every third unit of mapping: what lies between can be unmapped, the rest of these units not."""
+    """Keep a block in every third unit of mapping: the rest of these units cannot be unmapped."""
     set_allocator_settings("expandable_segments:True")
     planted, temporary = [], []
     for _ in range(30):
@@ -94,7 +94,7 @@ def private_pool() -> Program:
 
 
 def gradient() -> Program:
-    """What pins is a gradient: autograd's thread made it, for a line of forward."""
+    """Pin by a gradient: autograd's thread made it, for a line of forward."""
     weight = torch.empty(4096, 4096, device="cuda", requires_grad=True)
     x = torch.empty(16, 4096, device="cuda")
     # cuBLAS' workspaces, of this thread and of autograd's, have segments of their own from here on.
@@ -112,7 +112,7 @@ def gradient() -> Program:
 
 
 def awaited_by_a_stream() -> Program:
-    """What pins was freed, but another stream still uses it."""
+    """Pin by a freed block that another stream still uses."""
     batch = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     del batch
     side = torch.cuda.Stream()

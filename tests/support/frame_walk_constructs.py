@@ -158,7 +158,7 @@ class Initialised:
 
 @construct
 def specialised_initialisation(inner: Inner, number: int) -> None:
-    """The interpreter puts a frame of its own under an __init__ that one line has often called."""
+    """Call __init__ often from one line: the interpreter then adds a frame of its own."""
     for _ in range(24):
         Initialised(inner if _ > 21 else int)
 
@@ -323,8 +323,7 @@ def weak_reference(inner: Inner, number: int) -> None:
 
 
 def hooked(hook: str, event: str, function: Any, inner: Inner, run: Inner) -> None:
-    """Runs under sys.settrace or sys.setprofile, whose function calls inner at the first such event ("": any) of the
-    function; or calls it afterwards, where another hook's event is being handled and there is none."""
+    """Call inner in a hook at the first `event` ("": any) of the function, or afterwards if no hook can run."""
     done = False
 
     def handle(frame: Any, happened: str, argument: object) -> Any:
@@ -354,7 +353,7 @@ def traced(inner: Inner, number: int) -> None:
 
 @construct
 def traced_generator(inner: Inner, number: int) -> None:
-    """Thrown into or closed before it has started, a generator is shown although it has run no instruction."""
+    """Throw into or close a generator that has run no instruction: tracing shows its frame all the same."""
 
     def generate() -> Generator[None, None, None]:
         yield
@@ -409,7 +408,7 @@ def evaluated(inner: Inner, number: int) -> None:
 
 @construct
 def long_function(inner: Inner, number: int) -> None:
-    """Line deltas and offsets that need more than one byte, and jumps that need EXTENDED_ARG."""
+    """Need more than one byte for line deltas and offsets, and EXTENDED_ARG for jumps."""
     count = number % 300
     body = "".join(f"    v{index} = {index + 1000} if inner else -{index}\n" for index in range(count))
     source = (

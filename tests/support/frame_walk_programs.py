@@ -30,7 +30,7 @@ Program = list[tuple[str, int]]
 
 
 def run_program(program: Program, leaf: Callable[[], None]) -> None:
-    """Nests the constructs of a program, outermost first, around the leaf."""
+    """Nest the constructs of a program, outermost first, around the leaf."""
     if not program:
         return leaf()
     construct, number = program[0]
@@ -47,7 +47,7 @@ def check_program(checker: Checker, program: Program) -> None:
 
 
 def each_construct(checker: Checker, seed: int) -> None:
-    """Every construct alone and under every other."""
+    """Check every construct alone and under every other."""
     names = sorted(CONSTRUCTS)
     for outer in names:
         for number in range(3):
@@ -65,7 +65,7 @@ def random_programs(checker: Checker, seed: int) -> None:
 
 
 def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
-    """Code objects that die, and others of the same shape that are made at their addresses."""
+    """Make code objects of the same shape at the addresses of others that died."""
     generator = random.Random(seed)
     addresses: dict[int, int] = {}
     for index in range(runs):
@@ -95,7 +95,7 @@ def reused_addresses(checker: Checker, seed: int, runs: int = 6000) -> None:
 
 
 def deep_recursion(checker: Checker, seed: int) -> None:
-    """Up to 4096 frames, all are there; beyond that, the innermost 4096."""
+    """Check that all frames up to 4096 are there, and beyond that the innermost 4096."""
 
     def descend(depth: int) -> None:
         if depth > 0:
@@ -118,7 +118,7 @@ def deep_recursion(checker: Checker, seed: int) -> None:
 
 
 def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
-    """Deeper and back, through two lines of each frame, where a walk is kept for the next one and where it is not."""
+    """Call and return through two lines of each frame, around the depth up to which a walk is kept for the next."""
     generator = random.Random(seed)
     left = 2_000
 
@@ -148,7 +148,7 @@ def around_the_depth_that_is_kept(checker: Checker, seed: int) -> None:
 
 
 def threads(checker: Checker, seed: int) -> None:
-    """Several threads at once, each with its own stacks; threads that end, and others that follow them."""
+    """Walk in several threads at once, and in threads that follow others that ended."""
 
     def work(number: int) -> None:
         generator = random.Random(number)
@@ -172,7 +172,7 @@ def threads(checker: Checker, seed: int) -> None:
 
 
 def native_thread(checker: Checker, seed: int) -> None:
-    """A C++ thread has no stack before and after Python runs on it."""
+    """Check that a C++ thread has no stack before and after Python runs on it."""
 
     def called() -> int:
         checker.budget = 1
@@ -187,7 +187,7 @@ def native_thread(checker: Checker, seed: int) -> None:
 
 
 def gil_held_elsewhere(checker: Checker, seed: int) -> None:
-    """A walk ends while another thread holds the GIL all the time."""
+    """Check that a walk ends while another thread holds the GIL all the time."""
     results: list[bool] = []
     for _ in range(5):
         holder = threading.Thread(target=lambda: results.append(checker.probe.hold_gil()))
@@ -201,7 +201,7 @@ def gil_held_elsewhere(checker: Checker, seed: int) -> None:
 
 
 def ids(checker: Checker, seed: int) -> None:
-    """Equal stacks have one id, and a stack that is known defines nothing."""
+    """Check that equal stacks have one id, and that a known stack defines nothing."""
     first = [checker.walk() for _ in range(5)]
     checker.expect(len(set(first)) == 1 and first[0] != 0, f"{first} for one stack")
     counts = []
@@ -213,7 +213,7 @@ def ids(checker: Checker, seed: int) -> None:
 
 
 def sessions(checker: Checker, seed: int, mode: str) -> None:
-    """What a thread remembers of one session is void in the next."""
+    """Check that a thread forgets at a new session what it kept of the last one."""
     for _ in range(50):
         checker.probe.start(mode)
         checker.check_fast()
@@ -221,7 +221,7 @@ def sessions(checker: Checker, seed: int, mode: str) -> None:
 
 
 def deaths(checker: Checker, seed: int) -> None:
-    """Only the death of a code object that stands in a stack of the trace costs the threads what they remember."""
+    """Check that only the death of a code object in a recorded stack makes threads forget their last walk."""
     probe = checker.probe
 
     def generations(call: bool) -> int:
@@ -253,7 +253,7 @@ def run_in_child(action: Callable[[], None]) -> int:
 
 
 def fork(checker: Checker, seed: int, mode: str) -> None:
-    """In a forked child code objects die in peace, and a new session records it."""
+    """Let code objects die in a forked child, and record the child in a new session."""
     checker.check_fast()
     reading, writing = os.pipe()
 
@@ -272,7 +272,7 @@ def fork(checker: Checker, seed: int, mode: str) -> None:
 
 
 def fork_while_walking(checker: Checker, seed: int) -> None:
-    """A lock that another thread held when the process forked stays locked in the child, where code objects die too."""
+    """Fork while another thread holds a lock: it stays locked in the child, where code objects die too."""
     ended = False
 
     def walk() -> None:
@@ -293,7 +293,7 @@ def fork_while_walking(checker: Checker, seed: int) -> None:
 
 
 def exit_while_threads_walk(checker: Checker, seed: int) -> None:
-    """The interpreter ends while daemon threads walk; the caller looks at the exit status."""
+    """End the interpreter while daemon threads walk; the test checks the exit status."""
     started = threading.Barrier(5)
 
     def walk_for_ever() -> None:
@@ -355,7 +355,7 @@ class ModuleAccount:
             self.taken.add(identifier)
 
     def called(self) -> list[Module | None]:
-        """What the caller's frames call, outermost first."""
+        """Return the modules that the caller's frames call, outermost first."""
         # Without a variable for a frame, which would keep it, and the modules, until garbage is collected.
         return [
             frame.f_locals["self"] if frame.f_code is self.code else None
@@ -368,7 +368,7 @@ class ModuleAccount:
 
 
 def modules(checker: Checker, seed: int) -> None:
-    """Calls of modules among all constructs: each live object has its id, whichever others died at its address."""
+    """Call modules among all constructs: each live object has its own id, whichever others died at its address."""
     generator = random.Random(seed)
     account = ModuleAccount(checker)
     checker.expect(checker.probe.watch_calls(account.code), "calls of modules cannot be watched")
@@ -423,7 +423,7 @@ def modules(checker: Checker, seed: int) -> None:
 
 
 def module_in_a_cell(checker: Checker, seed: int) -> None:
-    """A first argument that an inner function shares is not read."""
+    """Check that a first argument that an inner function shares is not read."""
 
     def call(self: object, inner: Callable[[], Any]) -> Any:
         return (lambda: self and inner())()
@@ -434,7 +434,7 @@ def module_in_a_cell(checker: Checker, seed: int) -> None:
 
 
 def module_that_is_let_go_of(checker: Checker, seed: int) -> None:
-    """A call whose module is no longer in its frame is one of no module, though all executes the same."""
+    """Check that a call whose frame has deleted its module has no module, though the same code runs."""
 
     def call(self: object, lets_go: bool) -> list[int]:
         if lets_go:
@@ -461,7 +461,7 @@ class WalkingAtExit:
 
 
 def walk_at_exit(checker: Checker, seed: int) -> None:
-    """A finalizer that runs while the interpreter shuts down has no stack."""
+    """Check that a finalizer has no stack while the interpreter shuts down."""
     global walking_at_exit
     checker.expect(checker.walk() != 0, "no stack")
     walking_at_exit = WalkingAtExit(checker)

@@ -9,8 +9,7 @@ PENDING_FREE = 2
 
 
 def in_two(events: pd.DataFrame) -> pd.DataFrame:
-    """A copy of a trace's events from the first on, where a free_completed of a CUDA block that no free_requested came
-    before has become two rows of the same number. With the columns seq, kind, device, address and node_seq."""
+    """Return a trace's events, all from the first on, with two rows for each completed free of CUDA without a request."""
     kinds = events["kind"].astype(str)
     columns = (events[name] for name in ("device", "address", "node_seq"))
     requested: set[tuple[str, int]] = set()

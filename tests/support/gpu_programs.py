@@ -54,7 +54,7 @@ def graphs(steps: int) -> None:
 
 
 def out_of_memory(steps: int) -> None:
-    """Refused by torch's limit, and by the driver, which no device can satisfy; continues with what is left."""
+    """Fail by torch's limit, and by the driver, which no device can satisfy; continue with what is left."""
     import torch
     from cuda_programs import exhaust
 
@@ -103,7 +103,7 @@ def sequence_of(events: pd.DataFrame) -> list[Event]:
 
 
 def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeout: float = 600) -> list[Event]:
-    """The sequence of a program, recorded in a separate process; `launcher` starts it, as tools/simcuda/run does."""
+    """Record a program in a separate process, started by `launcher` (tools/simcuda/run); return its sequence."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
     done = run_python(folder, command, False, timeout, {})
@@ -118,7 +118,7 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
 
 
 def as_text(sequence: Sequence[Event]) -> list[str]:
-    """As the events lie in a file: one string each."""
+    """Return the events as a result file has them: one string each."""
     return [f"{kind} {size} {stream}" for kind, size, stream in sequence]
 
 

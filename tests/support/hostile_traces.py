@@ -40,7 +40,7 @@ _MEMBERS = (
 
 
 def text(value: str) -> bytes:
-    """Byte count and bytes."""
+    """Return byte count and bytes."""
     data = value.encode(errors="surrogateescape")
     return varint(len(data)) + data
 
@@ -56,7 +56,7 @@ def record(kind: int, *fields: bytes) -> bytes:
 
 
 def event_payload(events: Sequence[dict[str, int]], begin_counter: int) -> bytes:
-    """Events in columns. Fields that are not given are 0."""
+    """Encode events in columns. Missing fields are 0."""
     return core_probe.encode(core_probe.make_events(events), len(events), begin_counter)
 
 
@@ -83,7 +83,7 @@ class _Maker:
         return self.dice.random() < self.wildness
 
     def number(self, below: int) -> int:
-        """An id, most often one that there is."""
+        """Return an id, most often one that exists."""
         return self.dice.choice(_ODD) % (1 << 32) if self.wild() else self.dice.randrange(max(below, 1))
 
     def odd(self, plain: int) -> int:
@@ -241,7 +241,7 @@ def made_up(seed: int) -> bytes:
 
 
 def blocks_of(data: bytes) -> list[tuple[int, int]]:
-    """Where each block of a whole trace begins and ends."""
+    """Return where each block of a complete trace begins and ends."""
     found, at = [], FILE_HEADER
     while at + BLOCK_HEADER <= len(data):
         end = at + BLOCK_HEADER + int.from_bytes(data[at + 16 : at + 24], "little")
@@ -253,7 +253,7 @@ def blocks_of(data: bytes) -> list[tuple[int, int]]:
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """The trace with some of its contents changed, and checksums that fit."""
+    """Change some of a trace's contents, and repair the checksums."""
     dice = random.Random(seed)
     head = data[:FILE_HEADER]
     blocks = [bytearray(data[begin:end]) for begin, end in blocks_of(data)]
@@ -312,7 +312,7 @@ def repaired(one: bytearray) -> bytes:
 
 
 def hostile(seed: int, seeds: Sequence[bytes]) -> bytes:
-    """One or the other; seeds: traces to mutate."""
+    """Return a made-up trace, or a mutated one of `seeds`."""
     makers: list[Callable[[], bytes]] = [lambda: made_up(seed)]
     if seeds:
         makers.append(lambda: mutated(seeds[seed % len(seeds)], seed))
