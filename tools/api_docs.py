@@ -103,7 +103,7 @@ def first_paragraph(text: str | None) -> str:
 
 
 def signature(function: Callable[..., Any], name: str) -> str:
-    """As it is written, without `self`."""
+    """Return a signature as it is written, without `self`."""
     shown, has_star = [], False
     found = inspect.signature(function)
     for parameter in found.parameters.values():
@@ -121,7 +121,7 @@ def signature(function: Callable[..., Any], name: str) -> str:
 
 
 def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
-    """Name, type and docstring of the fields of a class and of what its __init__ sets, in order."""
+    """Return name, type and docstring of a class's fields and of the attributes that its __init__ sets, in order."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     bodies = [tree.body, *(node.body for node in tree.body if getattr(node, "name", "") == "__init__")]
@@ -140,7 +140,7 @@ def attributes(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def members(kind: type) -> Iterator[tuple[str, str]]:
-    """What an instance has, as code and in words; what a base class of ours has comes last."""
+    """Return an instance's members as Markdown; those of our base classes come last."""
     for base in [base for base in kind.__mro__ if base.__module__.startswith("pytorch_alloctrace")]:
         for name, annotation, text in attributes(base):
             yield f"{name}: {annotation}".rstrip(": "), text
@@ -193,7 +193,7 @@ def page() -> str:
 
 
 def undocumented() -> set[str]:
-    """Public names of the package that the page leaves out."""
+    """Return public names of the package that the page leaves out."""
     shown = {*RECORDING, *IN_THE_PROGRAM, *READING, *ERRORS, "Session", "Trace", *(kind.__name__ for kind, _ in VALUES)}
     return {*alloctrace.__all__} - shown
 

@@ -81,7 +81,7 @@ def fetched(version: str, wheels: Path) -> Path:
 
 
 def unpacked(version: str, wheels: Path, folder: Path) -> Path:
-    """The include folder of a release."""
+    """Return the include folder of a release."""
     target = folder / version
     if not target.is_dir():
         unfinished = folder / f"{version}.unfinished"
@@ -96,7 +96,7 @@ def unpacked(version: str, wheels: Path, folder: Path) -> Path:
 
 
 def cuda_includes() -> list[Path]:
-    """The folders of the pip packages that the installed torch brings, or of a toolkit."""
+    """Return the include folders of the installed torch's CUDA packages, or of a toolkit."""
     folders = [found for entry in sys.path if entry for found in sorted(Path(entry).glob("nvidia/*/include"))]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     folders += [Path(toolkit) / "include" for toolkit in toolkits if toolkit]
@@ -106,7 +106,7 @@ def cuda_includes() -> list[Path]:
 
 
 def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:
-    """Empty when it compiles."""
+    """Compile a source; return the compiler's errors, or ""."""
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *more]
     for folder in includes:
         command += ["-isystem", str(folder)]
@@ -118,7 +118,7 @@ def compiler_output(source: Path, includes: list[Path], more: list[str]) -> str:
 
 
 def virtual_table(dump: str, name: str) -> list[str]:
-    """The functions in a class's virtual table, destructors aside, as the compiler lists them."""
+    """Return the functions in a class's virtual table, without destructors, as the compiler lists them."""
     table = re.search(rf"^Vtable for \S*::{name}\n(.*?)\n\n", dump, flags=re.MULTILINE | re.DOTALL)
     if not table:
         raise SystemExit(f"the compiler printed no virtual table of {name}: this check needs GCC")

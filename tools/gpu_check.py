@@ -54,7 +54,7 @@ class PartFailed(Exception):
 
 
 def commit() -> str:
-    """The commit's hash, with a plus if files differ from it."""
+    """Return the commit's hash, with a plus if files differ from it."""
     git = ["git", "-C", str(ROOT)]
     printed = [
         subprocess.run([*git, *what], capture_output=True, text=True, check=False).stdout.strip()
@@ -64,7 +64,7 @@ def commit() -> str:
 
 
 def driver_release() -> str:
-    """The driver's version, as nvidia-smi or the kernel reports it."""
+    """Return the driver's version, as nvidia-smi or the kernel reports it."""
     try:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
@@ -112,7 +112,7 @@ class Check:
         print(f"gpu_check: {name} FAILED: {reason}", file=sys.stderr, flush=True)
 
     def text(self) -> str:
-        """The result as JSON, with one event of a sequence a line, so that two files can be compared with diff."""
+        """Return the result as JSON with one event of a sequence a line, for comparisons with diff."""
         return json.dumps(self.result, indent=1) + "\n"
 
     def write(self) -> None:
@@ -129,7 +129,7 @@ class Check:
         return max(self.deadline - time.monotonic(), 1.0)
 
     def command(self, log: str, command: list[str], **environment: str) -> tuple[int, str]:
-        """Exit status and output; the output is also in build/gpu_check/LOG.log."""
+        """Return exit status and output, which is also in build/gpu_check/LOG.log."""
         paths = [str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self.simulated:
@@ -216,7 +216,7 @@ class Check:
         self.result["bench"] = {"rounds": self.bench, **json.loads(path.read_text())}
 
     def tests(self) -> None:
-        """Runs one file at a time: one that hangs costs only its own results."""
+        """Run one file of tests at a time: a file that hangs costs only its own results."""
         total = self.result["tests"] = {"passed": 0, "failed": [], "skipped": {}, "seconds_of_file": {}}
         wrong = []
         for path in dict.fromkeys(path for pattern in TEST_FILES for path in sorted(TESTS.rglob(pattern))):
@@ -247,7 +247,7 @@ def last_lines(output: str) -> str:
 
 
 def add_report(report: Path, path: Path, total: dict[str, Any]) -> None:
-    """Adds the results of one file, from pytest's XML."""
+    """Add the results of one file, from pytest's XML."""
     for case in ElementTree.parse(report).iter("testcase"):
         test = f"{path.name}::{case.get('name')}"
         wrong = [entry for entry in case if entry.tag in ("failure", "error")]

@@ -45,7 +45,7 @@ NOTEBOOK = (
 
 
 def draw(name: str, title: str, write: Callable[[Screen], None], width: int = 92) -> None:
-    """What a verb writes to a terminal, as docs/NAME.svg."""
+    """Draw the terminal output of a command, as docs/NAME.svg."""
     console = Console(record=True, width=width, force_terminal=True, color_system="truecolor", file=io.StringIO())
     write(Screen(console))
     drawn = console.export_svg(title=title, unique_id=name, theme=SVG_EXPORT_THEME)
@@ -55,7 +55,7 @@ def draw(name: str, title: str, write: Callable[[Screen], None], width: int = 92
 
 
 def draw_live() -> None:
-    """docs/live.svg: `alloctrace live` while the demo runs."""
+    """Draw docs/live.svg: `alloctrace live` while the demo runs."""
     with tempfile.TemporaryDirectory() as made:
         trace = Path(made, "demo.alloctrace")
         command = ["-m", "pytorch_alloctrace", "run", "--out", str(trace), "tools/demo_program.py"]
@@ -79,8 +79,7 @@ def draw_live() -> None:
 
 
 def draw_notebook() -> str:
-    """docs/notebook.png, of a notebook that a kernel runs on the simulated device; returns why there is none, or
-    nothing."""
+    """Draw docs/notebook.png, run on the simulated device; return why it cannot be drawn, or nothing."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     python = os.environ.get("NBCONVERT", sys.executable)
     found = subprocess.run([python, "-c", "import nbconvert, ipykernel, torch"], capture_output=True, check=False)

@@ -30,7 +30,7 @@ REQUIREMENTS = (
 
 
 def environment_with(version: str, folder: Path) -> Path:
-    """The Python of an environment with that torch; made where it is not there yet."""
+    """Return the Python of an environment with that torch, which is created if it is missing."""
     python = folder / "bin" / "python"
     finished = folder / "finished.stamp"
     if not finished.exists():
@@ -50,7 +50,7 @@ def environment_with(version: str, folder: Path) -> Path:
 
 
 def bring_up_to_date(checkout: Path) -> None:
-    """Tracked files, and those that are new and not ignored. With their times: the compilers go by them."""
+    """Copy tracked files, and new ones that are not ignored, with their times, by which compilers decide."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -71,7 +71,7 @@ def bring_up_to_date(checkout: Path) -> None:
 
 
 def run_tests(version: str, arguments: list[str]) -> bool:
-    """Whether they pass. `arguments` are pytest's; without any, all the tests that are about CUDA."""
+    """Return whether the tests pass. `arguments` are pytest's; without any, all tests of CUDA run."""
     folder = ROOT / "build" / "releases" / "tested" / version
     checkout = folder / "checkout"
     checkout.mkdir(parents=True, exist_ok=True)

@@ -117,7 +117,7 @@ def is_view(node_type: str) -> bool:
 
 
 def join(events: pd.DataFrame, autograd_thread: pd.Series) -> pd.DataFrame:
-    """Return each allocation of backward with the stack of its allocation of forward (see docs/recording.md), or NaN."""
+    """Return each allocation of backward with the stack of its allocation of forward, or NaN (docs/recording.md)."""
     allocs = events[(events["kind"] == "alloc") & (events["stack_id"] != 0)]
     first = allocs.drop_duplicates(["thread", "autograd_seq"])[["thread", "autograd_seq", "stack_id", "seq"]]
     first = first.assign(node_seq=first["autograd_seq"] - 1).drop(columns="autograd_seq")

@@ -9,7 +9,7 @@ PENDING_FREE = 2
 
 
 def in_two(events: pd.DataFrame) -> pd.DataFrame:
-    """Return a trace's events, all from the first on, with two rows for each completed free of CUDA without a request."""
+    """Return a trace's events, all from the first on; a CUDA block's completed free without a request is two rows."""
     kinds = events["kind"].astype(str)
     columns = (events[name] for name in ("device", "address", "node_seq"))
     requested: set[tuple[str, int]] = set()

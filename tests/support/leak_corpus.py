@@ -35,7 +35,7 @@ has_ticked = False
 
 
 def network(device: str) -> object:
-    """A small model whose activations are larger than its input."""
+    """Return a small model whose activations are larger than its input."""
     import torch
 
     return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64)).to(device)
@@ -48,14 +48,14 @@ def update(optimizer: Any) -> None:
 
 
 def steps(count: int = STEPS) -> Iterator[int]:
-    """Numbers of steps. Each step ends when the next number is asked for."""
+    """Yield numbers of steps. Each step ends when the next number is requested."""
     for number in range(count):
         yield number
         alloctrace.step()
 
 
 def requests() -> Iterator[int]:
-    """Requests as they come in to a server: apart in time (by the clock of steady_clock), without steps."""
+    """Yield requests to a server, apart in time (by the clock of steady_clock), without steps."""
     global has_ticked
     has_ticked = True
     for number in range(REQUESTS):
@@ -74,7 +74,7 @@ def cases(modules: tuple[str, ...]) -> dict[str, Case]:
 
 
 def leaking_lines(case: Case, device: str) -> set[tuple[str, int]]:
-    """The lines of a case that are marked as leaking on a device, each as file and number."""
+    """Return the file and number of each line of a case that is marked as leaking on a device."""
     where = getattr(case, "leaks_in", case)
     lines, first = inspect.getsourcelines(where)
     kind = device.partition(":")[0]

@@ -133,6 +133,6 @@ class Rank:
 
 
 def write_ranks(folder: Path, count: int, **wrong: Rank) -> list[Path]:
-    """Healthy ones, but for those that are given as `rank3=Rank(...)`."""
+    """Write the traces of healthy ranks, but for those that are given as `rank3=Rank(...)`."""
     folder.mkdir(parents=True, exist_ok=True)
     return [wrong.get(f"rank{number}", Rank(number, count)).write(folder) for number in range(count)]

@@ -13,7 +13,7 @@ RELEASES = ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def frames(line: int, *, native: bool = False) -> list[dict[str, Any]]:
-    """Innermost first, as torch lists them."""
+    """Return frames, innermost first, as torch lists them."""
     made = [
         {"name": "forward", "filename": LINEAR, "line": 125},
         {"name": "train", "filename": "/home/user/train.py", "line": line},
@@ -58,7 +58,7 @@ class Maker:
         self.history.append(entry)
 
     def allocate(self, size: int, line: int) -> int:
-        """Takes the beginning of the first free piece that is large enough, as torch does."""
+        """Take the beginning of the first free piece that is large enough, as torch does."""
         at, found = next(
             (at, one) for at, one in enumerate(self.blocks) if one["state"] == "inactive" and one["size"] >= size
         )
@@ -90,7 +90,7 @@ class Maker:
         self._entry("oom", 3 * MIB, size, 30)
 
     def other(self, action: str) -> None:
-        """An entry of a kind that only newer releases have."""
+        """Add an entry of a kind that only newer releases have."""
         self._entry(action, self._base, 0, 20)
 
     @property
@@ -116,7 +116,7 @@ class Maker:
 
 
 def snapshot(release: str, *devices: Maker, last: int = 10**9) -> dict[str, Any]:
-    """The whole, with the last so many entries of each history."""
+    """Return a snapshot with at most `last` entries of each history."""
     made: dict[str, Any] = {
         "segments": [maker.segment for maker in devices],
         "device_traces": [maker.history[max(len(maker.history) - last, 0) :] for maker in devices],
@@ -144,7 +144,7 @@ def snapshot(release: str, *devices: Maker, last: int = 10**9) -> dict[str, Any]
 
 
 def training(release: str, device: int = 0, **options: bool) -> Maker:
-    """Ten steps: a block of 1 MiB lives for a step, a line keeps another every second step."""
+    """Make ten steps: a block of 1 MiB lives for a step, a line keeps another every second step."""
     maker = Maker(release, device, **options)
     maker.allocate(4 * MIB, 11)
     for step in range(10):

@@ -13,7 +13,7 @@ TESTS = ROOT / "tests/support"
 
 
 def marked_line(program: str, function: str, marker: str) -> int:
-    """The number of the one line of a function of tests/PROGRAM that has a comment with the marker."""
+    """Return the number of the one line of a function of tests/support/PROGRAM with this marker in a comment."""
     before, _, after = (TESTS / program).read_text().partition(f"\ndef {function}(")
     lines = enumerate(after.partition("\n\n\n")[0].splitlines(), before.count("\n") + 2)
     found = [number for number, line in lines if re.search(rf"#[A-Z ]*\b{marker}\b", line)]
@@ -28,7 +28,7 @@ def line_with(text: str, source: str) -> int:
 
 
 def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: int = 1, **environment: str) -> None:
-    """Runs tests/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
+    """Run tests/support/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
     build_simulated_device()
     simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
     command = [*simulated, sys.executable, str(TESTS / program), str(folder), *cases]
@@ -36,7 +36,7 @@ def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: in
 
 
 def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
-    """What `python -m pytorch_alloctrace.analyze` prints, run in a folder; of bad input (2) what it says on stderr."""
+    """Return the output of the command line, run in a folder; its errors for status 2, which is bad input."""
     done = run_command(folder, list(arguments), environment)
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     return done.stdout if status != 2 else done.stderr

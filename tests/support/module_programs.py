@@ -33,13 +33,13 @@ class Account:
         self.calls = threading.local()
 
     def root(self, module: nn.Module, name: str) -> Any:
-        """All modules in it are named by it from now on; those that have a name keep it."""
+        """Name a module, and all modules in it that have no name."""
         for inner, part in [(part, name) for name, part in module.named_modules()]:
             self.names.setdefault(inner, f"{name}.{part}" if part else name)
         return module
 
     def unnamed(self, module: nn.Module) -> Any:
-        """One that no model holds: known by its class, inside whatever calls it."""
+        """Add a module that no model holds: its name is its class, inside the module that calls it."""
         self.names[module] = ""
         return module
 
@@ -72,7 +72,7 @@ def train(model: nn.Module, *inputs: torch.Tensor, steps: int = 2) -> None:
 
 
 def mlp() -> None:
-    """Each layer has its own size."""
+    """Train layers of different sizes."""
     model = nn.Sequential(nn.Linear(17, 31), nn.ReLU(), nn.Linear(31, 53), nn.ReLU(), nn.Linear(53, 71)).to(device)
     train(account.root(model, "Sequential"), tensor(11, 17))
 
@@ -178,7 +178,7 @@ def recursion() -> None:
 
 
 def two_models() -> None:
-    """A generator and two discriminators, all of one class."""
+    """Train a generator and two discriminators, all of one class."""
     layers = nn.Linear(6, 40), nn.LeakyReLU(), nn.Linear(40, 13), nn.Tanh()
     generator = account.root(nn.Sequential(*layers).to(device), "Sequential")
     critics = [nn.Sequential(nn.Linear(13, 21), nn.ReLU(), nn.Linear(21, 1)).to(device) for _ in range(2)]
@@ -195,7 +195,7 @@ def two_models() -> None:
 
 
 def made_anew() -> None:
-    """Models that die, and others of other shapes in their places."""
+    """Train models that die, and others of other shapes in their places."""
     for number in range(6):
         model = nn.Sequential(*[nn.Linear(10, 10) for _ in range(1 + number % 3)], nn.ReLU()).to(device)
         account.names.clear()
@@ -219,7 +219,7 @@ class Checkpointed(nn.Module):
 
 
 def recomputed() -> None:
-    """Modules that are called in backward, on a GPU by a thread of autograd: not under the model, but still its own."""
+    """Call modules in backward, on a GPU in a thread of autograd: not under the model, but with its names."""
     train(account.root(Checkpointed().to(device), "Checkpointed"), tensor(8, 16).requires_grad_())
 
 
@@ -263,7 +263,7 @@ def odd_calls() -> None:
 
 
 def known_first_as_a_part() -> None:
-    """A part that is called before the whole is the part of the whole, from its first call on."""
+    """Call a part before the whole: it has the name of the part from its first call on."""
     model = account.root(Transformer(2).to(device), "Transformer")
     model.encoder.layers[1](tensor(1, 4, 32))
     model(torch.randint(0, 100, (3, 24), device=device))

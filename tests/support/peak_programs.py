@@ -96,7 +96,7 @@ alloctrace.disable()
 
 
 def shifted() -> str:
-    """The same with comments and imports before everything, and inside of functions."""
+    """Return the program with more comments and imports, before everything and inside functions."""
     lines = BASE.replace("    kept = []\n", "    # What is kept\n    # for ever.\n    kept = []\n").splitlines(True)
     return "# A comment.\n\nimport os\n" + "".join(
         f"\n{line}" if line.startswith(("def ", "class ")) else line for line in lines
@@ -104,7 +104,7 @@ def shifted() -> str:
 
 
 def changed() -> str:
-    """One line of memory edited, one taken out, one put in."""
+    """Return the program with one line of memory edited, one removed, and one added."""
     text = shifted().replace("torch.empty(5 * MIB", "torch.empty(11 * MIB")
     text = text.replace(
         "    return torch.empty(2 * MIB, dtype=torch.uint8, device=device)  # GONE\n", "    return None\n"
@@ -127,7 +127,7 @@ for version in ["warm", *sys.argv[1:], "no_steps"]:
 
 
 def record(folder: Path) -> None:
-    """Runs the versions in folders of their own: base/cuda.alloctrace and so on."""
+    """Run the versions in folders of their own: base/cuda.alloctrace and so on."""
     for name, text in {**VERSIONS, "warm": BASE, "no_steps": NO_STEPS}.items():
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(text)

@@ -68,7 +68,7 @@ def run_under_monitoring(action: Callable[[], None]) -> set[CodeType]:
 
 
 def pending_calls(checker: Checker, seed: int) -> None:
-    """Scans run one at a time under every tool, none of which sees them; requests made during a scan post no call."""
+    """Check that scans run one at a time, unseen by tools, and that requests during a scan post no call."""
     faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     probe = checker.probe
     scans, running, overlapping = 0, False, 0

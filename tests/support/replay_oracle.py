@@ -54,7 +54,7 @@ def read_expected(path: Path) -> list[Checkpoint]:
 
 
 def contradictions(checkpoint: Checkpoint) -> list[str]:
-    """What a snapshot of any allocator must not say: blocks tile their segment, and its sums are theirs."""
+    """Return errors of a snapshot of any allocator: blocks must tile their segment and add up to its sums."""
     wrong = []
     blocks_of: dict[tuple[str, int], list[Row]] = {}
     for block in checkpoint.blocks:
@@ -82,9 +82,10 @@ def contradictions(checkpoint: Checkpoint) -> list[str]:
 def account_of_events(
     trace: alloctrace.Trace, positions: Sequence[str]
 ) -> Iterator[tuple[dict[tuple[str, int], int], dict[str, int]]]:
-    """At each of the positions, which are in order: the live blocks, (device, address) to requested bytes, and the
-    reserved bytes of each device, from nothing but allocations, frees and segments. Only the first allocator state of
-    each device in the trace counts."""
+    """Yield live blocks, (device, address) to requested bytes, and reserved bytes of each device at each position.
+
+    Uses allocations, frees, segments, and the first allocator state of each device. The positions are in order.
+    """
     ends = [trace.first_event_after(at) for at in positions]
     live: dict[tuple[str, int], int] = {}
     reserved: dict[str, int] = {}
@@ -123,7 +124,7 @@ def account_of_events(
 
 
 def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Where the trace's events, without any rule of the allocator, lead to other live blocks or reserved bytes."""
+    """Compare live blocks and reserved bytes that follow from the events alone with torch's."""
     differences = []
     accounts = account_of_events(trace, [checkpoint.at for checkpoint in checkpoints])
     for checkpoint, (live, reserved) in zip(checkpoints, accounts, strict=True):
@@ -140,7 +141,7 @@ def event_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]
 
 
 def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Where the events say other fractions of the devices' memory, or other uses of pools, than torch."""
+    """Compare fractions of the devices' memory and uses of pools in the events with torch's."""
     kinds = ("pool_use", "pool_release", "memory_fraction")
     columns = ("seq", "kind", "device", "address", "nbytes", "pool")
     events = trace.events(kinds=kinds, columns=columns)
@@ -167,9 +168,7 @@ def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint])
 
 
 def frees_memory_in_use(trace: alloctrace.Trace) -> bool:
-    """Whether torch has given a segment back to the driver because of one of its blocks, with others in use: a limit
-    for splitting that is set later takes a block that was split off a segment for the whole of it (torch 2.11,
-    release_available_cached_blocks). What torch says and does after that is undefined."""
+    """Return whether torch freed a segment with blocks in use: with a late max_split_size, torch 2.11 does."""
     sizes: dict[tuple[str, int], int] = {}
     owner = ""
     columns = ("kind", "device", "address", "nbytes")
@@ -221,15 +220,14 @@ def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
 
 
 def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> list[Row]:
-    """torch leaves in a free block what was requested of one that was there before, in memory that is not mapped as
-    well: a recording that begins when there is such memory cannot know what comes back with it."""
+    """Remove the stale requested sizes that torch keeps in free blocks: a recording begun later cannot know them."""
     return [
         (*row[:4], None, row[5]) if row[5] == "inactive" and (row[0], row[1]) in expandable else row for row in blocks
     ]
 
 
 def verification_differences(trace: alloctrace.Trace) -> list[str]:
-    """Where the trace's own allocator states do not agree with its events."""
+    """Return the disagreements of the trace's own allocator states with its events."""
     verified = trace.verify()
     if verified.ok and not verified.contradictions and verified.agreeing == verified.states:
         return []
@@ -240,7 +238,7 @@ def verification_differences(trace: alloctrace.Trace) -> list[str]:
 
 
 def peak_differences(trace: alloctrace.Trace, peaks: dict[str, dict[str, int]]) -> list[str]:
-    """Where the highest point of the timeline is not the peak that torch has counted."""
+    """Compare the highest point of the timeline with the peak that torch has counted."""
     differences = []
     for device, measures in peaks.items():
         timeline = trace.timeline(points=100, device=device)

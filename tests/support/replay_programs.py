@@ -40,8 +40,7 @@ PEAKS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "
 
 
 def snapshot() -> list[dict[str, Any]]:
-    """torch's segments. Its bindings take a reference too many from True at each call (torch 2.11): after some
-    thousands Python would abort."""
+    """Return torch's segments, and restore the reference of True that torch 2.11 drops at each call."""
     segments = torch.cuda.memory_snapshot()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(True))
     return segments
@@ -138,7 +137,7 @@ class Machine:
             self._operations[name](*arguments)
 
     def clear(self) -> None:
-        """Gives back all that the program had, so that the next one finds an allocator without segments."""
+        """Release all that the program had, so that the next program finds an allocator without segments."""
         for device, number in list(self._held):
             self.do_release(device, number)
         self._live.clear()
@@ -149,7 +148,7 @@ class Machine:
     # The recording
 
     def do_untraced(self) -> None:
-        """First of all operations: what follows is not recorded until "begin"."""
+        """Record nothing until "begin". Must be the first operation."""
 
     def do_begin(self) -> None:
         if self._recording is not None:
@@ -180,14 +179,14 @@ class Machine:
             assert self._recording.session.snapshot() or not torch.cuda.is_initialized()
 
     def do_flush(self) -> None:
-        """Ends a block of the trace's file."""
+        """End a block of the trace's file."""
         if self._recording is not None:
             self._recording.session.flush()
 
     # Blocks
 
     def _stream(self, device: int, number: int) -> torch.cuda.Stream:
-        """While a graph is captured on the device, 0 and 1 are the streams of the capture."""
+        """Return a stream; while a graph is captured on the device, 0 and 1 are the streams of the capture."""
         if device == self._capturing_device and number < 2:
             number += STREAMS
         if number == 0:
@@ -211,7 +210,7 @@ class Machine:
         del self._live[:: step + 1]
 
     def do_free_while_used(self, which: int, stream: int) -> None:
-        """Another stream uses the block, and is not done with it when it is freed."""
+        """Free a block that another stream uses, and is not done with."""
         if not self._live:
             return
         tensor = self._live.pop(which % len(self._live))
@@ -224,7 +223,7 @@ class Machine:
         tensor.record_stream(self._stream(device, number))
 
     def do_release(self, device: int, stream: int) -> None:
-        """What the stream had to do is done; allocations take notice."""
+        """Complete the work of a stream, so that the next allocation completes its frees."""
         held = (device % self._devices, stream % STREAMS)
         is_captured = held[0] == self._capturing_device and held[1] < 2
         if held in self._held and not is_captured and (simulator := simulated_device()):
@@ -233,14 +232,14 @@ class Machine:
             self._held.discard(held)
 
     def do_use(self, which: int, stream: int) -> None:
-        """Work on the block: in a capture, a node of the graph."""
+        """Work on a block: in a capture, a node of the graph."""
         if self._live:
             tensor = self._live[which % len(self._live)]
             with torch.cuda.stream(self._stream(tensor.device.index, stream % STREAMS)):
                 tensor[:8].fill_(1)
 
     def do_wait(self, first: int) -> None:
-        """In a capture, one of its streams waits for the other: from then on blocks of the other may be reused."""
+        """Let one stream of a capture wait for the other, whose blocks may then be reused."""
         if (device := self._capturing_device) is not None:
             self._stream(device, first % 2).wait_stream(self._stream(device, 1 - first % 2))
 
@@ -253,7 +252,7 @@ class Machine:
             torch.cuda.empty_cache()
 
     def do_exhaust(self, size: int, device: int, keep_every: int) -> None:
-        """Runs out of memory, at most 300 blocks later, and frees most of it."""
+        """Run out of memory, after at most 300 blocks, and free most of it."""
         made: list[torch.Tensor] = []
         device %= self._devices
         _, total = torch.cuda.mem_get_info(device)
@@ -283,7 +282,7 @@ class Machine:
     # Pools
 
     def do_make_pool(self, kind: str, device: int) -> None:
-        """kind: "plain", "no_split", "use_on_oom", or "own": with its own allocator."""
+        """Make a pool. kind: "plain", "no_split", "use_on_oom", or "own": with its own allocator."""
         device %= self._devices
         with torch.cuda.device(device):
             if kind == "own":
@@ -309,7 +308,7 @@ class Machine:
     # Graphs
 
     def _can_capture(self, device: int) -> bool:
-        """torch takes the process down when it lacks the memory for the random numbers of a graph."""
+        """Return whether memory is left for the random numbers of a graph: torch crashes without it."""
         if self._capturing_device is not None:
             return False
         try:
@@ -321,7 +320,7 @@ class Machine:
 
     @contextlib.contextmanager
     def _capturing(self, device: int, pool: Any) -> Iterator[None]:
-        """As torch.cuda.graph, which also collects garbage and empties the cache: slow, and no free block is left."""
+        """Capture as torch.cuda.graph does, but without collecting garbage and emptying the cache."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
         self._capturing_device = device
@@ -340,7 +339,7 @@ class Machine:
         self._graphs.append((graph, device))
 
     def do_capture(self, device: int, share: int, operations: list[Operation]) -> None:
-        """share 0: a new pool; else that of an earlier graph of the device, if there is one."""
+        """Capture a graph into a new pool (share 0), or into that of an earlier graph of the device."""
         device %= self._devices
         shared = [graph for graph, of_device in self._graphs if of_device == device]
         pool = shared[share % len(shared)].pool() if share and shared else None
@@ -353,9 +352,7 @@ class Machine:
             self._graphs.pop(which % len(self._graphs))[0].reset()
 
     def do_checkpoint_pool(self, device: int, first: list[int], later: list[int], settings: str) -> None:
-        """A pool goes back to its state after an earlier capture, as trees of graphs do it: the blocks that were live
-        then are there again, what was made since is dropped. Between the two, the settings change. In `first`, positive
-        numbers are sizes, others free one of the blocks so far."""
+        """Set a pool back to its state after a capture. In `first`, positive numbers are sizes, others free a block."""
         device %= self._devices
         if not self._can_capture(device):
             return
@@ -414,8 +411,7 @@ ENDED, NOT_CLEAN = 10, 11
 
 
 def serve(machine_type: type[Machine]) -> None:
-    """Answers each line with one, {"error": what went wrong or null, "clean": whether the next program runs in the same
-    process}. One that has failed, or after which the allocator has segments, is the last of its process, a fork."""
+    """Answer each line: "error", a text or null, and "clean", whether the next program runs in the same fork."""
     gc.disable()  # objects are to die where the operations say so
     looks.AT_END = 0.0  # holders are not judged
     answers = sys.stdout

@@ -49,7 +49,7 @@ def operation(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrateg
 
 
 def one_of(weights: dict[st.SearchStrategy[list[Any]], int]) -> st.SearchStrategy[list[Any]]:
-    """As st.one_of, which chooses each as often as any other."""
+    """Choose by weight; st.one_of chooses each strategy equally often."""
     choices = [strategy for strategy, weight in weights.items() for _ in range(weight)]
     return st.integers(0, len(choices) - 1).flatmap(choices.__getitem__)
 
@@ -90,7 +90,7 @@ OPERATIONS = one_of(
 
 
 def beginnings() -> st.SearchStrategy[list[Any]]:
-    """Settings as the process may have begun with, and some that begin untraced."""
+    """Return settings to begin with, some of them before the recording."""
     first_settings = st.one_of(st.just("expandable_segments:False"), SETTINGS)
     return st.tuples(st.sampled_from(([], [], [["untraced"]])), operation("settings", first_settings)).map(
         lambda chosen: [*chosen[0], chosen[1]]
@@ -98,7 +98,7 @@ def beginnings() -> st.SearchStrategy[list[Any]]:
 
 
 def programs() -> st.SearchStrategy[list[Any]]:
-    """Most of them long: left alone, hypothesis makes lists of a few operations. Shrinking begins with the length."""
+    """Return mostly long programs: by itself hypothesis makes short ones. Shrinking begins with the length."""
     lengths = st.sampled_from((1, 25, 50, 75))
     rest = lengths.flatmap(lambda length: st.lists(OPERATIONS, min_size=length, max_size=length + 15))
     return st.tuples(beginnings(), rest).map(lambda parts: [*parts[0], *parts[1]])
@@ -116,16 +116,13 @@ class Runner:
         self._is_first = True  # whether the next program is the first of its fork
 
     def run(self, folder: Path, operations: list[Any]) -> str | None:
-        """Leaves the traces t.0, t.1, ... and `expected` in the folder, which is created empty. Returns what went
-        wrong, with the end of what the process has said. A program that fails where others ran before gets a process of
-        its own: what torch keeps of earlier captures is not the program's fault."""
+        """Run a program in an empty folder, again in a new process if others ran before; return its error, or None."""
         was_first = self._is_first
         error = self._run(folder, operations)
         return self._run(folder, operations) if error and not was_first else error
 
     def fails_without_recording(self, folder: Path, operations: list[Any]) -> bool:
-        """Whether torch alone fails at it, in a process of its own: its setCheckpointPoolState() may leave blocks that
-        are none, and their free ends the process."""
+        """Return whether torch alone fails, in a new process: its setCheckpointPoolState() may corrupt blocks."""
         plain = Runner(self._simulated, self._folder, self._environment, "serve-plain")
         failed = plain._run(folder, operations) is not None
         plain.stop()

@@ -56,7 +56,7 @@ class Opened:
         return int(found[1].replace(",", ""))
 
     def go(self, moment: int) -> int:
-        """Moves the cursor; returns the event that it stops at."""
+        """Move the cursor; return the event that it stops at."""
         self.page.evaluate(
             "moment => { const slider = document.getElementById('moment'); slider.value = moment;"
             " slider.dispatchEvent(new Event('input', {bubbles: true})); }",
@@ -68,7 +68,7 @@ class Opened:
         return int(self.page.get_attribute("#moment", "max")) + 1
 
     def rows(self, section: str, column: int) -> dict[str, int]:
-        """A column of the table of a section, by its first."""
+        """Return a column of the table of a section, by the first column."""
         more = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
         if more is not None:
             more.click()
@@ -84,7 +84,7 @@ class Opened:
 
 
 def labels(trace: alloctrace.Trace, table: Any, column: str) -> dict[str, int]:
-    """A column of a table of sites, by what the page calls them."""
+    """Return a column of a table of sites, by the names of sites on the page."""
     names = SiteNames(trace.header["working_directory"])
     made: dict[str, int] = {}
     for row in table.to_dict("records"):

@@ -36,7 +36,7 @@ def train(step: int, kept: list[torch.Tensor]) -> None:
 
 
 def cut_up() -> list[torch.Tensor]:
-    """Small blocks at the beginnings of large segments."""
+    """Keep small blocks at the beginnings of large segments."""
     small, large = [], []
     for _ in range(4):
         batch = torch.empty(600 * MIB, dtype=torch.uint8, device="cuda:0")

@@ -36,7 +36,7 @@ class Account:
         self._activations: int | None = None
 
     def storages(self, tensors: Iterable[torch.Tensor | None]) -> dict[int, int]:
-        """Bytes of each distinct storage, by address."""
+        """Return the bytes of each distinct storage, by address."""
         found = {}
         for tensor in tensors:
             if tensor is None:
@@ -50,7 +50,7 @@ class Account:
 
     @contextlib.contextmanager
     def of_saved(self, step: int) -> Iterator[None]:
-        """Counts what autograd saves inside."""
+        """Count what autograd saves inside."""
         if step != HOOKED_STEP:
             yield
             return
@@ -73,8 +73,7 @@ class Account:
         of_program: Iterable[torch.Tensor] = (),
         beside: int = 0,
     ) -> None:
-        """Sets a mark, and notes what is held there. batch: the inputs. of_program: other tensors that autograd saves,
-        but forward did not make. beside: bytes that are kept for backward without a call of the hooks."""
+        """Set a mark, and note the bytes of each role. of_program and beside: what autograd saves besides activations."""
         alloctrace.mark(name)
         self._marks[name] = self._marks.get(name, 0) + 1
         parameters = self.storages(model.parameters())
@@ -130,8 +129,7 @@ class Transformer(nn.Module):
         return self.head(x)
 
     def kept_beside(self, device: str) -> int:
-        """Bytes that are kept for backward although no hook is called with them: on the CPU the divisor of each block,
-        as torch does not show the hooks plain numbers; and the state of the random numbers for each checkpoint."""
+        """Return the bytes saved without a call of the hooks: divisors, and random states of checkpoints, on the CPU."""
         if device != "cpu" or self.reentrant:
             return 0
         divisor, random_state = 8, torch.get_rng_state().nbytes
@@ -150,7 +148,7 @@ def vectors(device: str) -> Batch:
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """What model and loss make in between lives no longer than autograd needs it."""
+    """Return the loss; its intermediate results live no longer than autograd needs them."""
     inputs, wanted = batch
     if wanted.is_floating_point():
         return nn.functional.mse_loss(model(inputs), wanted)
@@ -189,7 +187,7 @@ def train(
 
 
 def infer(device: str) -> Account:
-    """With buffers."""
+    """Infer with a model that has buffers."""
     first = OrderedDict(first=nn.Conv2d(3, 16, 3), norm=nn.BatchNorm2d(16), relu=nn.ReLU())
     last = OrderedDict(pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), last=nn.Linear(16, 10))
     account, model = Account(device), nn.Sequential(first | last).to(device).eval()
@@ -203,7 +201,7 @@ def infer(device: str) -> Account:
 
 
 def flat(device: str) -> nn.Module:
-    """A model whose parameters are views of one buffer, as FSDP makes them."""
+    """Return a model whose parameters are views of one buffer, as FSDP makes them."""
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).to(device)
     buffer = torch.empty(sum(one.numel() for one in model.parameters()), device=device)
     begin = 0
@@ -216,7 +214,7 @@ def flat(device: str) -> nn.Module:
 
 
 def sparse() -> nn.Module:
-    """A model whose gradient is sparse."""
+    """Return a model whose gradient is sparse."""
     return nn.Sequential(nn.Embedding(500, 200, sparse=True))
 
 

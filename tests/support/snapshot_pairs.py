@@ -40,7 +40,7 @@ def healthy() -> object:
 
 
 def out_of_memory() -> object:
-    """Every second block of 24 MiB is given up: half of the memory is free, and no request of 48 MiB can be met."""
+    """Free every second block of 24 MiB: half of the memory is free, and no request of 48 MiB can be met."""
     held: list[torch.Tensor] = []
     free, _ = torch.cuda.mem_get_info()
     for _ in range(free // (96 * MIB)):

@@ -25,7 +25,7 @@ def tick() -> None:
 
 
 def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
-    """Rewrites a whole trace that has no spool; returns how many ticks it has, and leaves a trace without any alone."""
+    """Rewrite a complete trace without a spool; return its number of ticks, without which it stays unchanged."""
     trace = TraceFile(path)
     first = trace.first
     names = {number for number, text in trace.names.strings.items() if text == TICK.encode()}
@@ -52,7 +52,7 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     known, reached = np.maximum.accumulate(counters) - first.counter, np.array(steady)
 
     def later(counter: int) -> int:
-        """Nanoseconds since the beginning, by the steady clock."""
+        """Return nanoseconds since the beginning, by the steady clock."""
         return round(float(np.interp(counter - first.counter, known, reached)))
 
     def moved(anchor: Anchor) -> Anchor:

@@ -96,7 +96,7 @@ def _become_program(request: dict[str, Any], descriptors: list[int]) -> tuple[ty
 
 
 def _new_main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
-    """The code that `python WORDS` runs, of a script, a module (-m) or a text (-c), and the namespace to run it in."""
+    """Return the code that `python WORDS` runs, of a script, a module (-m) or a text (-c), and its namespace."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     module.__annotations__ = {}

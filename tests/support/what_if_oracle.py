@@ -35,7 +35,7 @@ class Compared:
 
 
 def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
-    """The segment events of a recording, and which request was the first to be refused."""
+    """Return the segment events of a recording, and the number of the first request that failed."""
     made: list[Made] = []
     waiting: list[tuple[str, int]] = []
     number, is_emptying, refused = -1, False, None
@@ -66,7 +66,7 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
 
 
 def made_by_model(trace: alloctrace.Trace, lane: LaneResult) -> tuple[list[Made], int | None]:
-    """The same of a lane that ran over a trace's requests."""
+    """Return the same of a simulation of a trace's requests."""
     requests = trace.events(kinds=REQUESTS, columns=("seq",))["seq"]
     number = {int(seq): at for at, seq in enumerate(requests)}
     events = lane.events()
@@ -76,8 +76,7 @@ def made_by_model(trace: alloctrace.Trace, lane: LaneResult) -> tuple[list[Made]
 
 
 def settings_of(trace: alloctrace.Trace, setting: str) -> str:
-    """All settings that a run had, as torch itself understood this text (what it does not name may be left of the
-    program before); the same as we do."""
+    """Return all settings of a run, as torch parsed them; assert that we parse `setting` equally."""
     text = trace.text(int(trace.events(kinds=("config",))["nbytes"].iloc[0]))
     had = json.loads(text)
     for name, value in parse_setting(setting).for_release(trace.torch_release).values.items():
@@ -90,8 +89,7 @@ def as_recorded(trace: alloctrace.Trace) -> LaneOptions:
 
 
 def compare(recorded: Path, again: Path, setting: str) -> Compared:
-    """recorded: the trace that the prediction is made from; again: that of the run under `setting`, on its device. Both
-    must also reproduce themselves."""
+    """Compare the prediction from one trace with the run `again` under `setting`; both must reproduce themselves."""
     before, after = alloctrace.load(recorded), alloctrace.load(again)
     total = int(after.hardware["bytes"].iloc[0])
     options = LaneOptions(settings_of(after, setting), capacity=total - OUTSIDE, total=total, keeps_events=True)

@@ -23,7 +23,7 @@ def block(megabytes: float) -> torch.Tensor:
 
 
 def server() -> None:
-    """Requests of different lengths; for each of a hundred sessions a little is kept."""
+    """Serve requests of different lengths; keep a little for each of a hundred sessions."""
     running: list[torch.Tensor] = []
     sessions: dict[int, torch.Tensor] = {}
     for _ in range(400):
@@ -45,7 +45,7 @@ def lengths() -> None:
 
 
 def generation() -> None:
-    """Caches that grow by a piece at each token."""
+    """Grow caches by a piece at each token."""
     for _ in range(6):
         caches = [block(random.randrange(1, 8)) for _ in range(12)]
         for _ in range(30):
@@ -60,7 +60,7 @@ def images() -> None:
 
 
 def buffers() -> None:
-    """Sizes of all kinds, freed in no order."""
+    """Allocate sizes of all kinds, and free them in no order."""
     held: list[torch.Tensor] = []
     for _ in range(1500):
         held.append(block(random.choice([0.001, 0.1, 0.9, 3, 7, 15, 40, 90]) * random.uniform(0.8, 1.2)))

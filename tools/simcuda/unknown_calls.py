@@ -48,7 +48,7 @@ ANSWERED_BY_THE_REAL_LIBRARY = re.compile(
 
 
 def symbols(kind: str, files: Iterable[Path]) -> set[str]:
-    """The functions among the dynamic symbols of libraries, or the symbols of objects."""
+    """Return the functions among the dynamic symbols of libraries, or the symbols of objects."""
     paths = [*map(str, files)]
     if not paths:  # a library that this release of torch does without, as cuRAND from 2.15 on
         return set()
@@ -59,7 +59,7 @@ def symbols(kind: str, files: Iterable[Path]) -> set[str]:
 
 
 def libraries(pattern: str) -> Iterator[Path]:
-    """Those of the first folder on this Python's path that has any."""
+    """Return the libraries of the first folder on this Python's path that has any."""
     for folder in sys.path:
         if found := sorted(Path(folder).glob(pattern)):
             yield from found
@@ -67,7 +67,7 @@ def libraries(pattern: str) -> Iterator[Path]:
 
 
 def driver_functions() -> set[str]:
-    """The driver comes with the hardware, not with torch: what it exports is read from its header."""
+    """Return the functions in the driver's header: the driver comes with the hardware, not with torch."""
     for header in libraries("nvidia/cu*/include/cuda.h"):
         text = header.read_text(encoding="utf-8", errors="replace")
         declared = set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
