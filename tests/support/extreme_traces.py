@@ -6,9 +6,10 @@ that grows with the product would show here, in minutes or gigabytes.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import core_probe
 import numpy as np
@@ -22,15 +23,6 @@ _ALLOC, _COMPLETED, _SEGMENT, _SEGMENT_FREE = 1, 3, 4, 5
 _OOM, _STEP, _MARK, _CONFIG, _NO_SPLIT = 9, 10, 11, 18, 19
 _STATE_SEGMENT, _STATE_BLOCK, _STATE, _POOL_USE, _POOL_ALLOCATOR = 20, 21, 25, 27, 28
 _BASE = 0x7F0000000000
-
-Made = TypeVar("Made", bound=Callable[..., bytes])
-TRACES: dict[str, Callable[..., bytes]] = {}
-"""By name, what makes a trace of n such things."""
-
-
-def _extreme(made: Made) -> Made:
-    TRACES[made.__name__] = made
-    return made
 
 
 def largest(name: str, most: int) -> bytes:
@@ -126,12 +118,10 @@ def _numbers(count: int, first: int = 1) -> range:
 # What there is much of
 
 
-@_extreme
 def live_blocks(n: int) -> bytes:
     return trace(made=events(n, kind=_ALLOC, address=_addresses(n), size=100, location=1))
 
 
-@_extreme
 def states_without_sense(n: int) -> bytes:
     """Follow n live blocks by n allocator states that contradict them."""
     live = events(n, kind=_ALLOC, address=_addresses(n), size=100)
@@ -139,7 +129,6 @@ def states_without_sense(n: int) -> bytes:
     return trace(made=np.concatenate([live, states]))
 
 
-@_extreme
 def states_that_agree(n: int) -> bytes:
     """Report an empty device, again and again, after many blocks came and went."""
     address = _addresses(n)
@@ -147,7 +136,6 @@ def states_that_agree(n: int) -> bytes:
     return trace(made=np.concatenate([born, gone, events(4 * n, kind=_STATE, size=0)]))
 
 
-@_extreme
 def states_that_differ(n: int) -> bytes:
     """Report another block in each state."""
     at = _addresses(2)[np.arange(n) % 2]
@@ -156,7 +144,6 @@ def states_that_differ(n: int) -> bytes:
                             events(n, kind=_STATE_BLOCK, address=at, size=2 << 20, node_sequence=1)))  # fmt: skip
 
 
-@_extreme
 def pools(n: int) -> bytes:
     """Use many pools of all kinds, and allocate from a segment that is in none."""
     places = b"".join(location(number, pool=number) for number in _numbers(n, 2))
@@ -167,14 +154,12 @@ def pools(n: int) -> bytes:
     return trace(places, np.concatenate([*kinds, segment, taken, kinds[0]]))
 
 
-@_extreme
 def free_sizes(n: int) -> bytes:
     """Hold free memory in nearly equal sizes, none equal."""
     sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
     return trace(made=events(n, kind=_SEGMENT, address=_addresses(n, 1 << 41), size=sizes))
 
 
-@_extreme
 def free_sizes_that_change(n: int) -> bytes:
     sizes = (1 << 40) + 512 * np.arange(n, dtype=np.uint64)
     address = _addresses(n, 1 << 41)
@@ -182,7 +167,6 @@ def free_sizes_that_change(n: int) -> bytes:
     return trace(made=np.concatenate([made, events(n, kind=_SEGMENT_FREE, address=address[::-1], size=sizes[::-1])]))
 
 
-@_extreme
 def deep_stacks(n: int) -> bytes:
     """Record one stack as deep as there are frames, with events at both ends in turn."""
     frames = b"".join(frame(number, number - 1, 1, number) for number in _numbers(n))
@@ -191,13 +175,11 @@ def deep_stacks(n: int) -> bytes:
     return trace(frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=stacks))
 
 
-@_extreme
 def broad_stacks(n: int) -> bytes:
     frames = b"".join(frame(number, number % 7, 1, number) for number in _numbers(n))
     return trace(frames, events(n, kind=_ALLOC, address=_addresses(n), size=100, stack=np.arange(n) + 1))
 
 
-@_extreme
 def line_table(n: int) -> bytes:
     """Record many frames in a function of very many lines."""
     table = bytes([1, 1]) * (2 * n)
@@ -205,7 +187,6 @@ def line_table(n: int) -> bytes:
     return trace(code(2, 1, 2, table) + frames, events(n, kind=_ALLOC, address=_addresses(n), stack=np.arange(n) + 1))
 
 
-@_extreme
 def names(n: int) -> bytes:
     """Record one file name as long as there are functions in the file."""
     long = string(3, "/home/user/" + "x" * (25 * n) + ".py")
@@ -214,7 +195,6 @@ def names(n: int) -> bytes:
     return trace(long + codes, at)
 
 
-@_extreme
 def node_names(n: int) -> bytes:
     """Record mangled names that grow exponentially when they are demangled."""
     name = "_Z1fI1aE" + "1b".join(["N1cIS_S_E"] * 24) + "E"
@@ -230,14 +210,12 @@ def _base36(value: int) -> str:
     return (_base36(value // 36) if value >= 36 else "") + digits[value % 36]
 
 
-@_extreme
 def settings(n: int) -> bytes:
     """Change large settings at each event."""
     value = json.dumps({"expandable_segments": False, "x": "y" * (3 * n), "large_segment_size": 1 << 21})
     return trace(string(3, value) + string(4, value), events(n, kind=_CONFIG, size=np.arange(n) % 2 + 3))
 
 
-@_extreme
 def nodes_of_threads(n: int) -> bytes:
     """Record nodes of 256 threads as far apart as forward remembers them."""
     threads = b"".join(thread(number) for number in _numbers(256))
@@ -246,7 +224,6 @@ def nodes_of_threads(n: int) -> bytes:
     return trace(threads + frame(1, 0), made)
 
 
-@_extreme
 def far_apart(n: int) -> bytes:
     """Record a few events in each block, with very many missing between blocks."""
     places = location(280_000)
@@ -255,20 +232,17 @@ def far_apart(n: int) -> bytes:
     return trace(places, np.concatenate([live, more]), block_events=max(len(live) // 60_000, 2), gap=1 << 40)
 
 
-@_extreme
 def steps_of_many_devices(n: int, devices: int = 78) -> bytes:
     places, sizes = b"".join(location(number, index=number) for number in _numbers(devices, 2)), np.arange(devices)
     begin = events(devices, kind=_ALLOC, address=_addresses(devices), size=100 + sizes, location=2 + sizes)
     return trace(places, np.concatenate([begin, events(n, kind=_STEP, size=np.arange(n), address=1, location=0)]))
 
 
-@_extreme
 def marks(n: int) -> bytes:
     made = b"".join(string(number, f"m{number}") for number in _numbers(n, 3))
     return trace(made, events(n, kind=_MARK, size=np.arange(n) + 3, location=0))
 
 
-@_extreme
 def refused_requests(n: int) -> bytes:
     """Fail as many requests as there are live blocks."""
     segment = events(1, kind=_SEGMENT, address=_BASE, size=1 << 40)
@@ -276,13 +250,11 @@ def refused_requests(n: int) -> bytes:
     return trace(frame(1, 0), np.concatenate([segment, live, events(n, kind=_OOM, size=1 << 41, stack=1)]))
 
 
-@_extreme
 def library_blocks(n: int) -> bytes:
     made = b"".join(record(10, varint(n), varint(_BASE + 512 * n), text(f"w{n}")) for n in range(n))
     return trace(made, events(n, kind=_ALLOC, address=_addresses(n), size=100))
 
 
-@_extreme
 def modules(n: int) -> bytes:
     """Nest modules, each inside the one before and called by it."""
     made = b"".join(record(11, *map(varint, (number, 1, number - 1, 2))) for number in _numbers(n))
@@ -291,7 +263,6 @@ def modules(n: int) -> bytes:
                  header={"options": {"modules": True}})  # fmt: skip
 
 
-@_extreme
 def streams(n: int) -> bytes:
     places = b"".join(location(number, stream=number) for number in _numbers(n, 2))
     at = np.arange(n) + 2
@@ -299,7 +270,14 @@ def streams(n: int) -> bytes:
     return trace(places, mixed(segment, events(n, kind=_ALLOC, address=_addresses(n, 2 << 20), size=1, location=at)))
 
 
-@_extreme
 def header_json(n: int) -> bytes:
     nested: Any = {"a": ["x" * 100] * (n // 100), "options": {str(number): number for number in range(n // 10)}}
     return trace(header={"program": "p" * n, "arguments": [nested] * 2, "devices": [{"name": "x"}] * (n // 20)})
+
+
+TRACES: dict[str, Callable[..., bytes]] = {
+    name: function
+    for name, function in [*globals().items()]
+    if inspect.isfunction(function) and "n" in function.__annotations__
+}
+"""Functions that make a trace of n things, by name."""

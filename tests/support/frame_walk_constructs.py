@@ -11,6 +11,7 @@ import functools
 import gc
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import re
 import signal
@@ -21,12 +22,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 Inner = Callable[[], object]
-CONSTRUCTS: dict[str, Callable[[Inner, int], object]] = {}
-
-
-def construct(function: Callable[[Inner, int], object]) -> Callable[[Inner, int], object]:
-    CONSTRUCTS[function.__name__] = function
-    return function
 
 
 def call(function: Inner) -> object:
@@ -55,13 +50,11 @@ LAYOUTS = (
 )
 
 
-@construct
 def laid_out(inner: Inner, number: int) -> None:
     source = "\n" * (number // len(LAYOUTS) % 300) + LAYOUTS[number % len(LAYOUTS)]
     exec(compile(source, "<laid out>", "exec"), {"inner": inner, "call": call, "suppress": contextlib.suppress})
 
 
-@construct
 def exception_handling(inner: Inner, number: int) -> None:
     def raises() -> None:
         raise KeyError(number)
@@ -84,7 +77,6 @@ def exception_handling(inner: Inner, number: int) -> None:
 # Python called by C code and by the interpreter, for objects that live.
 
 
-@construct
 def builtin_callbacks(inner: Inner, number: int) -> object:
     def key(*arguments: Any) -> int:
         inner()
@@ -129,7 +121,6 @@ class Special:
         return str(self.run())
 
 
-@construct
 def special_methods(inner: Inner, number: int) -> object:
     special = Special(inner)
 
@@ -156,14 +147,12 @@ class Initialised:
         inner()
 
 
-@construct
 def specialised_initialisation(inner: Inner, number: int) -> None:
     """Call __init__ often from one line: the interpreter then adds a frame of its own."""
     for _ in range(24):
         Initialised(inner if _ > 21 else int)
 
 
-@construct
 def properties(inner: Inner, number: int) -> None:
     class Owner:
         @property
@@ -178,7 +167,6 @@ def properties(inner: Inner, number: int) -> None:
     _ = owner.computed if number % 2 else owner.cached
 
 
-@construct
 def class_body(inner: Inner, number: int) -> None:
     class Body:
         inner()
@@ -191,7 +179,6 @@ def class_body(inner: Inner, number: int) -> None:
 # Functions that stop in the middle: comprehensions, generators, coroutines.
 
 
-@construct
 def comprehensions(inner: Inner, number: int) -> object:
     choices: tuple[Callable[[], object], ...] = (
         lambda: [inner() for _ in range(2)],
@@ -212,7 +199,6 @@ def comprehensions(inner: Inner, number: int) -> object:
     return choices[number % len(choices)]()
 
 
-@construct
 def generator_closed(inner: Inner, number: int) -> None:
     def generate() -> Generator[None, None, None]:
         try:
@@ -228,7 +214,6 @@ def generator_closed(inner: Inner, number: int) -> None:
         del running
 
 
-@construct
 def async_generator(inner: Inner, number: int) -> None:
     async def generate() -> AsyncIterator[int]:
         for index in range(2):
@@ -246,7 +231,6 @@ def async_generator(inner: Inner, number: int) -> None:
         outer().send(None)
 
 
-@construct
 def event_loop(inner: Inner, number: int) -> None:
     async def task() -> None:
         await asyncio.sleep(0)
@@ -273,7 +257,6 @@ class Dying:
         self.inner()
 
 
-@construct
 def dying_object(inner: Inner, number: int) -> None:
     def returns() -> int:
         local = Dying(inner)
@@ -293,7 +276,6 @@ def dying_object(inner: Inner, number: int) -> None:
         returns()  # dies while its frame is left
 
 
-@construct
 def dying_cycle(inner: Inner, number: int) -> None:
     called = False
 
@@ -310,7 +292,6 @@ def dying_cycle(inner: Inner, number: int) -> None:
     once()  # a collection inside another does nothing
 
 
-@construct
 def weak_reference(inner: Inner, number: int) -> None:
     class Target:
         pass
@@ -343,7 +324,6 @@ def hooked(hook: str, event: str, function: Any, inner: Inner, run: Inner) -> No
         inner()
 
 
-@construct
 def traced(inner: Inner, number: int) -> None:
     def target() -> int:
         return number
@@ -351,7 +331,6 @@ def traced(inner: Inner, number: int) -> None:
     hooked("trace", ("call", "line", "return")[number % 3], target, inner, target)
 
 
-@construct
 def traced_generator(inner: Inner, number: int) -> None:
     """Throw into or close a generator that has run no instruction: tracing shows its frame all the same."""
 
@@ -368,7 +347,6 @@ def traced_generator(inner: Inner, number: int) -> None:
     hooked("trace", "", generate, inner, run)
 
 
-@construct
 def profiled(inner: Inner, number: int) -> None:
     def target() -> int:
         return len("number")
@@ -376,7 +354,6 @@ def profiled(inner: Inner, number: int) -> None:
     hooked("profile", ("call", "c_call", "return")[number % 3], target, inner, target)
 
 
-@construct
 def signalled(inner: Inner, number: int) -> None:
     if threading.current_thread() is not threading.main_thread():
         inner()
@@ -391,7 +368,6 @@ def signalled(inner: Inner, number: int) -> None:
 # Code objects made while the program runs.
 
 
-@construct
 def executed(inner: Inner, number: int) -> None:
     names = ("function", "naïve", "имя", "函数", "𝔘nicode")
     files = ("<made>", f"<made {number}>", "/tmp/données.py", "/tmp/\U0001f600.py", "/tmp/not\udcffutf8.py")
@@ -401,12 +377,10 @@ def executed(inner: Inner, number: int) -> None:
     namespace[re.search(r"def (\w+)", source)[1] if number % 5 < 4 else "Unicode"](inner)  # type: ignore[index]
 
 
-@construct
 def evaluated(inner: Inner, number: int) -> None:
     eval("[inner() for _ in (0,)]" if number % 2 else "inner()", {"inner": inner})
 
 
-@construct
 def long_function(inner: Inner, number: int) -> None:
     """Need more than one byte for line deltas and offsets, and EXTENDED_ARG for jumps."""
     count = number % 300
@@ -420,7 +394,6 @@ def long_function(inner: Inner, number: int) -> None:
     namespace["long"](inner)
 
 
-@construct
 def replaced_code(inner: Inner, number: int) -> None:
     def function() -> None:
         inner()
@@ -432,7 +405,6 @@ def replaced_code(inner: Inner, number: int) -> None:
     function()
 
 
-@construct
 def type_parameters(inner: Inner, number: int) -> None:
     if sys.hexversion < 0x030C0000:
         inner()
@@ -446,7 +418,6 @@ def type_parameters(inner: Inner, number: int) -> None:
     exec(compile(source, "<types>", "exec"), {"inner": inner, "base": lambda function: (function(), list)[1]})
 
 
-@construct
 def imported_module(inner: Inner, number: int) -> None:
     name = f"alloctrace_made_module_{number}_{id(inner)}"
 
@@ -464,3 +435,10 @@ def imported_module(inner: Inner, number: int) -> None:
     finally:
         sys.meta_path.remove(finder)
         sys.modules.pop(name, None)
+
+
+CONSTRUCTS: dict[str, Callable[[Inner, int], object]] = {
+    name: function
+    for name, function in [*globals().items()]
+    if inspect.isfunction(function) and [*inspect.signature(function).parameters] == ["inner", "number"]
+}

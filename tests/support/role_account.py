@@ -73,7 +73,7 @@ class Account:
         of_program: Iterable[torch.Tensor] = (),
         beside: int = 0,
     ) -> None:
-        """Set a mark, and note the bytes of each role. of_program and beside: what autograd saves besides activations."""
+        """Set a mark, and note the bytes of each role. of_program, beside: what autograd saves besides activations."""
         alloctrace.mark(name)
         self._marks[name] = self._marks.get(name, 0) + 1
         parameters = self.storages(model.parameters())
@@ -129,7 +129,7 @@ class Transformer(nn.Module):
         return self.head(x)
 
     def kept_beside(self, device: str) -> int:
-        """Return the bytes saved without a call of the hooks: divisors, and random states of checkpoints, on the CPU."""
+        """Return the bytes saved without a call of the hooks: divisors and random states of checkpoints, on the CPU."""
         if device != "cpu" or self.reentrant:
             return 0
         divisor, random_state = 8, torch.get_rng_state().nbytes
