@@ -42,42 +42,38 @@ def test_each_recorder_has_a_process_and_rounds_of_its_own() -> None:
 
 @pytest.mark.slow("recording")  # the test above starts two of the recorders, in the same way
 def test_it_measures_what_is_there_and_leaves_nothing(tmp_path: Path) -> None:
-    done = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
-    assert done.returncode == 0 and done.stderr == ""
-    found = json.loads(done.stdout)
-    assert {PLAIN, ALLOCTRACE, NO_STACKS, PROFILER} <= set(found["pairs"]) == set(found["training_step"])
-    assert [int(depth) for depth in found["by_depth"]] == list(DEPTHS)
-    assert all(set(rows) >= {PLAIN, ALLOCTRACE} for rows in found["by_depth"].values())
-    assert found["by_depth"]["20"] == found["pairs"]
-    assert found["pairs"][PLAIN]["added_wall"] == 0 < found["pairs"][PLAIN]["wall"]
-    # Recorded were the pairs, and the steps.
-    assert 1 < found["bytes_per_event"] < 64 and found["rounds"] >= 5
+    process = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
+    assert process.returncode == 0 and process.stderr == ""
+    costs = json.loads(process.stdout)
+    assert {PLAIN, ALLOCTRACE, NO_STACKS, PROFILER} <= set(costs["pairs"]) == set(costs["training_step"])
+    assert [int(depth) for depth in costs["by_depth"]] == list(DEPTHS)
+    assert all(set(rows) >= {PLAIN, ALLOCTRACE} for rows in costs["by_depth"].values())
+    assert costs["by_depth"]["20"] == costs["pairs"]
+    assert costs["pairs"][PLAIN]["added_wall"] == 0 < costs["pairs"][PLAIN]["wall"]
+    assert 1 < costs["bytes_per_event"] < 64 and costs["rounds"] >= 5
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
-    done = cost(tmp_path, "--device", "cuda")
-    assert (done.returncode, done.stdout) == (2, "") and "measure --device cpu" in done.stderr.splitlines()[-1]
+def test_missing_device_and_invalid_time_are_errors(tmp_path: Path) -> None:
+    process = cost(tmp_path, "--device", "cuda")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "measure --device cpu" in process.stderr.splitlines()[-1]
     with pytest.raises(SystemExit, match="2"):
         parse(["--seconds", "-1"])
 
 
-def rounds(**least: float) -> Rounds:
-    names = {"plain": PLAIN, "ours": ALLOCTRACE, "profiler": PROFILER}
+def rounds(wall: dict[str, float]) -> Rounds:
+    """Return three rounds of each recorder, the second of which takes the given time."""
     slower = (1.3, 1, 1.5)
-    return Rounds(
-        {
-            names[name]: [{"wall": value * by, "process_cpu": value * 2} for by in slower]
-            for name, value in least.items()
-        }
-    )
+    return Rounds({name: [{"wall": ns * by, "process_cpu": ns * 2} for by in slower] for name, ns in wall.items()})
 
 
 def test_the_text_says_what_is_added_and_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
     machine = {"device": "cpu", "cores": 2, "torch": "2.11.0", "python": "3.11.7"}
-    by_depth = {5: rounds(plain=1000, ours=1250), 200: rounds(plain=1000, ours=2500)}
-    steps = rounds(plain=1e8, ours=1.05e8, profiler=2e8)
-    costs = Costs("cpu", machine, rounds(plain=1000, ours=1400, profiler=900), by_depth, steps, 6.54)
+    by_depth = {depth: rounds({PLAIN: 1000, ALLOCTRACE: ns}) for depth, ns in ((5, 1250), (200, 2500))}
+    steps = rounds({PLAIN: 1e8, ALLOCTRACE: 1.05e8, PROFILER: 2e8})
+    pairs = rounds({PLAIN: 1000, ALLOCTRACE: 1400, PROFILER: 900})
+    costs = Costs("cpu", machine, pairs, by_depth, steps, 6.54)
     write_costs(costs, Screen(Console(width=80), 80))
     text = capsys.readouterr().out
     assert "the program alone took 30% more" in " ".join(text.split())

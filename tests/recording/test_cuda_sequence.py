@@ -50,8 +50,6 @@ SETTINGS = {
     "default": Setting(("mlp", "transformer", "convnet", *ALLOCATOR), 2),
     "expandable": Setting(ALLOCATOR, 2, allocator="expandable_segments:True"),
     "little memory": Setting(("out_of_memory", "collected_segments", "layout_settings"), memory="3GiB"),
-    # A gate test of the same rules: mlp and transformer above.
-    "gpt2": pytest.param(Setting(("gpt2",)), marks=pytest.mark.slow("integrations")),
 }
 
 

@@ -71,7 +71,6 @@ def test_the_next_phase_has_steps_too(session: alloctrace.Session) -> None:
     for _ in range(40):
         finetuning.step()
     assert len(steps(session)) > 20
-    # Gone for good is taken at once: nothing to wait for.
 
 
 def test_a_deleted_leader_is_succeeded_at_once(session: alloctrace.Session) -> None:
@@ -91,5 +90,5 @@ def test_the_first_step_call_switches_guessing_off(session: alloctrace.Session) 
     for _ in range(10):
         optimizer.step()
     alloctrace.step(100)
-    # Not the step that the optimizer seemed to end: its numbers say nothing to a program that has its own.
+    # The step that the optimizer ended before the first call of step() is dropped.
     assert steps(session) == [0, 100]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 import re
 import sys
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -43,19 +45,14 @@ def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-class Numbers:
-    """Addresses and streams as numbers, in the order in which they are first met."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, int] = {}
-
-    def __call__(self, address: int) -> int:
-        return self.known.setdefault(address, len(self.known))
+def numbers() -> defaultdict[int, int]:
+    """Return a table that numbers addresses or streams in the order of their first use."""
+    return defaultdict(itertools.count().__next__)
 
 
 def layout(segments: list[dict[str, Any]]) -> Answer:
     """Return segments and blocks in the order of their addresses, without the addresses."""
-    stream = Numbers()
+    stream = numbers()
     described = []
     for segment in sorted(segments, key=lambda segment: (segment["device"], segment["address"])):
         blocks = [
@@ -63,21 +60,21 @@ def layout(segments: list[dict[str, Any]]) -> Answer:
             for block in segment["blocks"]
         ]
         fields = without(segment, "address", "frames")
-        described.append({**fields, "stream": stream(segment["stream"]), "blocks": blocks})
+        described.append({**fields, "stream": stream[segment["stream"]], "blocks": blocks})
     return described
 
 
 def history(snapshot: dict[str, Any]) -> Answer:
     """Return torch's own history, without the entries of our reading of the state (see docs/recording.md)."""
-    address, stream = Numbers(), Numbers()
+    address, stream = numbers(), numbers()
     entries = []
     for trace in snapshot["device_traces"]:
         for entry in trace:
             if entry["action"] == "snapshot":
                 continue
             kept = without(entry, "addr", "time_us")
-            kept["address"] = address(entry["addr"]) if "addr" in entry else None
-            kept["stream"] = stream(entry["stream"])
+            kept["address"] = address[entry["addr"]] if "addr" in entry else None
+            kept["stream"] = stream[entry["stream"]]
             kept["frames"] = [(frame["name"], frame["line"]) for frame in entry.get("frames", [])]
             entries.append(kept)
     other = without(snapshot, "segments", "device_traces")
@@ -110,13 +107,13 @@ def sizes() -> Answer:
     for n in range(0, 300, 3):
         held[n] = None
     held += [torch.empty(700_000 * n, dtype=torch.uint8, device="cuda") for n in range(1, 30)]
-    one = figures()
+    answers = [figures()]
     held.clear()
-    two = figures()
+    answers.append(figures())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.reset_accumulated_memory_stats()
-    return [one, two, figures()]
+    return [*answers, figures()]
 
 
 def streams() -> Answer:
@@ -336,14 +333,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     # Otherwise the thread of backward frees its last tensors while this one continues: counters differ between runs.
     torch.autograd.set_multithreading_enabled(False)
-    # When Python collects cycles by itself depends on every object that is made, also by a look (docs/limits.md).
+    # A scan creates objects, and so changes when Python collects cycles by itself (docs/limits.md).
     gc.disable()
     if MODE == "traced":
         alloctrace.enable(sys.argv[2])
-    # Ours opens no CUDA context; nor does what is asked before there is one differ.
+    # A recording initialises CUDA no earlier than the program does.
     answer("before", [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()])
-    asked = torch.cuda.memory_stats(), torch.cuda.is_initialized()
-    answer("asked early", asked)
+    answer("before initialisation", [torch.cuda.memory_stats(), torch.cuda.is_initialized()])
     for number, subject in enumerate(SUBJECTS):
         if MODE == "late" and number in (1, 6):
             alloctrace.enable(f"late-{number}-{sys.argv[2]}")

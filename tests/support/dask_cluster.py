@@ -20,15 +20,14 @@ _WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """Start a cluster; yield its address and its processes, the scheduler first. environment: of the workers."""
-    described = folder / "scheduler.json"
-    clean = program_environment()
+    scheduler_file = folder / "scheduler.json"
     with contextlib.ExitStack() as started:
 
         def start(*words: str, **more: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [sys.executable, "-m", *words, "--scheduler-file", str(described)],
+                [sys.executable, "-m", *words, "--scheduler-file", str(scheduler_file)],
                 cwd=folder,
-                env={**clean, **more},
+                env=program_environment(**more),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -39,7 +38,7 @@ def cluster(folder: Path, workers: int = 2, **environment: str) -> Iterator[tupl
 
         processes = [start(*_SCHEDULER)]
         begin = time.monotonic()
-        while not described.exists() or not (text := described.read_text()):
+        while not scheduler_file.exists() or not (text := scheduler_file.read_text()):
             assert time.monotonic() < begin + _PATIENCE_SECONDS and processes[0].poll() is None, "no scheduler"
             time.sleep(0.05)
         address = str(json.loads(text)["address"])

@@ -10,7 +10,7 @@ import json
 import random
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +260,9 @@ def mutated(data: bytes, seed: int) -> bytes:
     if not blocks:
         return data
     for _ in range(dice.choice([1, 1, 2, 4, 12])):
-        one = dice.choice(blocks)
+        block = dice.choice(blocks)
         change = dice.choice([_overwrite, _overwrite, _shift, _fields, _json])
-        change(one, dice)
+        change(block, dice)
     if dice.random() < 0.15:
         dice.shuffle(blocks)
     if dice.random() < 0.15:
@@ -313,8 +313,6 @@ def repaired(one: bytearray) -> bytes:
 
 def hostile(seed: int, seeds: Sequence[bytes]) -> bytes:
     """Return a made-up trace, or a mutated one of `seeds`."""
-    makers: list[Callable[[], bytes]] = [lambda: made_up(seed)]
-    if seeds:
-        makers.append(lambda: mutated(seeds[seed % len(seeds)], seed))
-    makers.append(lambda: mutated(made_up(seed), seed))
-    return makers[seed % len(makers)]()
+    if seed % 3 == 1:
+        return mutated(seeds[seed % len(seeds)], seed)
+    return mutated(made_up(seed), seed) if seed % 3 else made_up(seed)

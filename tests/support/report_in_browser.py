@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,8 @@ from pytorch_alloctrace.report.site_names import SiteNames
 
 
 def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.fail("these tests need Chromium: install it (Debian, Ubuntu: apt-get install chromium)")
+    programs = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    return next(programs, None) or pytest.fail("Chromium is missing: run `apt-get install chromium`")
 
 
 @contextlib.contextmanager
@@ -51,9 +50,8 @@ class Opened:
         return int(self.page.get_attribute(selector, "data-bytes"))
 
     def event(self) -> int:
-        found = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .moment"))
-        assert found is not None
-        return int(found[1].replace(",", ""))
+        event = re.search(r"event ([\d,]+)", self.page.inner_text(".cursor-bar .moment"))
+        return int(event[1].replace(",", ""))
 
     def go(self, moment: int) -> int:
         """Move the cursor; return the event that it stops at."""
@@ -72,12 +70,12 @@ class Opened:
         more = self.page.query_selector(f"#{section} .table-box > button:has-text('Show all')")
         if more is not None:
             more.click()
-        found = self.page.eval_on_selector_all(
+        cells = self.page.eval_on_selector_all(
             f"#{section} tbody tr",
             "(rows, column) => rows.map(row => [row.cells[0].dataset.value, row.cells[column].dataset.value])",
             column,
         )
-        return {name: int(float(value)) for name, value in found}
+        return {name: int(float(value)) for name, value in cells}
 
     def picture(self, selector: str) -> str:
         return str(self.page.eval_on_selector(selector, "canvas => canvas.toDataURL()"))
@@ -86,8 +84,7 @@ class Opened:
 def labels(trace: alloctrace.Trace, table: Any, column: str) -> dict[str, int]:
     """Return a column of a table of sites, by the names of sites on the page."""
     names = SiteNames(trace.header["working_directory"])
-    made: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for row in table.to_dict("records"):
-        label = names.site(alloctrace.Frame(row["function"], row["filename"], int(row["line"])))
-        made[label] = made.get(label, 0) + int(row[column])
-    return made
+        sums[names.site(alloctrace.Frame(row["function"], row["filename"], int(row["line"])))] += int(row[column])
+    return sums
