@@ -19,11 +19,11 @@ def api_docs() -> ModuleType:
     return module
 
 
-def test_the_page_is_up_to_date(api_docs: ModuleType) -> None:
+def test_api_page_is_up_to_date(api_docs: ModuleType) -> None:
     assert api_docs.PAGE.read_text() == api_docs.page(), "out of date: run tools/api_docs"
 
 
-def test_nothing_public_is_left_out_or_without_a_line(api_docs: ModuleType) -> None:
+def test_every_public_name_is_documented(api_docs: ModuleType) -> None:
     assert api_docs.undocumented() == set()
     page = api_docs.PAGE.read_text()
     for name in dir(alloctrace.Trace):

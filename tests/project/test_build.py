@@ -19,7 +19,7 @@ import pytorch_alloctrace as alloctrace
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
-def test_the_build_is_stamped_with_what_it_was_made_for() -> None:
+def test_build_is_stamped_with_its_torch_and_python() -> None:
     import torch
 
     from pytorch_alloctrace import _build_info

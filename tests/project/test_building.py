@@ -76,7 +76,7 @@ def test_only_what_has_changed_is_compiled(project: Project) -> None:
     assert "three" in symbols and "two" not in symbols
 
 
-def test_what_does_not_compile_is_one_sentence_and_leaves_the_module(project: Project) -> None:
+def test_compile_error_is_one_sentence_and_leaves_the_module(project: Project) -> None:
     project.build()
     before = project.output.read_bytes()
     project.write("two.cpp", "int two() { return missing; }")
@@ -122,7 +122,7 @@ def test_missing_old_or_killed_compiler_is_named_with_the_command(
     assert refusal().startswith("Python's headers are missing (") and "`dnf install python3-devel`" in refusal()
 
 
-def test_no_more_compilers_run_at_once_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_compilers_is_limited_by_max_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "3")
     assert building.jobs() == 3
     for senseless in ("", "0", "many"):
@@ -162,7 +162,7 @@ def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monk
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is without CUDA")
-def test_the_headers_that_torch_brings_suffice_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_torchs_packages_suffice_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile library_blocks.cpp, which includes the most headers of CUDA."""
     monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
     module = building.recorder(ROOT / "csrc", building.target_of(torch), Path(torch.__file__).parent, sys.path)
@@ -177,7 +177,7 @@ def without_toolkit(is_dir: Callable[[Path], bool]) -> Callable[[Path], bool]:
     return lambda path: not str(path).startswith("/usr/local/cuda") and is_dir(path)
 
 
-def test_the_key_changes_with_all_that_makes_another_binary(tmp_path: Path) -> None:
+def test_key_changes_with_target_and_sources(tmp_path: Path) -> None:
     for folder in building.RECORDER:
         (tmp_path / folder).mkdir(parents=True)
     source = tmp_path / building.RECORDER[0] / "a.cpp"

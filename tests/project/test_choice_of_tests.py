@@ -28,7 +28,7 @@ def test_change_affects_tests_that_import_it_and_those_of_its_subject_but_not_ot
     assert "tests/format/test_codec.py" in affected and "tests/report/test_serve.py" not in affected and not affects_all
 
 
-def test_change_of_what_is_not_known_or_everything_needs_affects_all_tests() -> None:
+def test_change_of_an_unknown_file_or_a_shared_one_affects_all_tests() -> None:
     tests: dict[str, set[str]] = {path: set() for path in filter(affected_tests.is_test, affected_tests.read_files())}
     changed = [
         *("csrc/new/file.cpp", "pytorch_alloctrace/new/file.py", "pytorch_alloctrace/new.py", "tools/new.py"),

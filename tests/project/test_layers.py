@@ -164,7 +164,7 @@ def test_imports_point_one_way() -> None:
     ]
 
 
-def test_there_are_no_circles() -> None:
+def test_imports_have_no_circles() -> None:
     package = read_package()
     path = longest_path(package)
     print(f"the longest path of imports has {len(path)} modules: {' -> '.join(path)}")

@@ -105,7 +105,7 @@ again.disable()
     assert sorted(path.name for path in tmp_path.glob("cache/*/*/*")) == [name, f"{name}.sha256"]
 
 
-def test_the_cache_is_where_the_user_may_write(run: RunProgram) -> None:
+def test_cache_is_in_a_folder_that_the_user_may_write(run: RunProgram) -> None:
     run("""
 here = pathlib.Path.cwd()
 def folders(**environment):
@@ -144,7 +144,7 @@ def give_away(path):
 """
 
 
-def test_a_folder_of_the_user_that_is_too_open_is_closed_and_its_recorder_built_again(run: RunProgram) -> None:
+def test_open_cache_folder_is_closed_and_its_recorder_built_again(run: RunProgram) -> None:
     run("""
 for level in (1, 0):
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(f"cache{level}")
@@ -199,7 +199,7 @@ assert not list(home.iterdir())
     )
 
 
-def test_what_is_built_is_for_this_user_alone_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
+def test_built_files_are_private_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
     """Build with a compiler that writes a file that is no module."""
     version = 'case "$1" in -dumpversion | --version) echo 13; exit ;; esac'
     output = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo made > "$2"; shift; done'
@@ -230,7 +230,7 @@ DAMAGE = {
 }
 
 
-def test_a_recorder_that_is_damaged_or_that_others_could_have_written_is_built_again(run: RunProgram) -> None:
+def test_damaged_or_untrusted_recorder_is_built_again(run: RunProgram) -> None:
     ran = run(
         TO_ANOTHER_USER
         + f"""
@@ -254,7 +254,7 @@ alloctrace.disable()
     assert ran.stderr.count("building the recorder") == count == len(ran.stderr.splitlines())
 
 
-def test_what_a_torch_must_be(run: RunProgram) -> None:
+def test_unsupported_torch_or_platform_is_refused(run: RunProgram) -> None:
     ran = run("""
 torch.__version__ = "2.8.1+cu126"
 print(refusal())
@@ -271,7 +271,7 @@ print(refusal())
     assert ran.stderr == ""
 
 
-def test_the_build_sees_nothing_of_the_program(run: RunProgram, tmp_path: Path) -> None:
+def test_build_is_isolated_from_the_program(run: RunProgram, tmp_path: Path) -> None:
     """Build in a program with preloaded libraries, modules that hide the standard library's, and a closed stderr."""
     seen, files = tmp_path / "seen", tmp_path / "files"
     compiler = script(tmp_path / "compiler", f"env > {seen}; pwd >> {seen}\nls -l /proc/self/fd/ > {files}\nexit 1")

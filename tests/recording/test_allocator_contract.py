@@ -76,7 +76,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Recorded(request.param, folder)
 
 
-def test_every_trace_is_whole(recorded: Recorded) -> None:
+def test_every_trace_is_complete(recorded: Recorded) -> None:
     for subject in SUBJECTS:
         trace = alloctrace.load(recorded.path(subject))
         assert trace.integrity.state == "complete" and trace.integrity.lost == 0, subject
@@ -90,13 +90,13 @@ def test_each_block_is_recorded_once_with_its_size_and_freed_once(recorded: Reco
     assert [event.address for event in recorded.events("pairs", FREE_REQUESTED)] in ([], addresses)
 
 
-def test_an_allocation_of_nothing_is_no_event(recorded: Recorded) -> None:
+def test_empty_allocation_is_not_an_event(recorded: Recorded) -> None:
     assert recorded.blocks("zero") == [] and recorded.freed("zero") == []
     if recorded.allocator == "cpu":
         assert alloctrace.load(recorded.path("zero")).integrity.empty_allocations == 1
 
 
-def test_a_failed_allocation_is_the_same_to_the_program_and_leaves_no_block(recorded: Recorded) -> None:
+def test_failed_allocation_raises_the_same_error_and_leaves_no_block(recorded: Recorded) -> None:
     untraced, traced = recorded.expected["error"]
     assert untraced == traced
     assert bool(traced) == (recorded.allocator != "cuda pluggable")  # torch accepts a null pointer from these
@@ -106,7 +106,7 @@ def test_a_failed_allocation_is_the_same_to_the_program_and_leaves_no_block(reco
     assert ooms == ([1 << 59] if recorded.allocator.startswith("cuda") else [])
 
 
-def test_native_threads_that_allocate_at_once(recorded: Recorded) -> None:
+def test_events_of_native_threads_are_complete_when_they_allocate_at_once(recorded: Recorded) -> None:
     made: dict[int, int] = {}
     sizes: Counter[int] = Counter()
     threads = set()
@@ -123,7 +123,7 @@ def test_native_threads_that_allocate_at_once(recorded: Recorded) -> None:
     assert len(threads) == 4
 
 
-def test_blocks_that_outlive_a_recording_or_are_older(recorded: Recorded) -> None:
+def test_frees_are_recorded_of_blocks_older_than_the_recording(recorded: Recorded) -> None:
     assert recorded.blocks("across") == recorded.expected["across"]
     # torch's tracker and our pair of functions see frees of older blocks; in front, only blocks made there are known.
     sees_older = recorded.allocator in ("cuda native", "cuda pluggable")
@@ -135,13 +135,13 @@ def test_blocks_that_outlive_a_recording_or_are_older(recorded: Recorded) -> Non
         assert unmatched == [0, 1]
 
 
-def test_a_storage_that_changes_its_size(recorded: Recorded) -> None:
+def test_resized_storage_is_recorded_as_new_blocks(recorded: Recorded) -> None:
     small, large, last = recorded.expected["resize"]
     assert recorded.blocks("resize") == [small, large, last]
     assert recorded.freed("resize") == [small[0], large[0], last[0]]
 
 
-def test_blocks_are_to_the_program_what_they_were(recorded: Recorded) -> None:
+def test_blocks_have_the_same_properties_when_traced(recorded: Recorded) -> None:
     """Compare address, context and deleter: a block's deleter is the allocator's raw_deleter()."""
     untraced, traced = recorded.expected["properties"]
     assert untraced == traced
@@ -156,7 +156,7 @@ def test_raw_allocations_are_recorded(recorded: Recorded) -> None:
     assert recorded.freed("raw") == [recorded.expected["raw"][0][0]]
 
 
-def test_a_clone_has_the_bytes_and_is_recorded(recorded: Recorded) -> None:
+def test_clone_has_the_bytes_and_is_recorded(recorded: Recorded) -> None:
     untraced, traced = recorded.expected["clone"]
     assert untraced == traced == (-1 if recorded.allocator == "pinned" else 1)
     assert [size for _, size in recorded.blocks("clone")] == [1000, 1000]

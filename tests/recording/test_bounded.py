@@ -78,7 +78,7 @@ def said(folder: Path, verb: str) -> str:
     return " ".join(run_command(folder, [verb, "run.alloctrace"], {}).stdout.split())
 
 
-def test_live_blocks_that_take_more_than_the_bound_are_recorded_all_the_same(tmp_path: Path) -> None:
+def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> None:
     witness, trace = recorded(tmp_path, "live", 300_000, bound=10)
     assert trace.integrity.folded_until and trace.integrity.bound_exceeded, trace.integrity
     assert trace.integrity.whole and trace.integrity.max_bytes == 10 << 20 and trace.integrity.lost == 0
@@ -88,7 +88,7 @@ def test_live_blocks_that_take_more_than_the_bound_are_recorded_all_the_same(tmp
     assert "Its files are larger than max_bytes=10,485,760" in said(tmp_path, "leaks")
 
 
-def test_endless_new_stacks_are_recorded_by_their_outer_frames(tmp_path: Path) -> None:
+def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Path) -> None:
     count = 40_000
     witness, trace = recorded(tmp_path, "stacks", count)
     integrity = trace.integrity
@@ -105,7 +105,7 @@ def test_endless_new_stacks_are_recorded_by_their_outer_frames(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("keep", "pace", "fits"), [("1s", 300, True), ("1h", 5000, False)])
-def test_the_last_minutes_are_kept_as_events(tmp_path: Path, keep: str, pace: int, fits: bool) -> None:
+def test_events_of_the_last_minutes_are_kept_if_they_fit(tmp_path: Path, keep: str, pace: int, fits: bool) -> None:
     witness, trace = recorded(tmp_path, "keep", keep, pace)
     integrity = trace.integrity
     assert integrity.folded_until and integrity.whole and not integrity.bound_exceeded, integrity

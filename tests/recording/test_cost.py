@@ -23,7 +23,7 @@ def cost(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_python(folder, command, False, 600, {})
 
 
-def test_each_recorder_has_a_process_and_rounds_of_its_own() -> None:
+def test_each_recorder_is_measured_in_its_own_process() -> None:
     measured = Rounds()
     with started((PLAIN, ALLOCTRACE), "cpu") as (workers, folder):
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_each_recorder_has_a_process_and_rounds_of_its_own() -> None:
 
 
 @pytest.mark.slow("recording")  # the test above starts two of the recorders, in the same way
-def test_it_measures_what_is_there_and_leaves_nothing(tmp_path: Path) -> None:
+def test_cost_measures_all_recorders_and_leaves_no_files(tmp_path: Path) -> None:
     process = cost(tmp_path, "--device", "cpu", "--seconds", "1", "--json")
     assert process.returncode == 0 and process.stderr == ""
     costs = json.loads(process.stdout)
@@ -68,7 +68,7 @@ def rounds(wall: dict[str, float]) -> Rounds:
     return Rounds({name: [{"wall": ns * by, "process_cpu": ns * 2} for by in slower] for name, ns in wall.items()})
 
 
-def test_the_text_says_what_is_added_and_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_reports_added_time_and_a_busy_machine(capsys: pytest.CaptureFixture[str]) -> None:
     machine = {"device": "cpu", "cores": 2, "torch": "2.11.0", "python": "3.11.7"}
     by_depth = {depth: rounds({PLAIN: 1000, ALLOCTRACE: ns}) for depth, ns in ((5, 1250), (200, 2500))}
     steps = rounds({PLAIN: 1e8, ALLOCTRACE: 1.05e8, PROFILER: 2e8})

@@ -83,9 +83,7 @@ os._exit(0)
 """
 
 
-def test_out_of_memory_is_reported_unchanged_and_is_in_the_trace_before_the_program_knows(
-    run_cuda_program, tmp_path: Path
-) -> None:
+def test_out_of_memory_error_is_unchanged_and_in_the_trace_when_it_is_raised(run_cuda_program, tmp_path: Path) -> None:
     plain, traced = (
         json.loads(run_cuda_program(OOM_PROGRAM, mode, memory="2GiB").stdout) for mode in ("plain", "traced")
     )
@@ -186,7 +184,7 @@ extern "C" long foreign_calls() { return calls; }
 """
 
 
-def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Path) -> None:
+def test_registered_allocator_is_recorded_if_it_comes_before_enable(run_cuda_program, tmp_path: Path) -> None:
     build(tmp_path, "foreign", FOREIGN)
     program = """
         import ctypes, sys, warnings, torch, pytorch_alloctrace as alloctrace
@@ -230,7 +228,9 @@ def test_an_allocator_that_the_program_registers(run_cuda_program, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("ending", "status"), [("1 / 0", 1), ("os._exit(4)", 4)])
-def test_exit_with_live_tensors(run_cuda_program, tmp_path: Path, ending: str, status: int) -> None:
+def test_trace_is_complete_when_a_program_exits_with_live_tensors(
+    run_cuda_program, tmp_path: Path, ending: str, status: int
+) -> None:
     done = run_cuda_program(
         f"""
         import os, threading, time, torch, pytorch_alloctrace as alloctrace
@@ -283,7 +283,7 @@ while True:
 """
 
 
-def test_killed_while_training(run_cuda_program, tmp_path: Path) -> None:
+def test_committed_events_are_read_when_training_is_killed(run_cuda_program, tmp_path: Path) -> None:
     (tmp_path / "witness").write_bytes(bytes(4096))
     killer = (
         "import os, runpy, signal, time\n"

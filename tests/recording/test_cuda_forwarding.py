@@ -66,7 +66,7 @@ def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> lis
 
 @needs_cuda_build
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_program_sees_what_it_sees_untraced(tmp_path: Path, name: str) -> None:
+def test_program_gets_the_same_answers_when_traced(tmp_path: Path, name: str) -> None:
     # Besides the run that is traced from its start, one that traces two ranges in its middle.
     modes = ("traced", "late") if name == "expandable" else ("traced",)
     plain, *others = (run_observed(tmp_path, mode, SETTINGS[name]) for mode in ("plain", *modes))

@@ -47,7 +47,7 @@ alloctrace.disable()
 
 
 @pytest.mark.parametrize("resource", ["device", "pool", "async"])
-def test_what_rmm_gives_is_recorded(run_cuda_program, tmp_path: Path, resource: str) -> None:
+def test_events_equal_the_counts_of_rmm(run_cuda_program, tmp_path: Path, resource: str) -> None:
     """Compare with RMM's own counts of requests."""
     run_cuda_program(PROGRAM, resource)
     counted = json.loads((tmp_path / "counts.json").read_text())

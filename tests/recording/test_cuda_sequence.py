@@ -59,7 +59,7 @@ def available_devices(wanted: int) -> int:
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_the_sequence_is_torchs_and_the_drivers(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
+def test_sequence_equals_torchs_history_and_the_drivers_log(run_cuda_program, tmp_path: Path, setting: Setting) -> None:
     devices = available_devices(setting.devices)
     lacking = {"two_devices"} if devices < 2 else set()
     programs = [name for name in setting.programs if name not in lacking]
@@ -144,7 +144,9 @@ history.write("history.npz")
 
 
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"], ids=["default", "expandable"])
-def test_recordings_that_begin_and_end_while_threads_allocate(run_cuda_program, tmp_path: Path, allocator: str) -> None:
+def test_events_and_states_are_complete_when_threads_allocate_at_start_and_end(
+    run_cuda_program, tmp_path: Path, allocator: str
+) -> None:
     devices = available_devices(2 if not has_nvidia_gpu() else 1)
     environment = {"PYTHONPATH": WITH_SUPPORT, "PYTORCH_ALLOC_CONF": allocator}
     step = round(200 * SCALE)
@@ -179,7 +181,7 @@ def test_recordings_that_begin_and_end_while_threads_allocate(run_cuda_program, 
     assert len(live) > 10
 
 
-def test_a_pool_made_of_the_plain_pair_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
+def test_pool_of_our_plain_functions_is_recorded_once(run_cuda_program, tmp_path: Path) -> None:
     """Check that segments, which the caching allocator requests from the pair, are not recorded as blocks."""
     run_cuda_program(
         """

@@ -51,7 +51,7 @@ def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable
     assert not any(settings["expandable_segments"] for settings in reported)
 
 
-def test_settings_that_only_a_refused_request_met_are_recorded(run_cuda_program: Callable, tmp_path: Path) -> None:
+def test_settings_are_recorded_before_a_failed_allocation(run_cuda_program: Callable, tmp_path: Path) -> None:
     """Check settings that change no small block, but by which a failed allocation is judged."""
     run_cuda_program("""
         import torch, pytorch_alloctrace as alloctrace
@@ -75,7 +75,7 @@ ROUNDING = ([0] * 16, [4] * 16, [8, *[4] * 15], *([8, 4, 4, 16, *[4] * 11, last]
 
 
 @pytest.mark.parametrize("option", [(), ("-DBY_VALUE",)], ids=["by reference", "by value"])
-def test_a_change_of_rounding_is_seen_however_torch_returns_it(tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_change_of_rounding_is_detected_by_reference_and_by_value(tmp_path: Path, option: tuple[str, ...]) -> None:
     """Check both ways, since torch 2.9 returns a copy. The hook compares at every allocation and must not allocate."""
     probe = tmp_path / "probe"
     source = ROOT / "tests/support/rounding_divisions_probe.cpp"

@@ -53,7 +53,7 @@ EXPANDABLE = ("frees", "waiting_frees", "out_of_memory")
     [(ALL, ""), (EXPANDABLE, "expandable_segments:True")],
     ids=["default", "expandable"],
 )
-def test_stacks_are_those_that_torch_finds(
+def test_stacks_equal_those_of_torchs_history(
     run_cuda_program, tmp_path: Path, programs: tuple[str, ...], allocator: str
 ) -> None:
     environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}

@@ -59,7 +59,9 @@ def by_address(calls: Calls) -> dict[int, Calls]:
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path: Path, name: str) -> None:
+def test_events_equal_the_drivers_log_without_the_caching_allocator(
+    run_cuda_program, tmp_path: Path, name: str
+) -> None:
     environment, programs = ALLOCATORS[name]
     log = tmp_path / "driver.log"
     arguments = ("pluggable" if name == "pluggable" else "as torch has it", *programs)
@@ -76,7 +78,7 @@ def test_what_is_recorded_is_what_reaches_the_driver(run_cuda_program, tmp_path:
     assert len(recorded) > 1000 and not different, [(ours.get(one), theirs.get(one)) for one in different[:3]]
 
 
-def test_caching_that_is_switched_between_two_recordings(run_cuda_program, tmp_path: Path) -> None:
+def test_blocks_are_recorded_once_when_caching_is_switched_between_recordings(run_cuda_program, tmp_path: Path) -> None:
     """Switch caching while nothing is recorded: blocks were then recorded twice, or not at all."""
     run_cuda_program(
         """

@@ -39,7 +39,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 """
 
 
-def test_what_lies_outside_of_pytorch(run_cuda_program, tmp_path: Path) -> None:
+def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) -> None:
     if has_nvidia_gpu():
         pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
     extra = tmp_path / "extra"
@@ -78,7 +78,7 @@ def test_what_lies_outside_of_pytorch(run_cuda_program, tmp_path: Path) -> None:
     assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
 
 
-def test_a_sample_from_the_middle_of_a_call_does_not_count() -> None:
+def test_sample_taken_during_a_driver_call_is_ignored() -> None:
     """Check a sample after the driver gave memory and before torch had an event of it."""
     samples = pd.DataFrame({"used": [100, 150, 150, 170], "outside": [0, 50, 0, 20]}, dtype="Int64")
     trace: Any = SimpleNamespace(
@@ -117,7 +117,7 @@ alloctrace.disable()
 """
 
 
-def test_another_process_on_a_real_gpu(run_cuda_program, tmp_path: Path) -> None:
+def test_memory_of_another_process_is_sampled_on_a_real_gpu(run_cuda_program, tmp_path: Path) -> None:
     if not has_nvidia_gpu():
         pytest.skip("simulated devices are of one process each")
     (tmp_path / "other.py").write_text(OTHER_PROCESS)
@@ -134,7 +134,7 @@ def sampled_devices(trace: alloctrace.Trace) -> set[str]:
     return set(trace.events().query("kind == 'memory'")["device"])
 
 
-def test_only_devices_that_the_program_uses_are_asked_about(run_cuda_program, tmp_path: Path) -> None:
+def test_only_devices_in_use_are_sampled(run_cuda_program, tmp_path: Path) -> None:
     if has_nvidia_gpu() and gpu_count() < 2:
         pytest.skip("needs two GPUs, this machine has one")
     run_cuda_program(
@@ -200,7 +200,7 @@ with alloctrace.enable("third.alloctrace") as session:
 
 
 @pytest.mark.parametrize("case", HANGS)
-def test_nobody_waits_for_a_driver_that_hangs(run_cuda_program, tmp_path: Path, case: str) -> None:
+def test_program_ends_when_the_driver_hangs(run_cuda_program, tmp_path: Path, case: str) -> None:
     """Run under a time limit: a program that waits for the driver never ends."""
     if has_nvidia_gpu():
         pytest.skip("only the simulated device can be made to hang")

@@ -53,7 +53,9 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_a_library_that_does_not_start_is_opened_once(run_with_library: Callable[..., None], tmp_path: Path) -> None:
+def test_driver_library_is_opened_once_when_it_does_not_start(
+    run_with_library: Callable[..., None], tmp_path: Path
+) -> None:
     """Check that the library is not opened, started and closed at each sample."""
     run_with_library(
         """
@@ -80,7 +82,9 @@ for name in ("first", "second"):
         assert set(trace.driver_memory()["device"]) == {"cpu"} and trace.integrity.state == "complete"
 
 
-def test_a_library_that_starts_slowly_is_waited_for(run_with_library: Callable[..., None], tmp_path: Path) -> None:
+def test_end_of_a_recording_waits_for_a_slow_driver_library(
+    run_with_library: Callable[..., None], tmp_path: Path
+) -> None:
     """End a recording during the start of the library, which takes longer than a query may."""
     run_with_library(
         """

@@ -48,7 +48,7 @@ def state():
 """
 
 
-def test_a_system_that_gives_too_few_threads_and_folders_that_take_no_file(run_program, tmp_path: Path) -> None:
+def test_enable_leaves_nothing_when_threads_or_files_cannot_be_created(run_program, tmp_path: Path) -> None:
     run_program(
         STATE
         + f"""
@@ -104,7 +104,7 @@ def nothing_left(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_an_interrupt_while_recording_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_leaves_nothing_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: OptimizerSteps) -> None:
         raise KeyboardInterrupt
 
@@ -115,7 +115,7 @@ def test_an_interrupt_while_recording_starts(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_warnings_that_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_leaves_nothing_when_warnings_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, warnings.catch_warnings():
         patched.setattr(load_recorder(), "stack_problem", "The frames of this Python are unknown.")
         warnings.simplefilter("error")
@@ -123,7 +123,7 @@ def test_warnings_that_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             alloctrace.enable(tmp_path / "t.alloctrace")
 
 
-def test_the_file_that_was_to_be_overwritten_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_trace_stays_when_enable_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: OptimizerSteps) -> None:
         raise RuntimeError("too late")
 
@@ -141,7 +141,7 @@ def test_the_file_that_was_to_be_overwritten_stays(tmp_path: Path, monkeypatch: 
     assert path.read_bytes() != good and os.listdir(tmp_path) == [path.name]
 
 
-def test_another_import_keeps_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_goes_on_when_the_package_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Import the package again: the second import must not end the session of the first."""
     from pytorch_alloctrace.recording import session as module
 

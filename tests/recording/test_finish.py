@@ -43,7 +43,9 @@ def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
 
 
 @pytest.mark.parametrize(("count", "flush"), [(300, False), (20_000, True)], ids=["all in the spool", "half in it"])
-def test_a_finished_trace_says_the_same_without_its_spool(run_program, tmp_path: Path, flush: bool, count: int) -> None:
+def test_finished_trace_has_the_same_events_without_its_spool(
+    run_program, tmp_path: Path, flush: bool, count: int
+) -> None:
     kill(run_program, count, flush)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before = alloctrace.load(path)
@@ -62,7 +64,7 @@ def test_a_finished_trace_says_the_same_without_its_spool(run_program, tmp_path:
     assert path.read_bytes() == content
 
 
-def test_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> None:
+def test_finish_repairs_a_torn_block_and_a_call_in_progress(run_program, tmp_path: Path) -> None:
     """Truncate the last block, and claim a slot of the spool without filling it."""
     kill(run_program, 300)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
@@ -119,7 +121,7 @@ input()
 """
 
 
-def test_a_recording_that_runs_is_not_finished(tmp_path: Path) -> None:
+def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:
     with start_python(tmp_path, "-c", RUNNING) as running:
         running.stdout.readline()
         content = (tmp_path / "t.alloctrace").read_bytes()
@@ -135,7 +137,7 @@ def test_a_recording_that_runs_is_not_finished(tmp_path: Path) -> None:
     assert "nothing to do" in run_analyze(tmp_path, "finish", "t.alloctrace")
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_the_spool_locked(run_program, tmp_path: Path) -> None:
+def test_spool_is_unlocked_when_a_forked_child_lives_on(run_program, tmp_path: Path) -> None:
     forking = KILLED.replace(
         "os.kill(os.getpid()",
         "child = os.fork()\nif child == 0: os.close(1); os.close(2); __import__('time').sleep(120); os._exit(0)\n"
@@ -209,7 +211,7 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
     assert_finished(moved)
 
 
-def test_what_is_no_killed_trace(tmp_path: Path) -> None:
+def test_finish_is_refused_without_a_trace(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
     for name, message in (("text", "not an alloctrace trace"), ("absent", "absent")):
         with pytest.raises(alloctrace.TraceError, match=message):

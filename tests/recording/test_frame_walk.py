@@ -119,7 +119,7 @@ def test_stacks_equal_traceback(version: str, scenario: str, mode: str) -> None:
     assert result["compared"] > (scenario == "walk_at_exit")  # the second is printed by the dying interpreter
 
 
-def test_wrong_layout_is_noticed(tmp_path: Path) -> None:
+def test_wrong_layout_is_detected_at_import(tmp_path: Path) -> None:
     """Read instructions at a wrong offset: the walker must report it at import and use the public API."""
     interpreter, _ = interpreter_and_probe(RUNNING)
     shutil.copytree(ROOT / "csrc", tmp_path / "csrc")

@@ -21,7 +21,7 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
 @needs_cuda_build
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_a_real_gpu_allocates_as_the_simulated_one(path: Path, program: str, tmp_path: Path) -> None:
+def test_sequence_of_a_real_gpu_equals_the_simulated_one(path: Path, program: str, tmp_path: Path) -> None:
     import torch
 
     result = json.loads(path.read_text())

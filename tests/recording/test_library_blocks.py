@@ -102,7 +102,7 @@ def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     assert set(trace.composition(device="cuda:0", by="phase")["phase"]) >= {"other"}
 
 
-def test_more_and_more_workspaces_are_a_finding_of_their_own_and_named_by_every_face(record, tmp_path: Path) -> None:
+def test_growing_workspaces_are_a_finding_with_a_name_in_all_output(record, tmp_path: Path) -> None:
     trace = record("""
         alloctrace.enable("run.alloctrace")
         x = torch.ones(64, 64, device="cuda")
@@ -140,7 +140,7 @@ def test_cleared_workspaces_are_freed_and_made_again(record) -> None:
     assert held(trace)["tensor"][1] == 1
 
 
-def test_what_was_there_before_the_recording_has_no_age(record, tmp_path: Path) -> None:
+def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> None:
     trace = record("""
         SIZE = workspace_size()
         x = torch.ones(64, 64, device="cuda")
@@ -172,7 +172,7 @@ def test_what_was_there_before_the_recording_has_no_age(record, tmp_path: Path) 
     assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"], {}).stdout
 
 
-def test_what_autograd_allocates_without_a_known_line_is_named_by_its_node(record) -> None:
+def test_backward_allocation_is_named_by_its_node_when_its_line_is_unknown(record) -> None:
     # The operators of forward ran before the recording, so their lines are unknown.
     trace = record("""
         x, y = (torch.ones(512, 512, device="cuda", requires_grad=True) for _ in range(2))

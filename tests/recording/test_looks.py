@@ -138,7 +138,9 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     ],
     ids=["time", "no time", "error"],
 )
-def test_the_last_look_saw_a_part(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
+def test_verdict_reports_a_final_scan_that_was_cut_short(
+    run_program, tmp_path: Path, setting: str, sees_all: bool
+) -> None:
     program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
     run_program(program, "disabled", "cpu")
     trace = load(tmp_path)
@@ -148,7 +150,7 @@ def test_the_last_look_saw_a_part(run_program, tmp_path: Path, setting: str, see
     assert ("What holds them was not found: the last look could not see all objects" in verdict) != sees_all
 
 
-def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
+def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:
     """Check objects that a variable of main() held, and that are garbage when main() has returned."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
     run_program("import gc\ngc.disable()\n" + program, "returned", "cpu")
@@ -158,14 +160,14 @@ def test_what_main_left_in_a_cycle(run_program, tmp_path: Path) -> None:
     assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
 
 
-def test_server_without_steps(run_program, tmp_path: Path) -> None:
+def test_holder_of_a_leak_without_steps(run_program, tmp_path: Path) -> None:
     done = run_program(SERVER, check=False)
     assert done.returncode == -signal.SIGKILL
     holder = first_leak(load(tmp_path)).holder
     assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
 
 
-def test_explain_after_a_fork(run_program, tmp_path: Path) -> None:
+def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> None:
     # More threads of OpenMP hang in a forked child, without a recording too.
     program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
         '    if end == "killed":',
@@ -183,7 +185,7 @@ def test_explain_after_a_fork(run_program, tmp_path: Path) -> None:
     assert first_leak(load(tmp_path)).holder is not None
 
 
-def test_addresses_are_those_of_live_blocks(trained: Trained) -> None:
+def test_addresses_of_holders_are_those_of_live_blocks(trained: Trained) -> None:
     trace = load(trained("killed"))
     holders = [holder for holder in trace.held if holder.path == "trainer.predictions[...]"]
     assert holders
@@ -193,7 +195,7 @@ def test_addresses_are_those_of_live_blocks(trained: Trained) -> None:
         assert holder.count == len(holder.addresses) or holder.count > 512
 
 
-def test_as_the_format_says(trained: Trained) -> None:
+def test_holders_are_encoded_as_the_format_describes(trained: Trained) -> None:
     folder = trained("disabled")
     names = TraceFile(folder / "run.alloctrace").names
     expected = {
@@ -206,7 +208,7 @@ def test_as_the_format_says(trained: Trained) -> None:
     assert names.holders == expected and expected
 
 
-def test_a_look_makes_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
+def test_scan_adds_no_events(run_program, trained: Trained, tmp_path: Path) -> None:
     """Compare a program's allocations and frees with scans and without."""
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
@@ -219,7 +221,7 @@ def test_a_look_makes_no_events(run_program, trained: Trained, tmp_path: Path) -
     assert counts[0][1] > counts[1][1]
 
 
-def test_garbage_is_collected_when_it_would_have_been(run_program) -> None:
+def test_scan_does_not_move_the_next_collection(run_program) -> None:
     """Check that a scan does not move the next collection: tensors in cycles died in another order."""
     run_program(
         """
@@ -244,7 +246,7 @@ assert not gc.isenabled()
     )
 
 
-def test_the_first_look_keeps_nothing_alive(run_program) -> None:
+def test_first_scan_keeps_no_object_alive(run_program) -> None:
     """Check that no frame of ours refers to itself: it kept all variables above it alive until a collection."""
     run_program(
         """

@@ -49,7 +49,7 @@ def allocated(table: pd.DataFrame, by: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("program", "device"), CASES)
-def test_each_event_is_under_its_module(tmp_path: Path, program: str, device: str) -> None:
+def test_each_event_has_the_module_that_was_called(tmp_path: Path, program: str, device: str) -> None:
     plain, hooked = record(tmp_path, program, device)
     found = said_twice(hooked)
     wrong = found[found["module"] != found["region"]]

@@ -34,7 +34,7 @@ def start_thread(name):  # one that has ended has no name any more
 """
 
 
-def test_threads_that_get_no_memory_miss_what_they_could_not_note(run_cuda_program, tmp_path: Path) -> None:
+def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
     """Starve the sampling thread three times in a row, and the naming thread once at each of its requests."""
     run_cuda_program(
         PROGRAM

@@ -26,7 +26,7 @@ def said(text: str) -> int:
 
 
 @needs_cuda_build
-def test_an_error_that_nobody_catches(run_cuda_program, tmp_path: Path) -> None:
+def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_program, tmp_path: Path) -> None:
     source = BEGIN + "session = alloctrace.enable('t.alloctrace', on_oom='report')\nfill()\n"
     done = run_cuda_program(source, memory="4GiB", check=False)
     assert done.returncode == 1
@@ -40,7 +40,7 @@ def test_an_error_that_nobody_catches(run_cuda_program, tmp_path: Path) -> None:
 
 
 @needs_cuda_build
-def test_caught_errors_are_said_once_and_a_verdict_that_takes_too_long_is_left(run_cuda_program) -> None:
+def test_verdict_is_printed_once_for_caught_errors_and_stops_at_its_time_limit(run_cuda_program) -> None:
     done = run_cuda_program(
         BEGIN
         + """
@@ -78,7 +78,7 @@ with alloctrace.enable("v.alloctrace", on_oom="report"):
 
 @needs_cuda_build
 @pytest.mark.parametrize(("way", "times"), [("node", 1), ("engine", 2), ("thread", 1)])
-def test_in_backward_and_in_threads(run_cuda_program, way: str, times: int) -> None:
+def test_verdict_is_printed_for_errors_in_backward_and_in_threads(run_cuda_program, way: str, times: int) -> None:
     done = run_cuda_program(
         BEGIN
         + """
@@ -118,7 +118,7 @@ except torch.OutOfMemoryError:
     assert "OUT OF MEMORY" in done.stderr.rpartition("alloctrace: out of memory.")[2]
 
 
-def test_whatever_fails_the_exception_is_the_same(run_program) -> None:
+def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
     """Fail to start an interpreter, without stderr and in a forked child. The exception is made on the CPU."""
     done = run_program(
         """

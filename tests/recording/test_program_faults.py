@@ -84,7 +84,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_program_ends_at_once(run_program, native: None, tmp_path: Path, end: str) -> None:
+def test_committed_events_are_read_when_a_program_ends_at_once(
+    run_program, native: None, tmp_path: Path, end: str
+) -> None:
     """End a program without clean-up: all that was committed is read back."""
     call, status = ENDS[end]
     done = run_program(
@@ -149,7 +151,7 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
         assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
 
 
-def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
+def test_vfork_and_spawn_add_no_events(run_program, tmp_path: Path) -> None:
     """Start children that share the parent's memory until they become another program."""
     done = run_program(
         """
@@ -169,7 +171,7 @@ def test_vfork_and_spawn(run_program, tmp_path: Path) -> None:
     assert trace.integrity.state == "complete" and sizes(trace) == list(range(500, 520))
 
 
-def test_threads_that_allocate_once_and_in_their_destructors(run_program, native: None, tmp_path: Path) -> None:
+def test_events_are_complete_of_short_threads_and_their_destructors(run_program, native: None, tmp_path: Path) -> None:
     """Hold the GIL while native threads run: a hook that took the GIL would hang until the time limit."""
     run_program(
         """
@@ -251,7 +253,7 @@ with alloctrace.enable("u.alloctrace"):
 """
 
 
-def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, native: None, tmp_path: Path) -> None:
+def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native: None, tmp_path: Path) -> None:
     done = run_program(SUBINTERPRETER)
     assert done.stderr.count("no stacks of what subinterpreters allocated") == 1, done.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -262,7 +264,7 @@ def test_subinterpreters_have_no_stacks_which_is_said_once(run_program, native: 
     assert (events[events["nbytes"] == 1111]["stack_id"] > 0).all()
 
 
-def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp_path: Path) -> None:
+def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_path: Path) -> None:
     """Check that no event is lost or misread, and that the memory of the host does not grow after some rounds."""
     rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 30
     done = run_program(
@@ -300,7 +302,7 @@ def test_a_session_that_is_toggled_while_eight_threads_allocate(run_program, tmp
         assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
-def test_endless_new_functions_and_stacks_and_stacks_that_are_very_deep(run_program, tmp_path: Path) -> None:
+def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
     """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
     done = run_program(
         """
@@ -363,9 +365,7 @@ NAMES = [
 ]
 
 
-def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_characters(
-    run_program, tmp_path: Path
-) -> None:
+def test_odd_file_names_are_read_unchanged_and_printed_without_control_characters(run_program, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # not opened for its source lines, which would wait for ever
     names = [*NAMES, str(pipe)]
@@ -393,7 +393,7 @@ def test_odd_names_of_files_are_read_as_they_were_and_printed_without_control_ch
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")
-def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -> None:
+def test_times_are_monotonic_when_the_kernel_distrusts_the_counter(run_program, tmp_path: Path) -> None:
     """Check that times are then those of the monotonic clock."""
     (tmp_path / "source").write_text("hpet\n")
     run_program(
@@ -417,7 +417,7 @@ def test_a_kernel_that_does_not_trust_the_counter(run_program, tmp_path: Path) -
     assert len(times) == 5 and (times[1:] - times[:-1] > 9_000_000).all()
 
 
-def test_hooks_that_are_entered_again(run_program, native: None, tmp_path: Path) -> None:
+def test_events_are_complete_when_hooks_are_reentered(run_program, native: None, tmp_path: Path) -> None:
     """Allocate in a signal handler, in destructors during collections, and in the allocator behind ours."""
     run_program(
         """
@@ -447,7 +447,7 @@ def test_hooks_that_are_entered_again(run_program, native: None, tmp_path: Path)
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
 
 
-def test_the_former_allocator_is_back_unless_another_took_its_place(run_program, native: None, tmp_path: Path) -> None:
+def test_former_allocator_is_restored_unless_another_replaced_ours(run_program, native: None, tmp_path: Path) -> None:
     run_program(
         """
         import ctypes, torch, pytorch_alloctrace as alloctrace

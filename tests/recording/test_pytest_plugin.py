@@ -85,7 +85,7 @@ def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_each_test_is_held_to_its_limits(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...]) -> None:
     done = run(tmp_path, "--alloctrace", *workers)
     out = done.stdout
     assert counts(out) == {"failed": 5, "passed": 4}, out + done.stderr
@@ -111,7 +111,7 @@ def test_traces_are_kept_in_a_folder(tmp_path: Path) -> None:
     assert names == ["test_it.py_test_within.alloctrace", "test_it.py_test_without_memory.alloctrace"]
 
 
-def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
+def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     tests = "import pytest\n@pytest.mark.limit_memory('cpu', '1 B')\ndef test_it(): pass\n"
@@ -132,7 +132,7 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 @needs_cuda_build
-def test_on_a_cuda_device(tmp_path: Path) -> None:
+def test_limits_apply_to_a_cuda_device(tmp_path: Path) -> None:
     tests = """
 import pytest, torch
 kept = []

@@ -112,7 +112,7 @@ def test_the_sequence_equals_the_profilers(run_program, tmp_path: Path) -> None:
     assert len(oracle) - len(ours) < 5
 
 
-def test_sources_can_be_left_out_and_are_those_of_cells_too(run_program, tmp_path: Path) -> None:
+def test_source_lines_are_optional_and_include_cells(run_program, tmp_path: Path) -> None:
     run_program(
         """
         import torch, pytorch_alloctrace as alloctrace

@@ -68,7 +68,7 @@ print(refused, sorted(seen))
 """
 
 
-def test_no_addresses_are_left(run_program, tmp_path: Path) -> None:
+def test_errors_are_unchanged_when_no_addresses_are_left(run_program, tmp_path: Path) -> None:
     """Reach RLIMIT_AS, also for threads that first allocate then: the program gets the same errors as alone."""
     alone = run_program(NO_ADDRESSES, "alone", check=False)
     recorded = run_program(NO_ADDRESSES, "recorded", check=False)
@@ -113,7 +113,7 @@ for how in sys.argv[1:]:
 """
 
 
-def test_writes_that_fail(run_program, tmp_path: Path) -> None:
+def test_no_event_is_lost_when_writes_fail(run_program, tmp_path: Path) -> None:
     """Check that nothing in the spool is lost, and that no torn block stays in the file."""
     shim = {"LD_PRELOAD": str(core_probe.preloaded("failing_writes.c")), "FAILING_WRITES": str(tmp_path / "failing")}
     done = run_program(WRITES, "eio", "short", "eintr", **shim)
@@ -125,7 +125,7 @@ def test_writes_that_fail(run_program, tmp_path: Path) -> None:
         assert [allocations(trace, size) for size in (1111, 2222, 3333)] == [20, 20, 20]
 
 
-def test_the_trace_is_taken_away(run_program, tmp_path: Path) -> None:
+def test_recording_goes_on_when_the_trace_is_removed(run_program, tmp_path: Path) -> None:
     """Delete, move or truncate the trace: the program continues, and the rest is read."""
     run_program(
         """
@@ -155,7 +155,7 @@ def test_the_trace_is_taken_away(run_program, tmp_path: Path) -> None:
         assert allocations(trace, 2222) == 20 and trace.integrity.ended
 
 
-def test_ctrl_c_twice_while_the_disk_hangs(tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_disable_while_the_disk_hangs(tmp_path: Path) -> None:
     """Interrupt disable() while it waits for a disk: the second Ctrl-C at the latest reaches the program."""
     flag = tmp_path / "hangs"
     source = """

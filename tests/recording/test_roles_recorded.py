@@ -46,7 +46,7 @@ def test_an_optimizer_is_looked_up_seldom(session: alloctrace.Session) -> None:
     assert said(session) == [("", "parameter"), ("", "gradient")] * 5
 
 
-def test_whenever_there_are_more_parameters(session: alloctrace.Session) -> None:
+def test_optimizer_is_looked_up_when_it_has_more_parameters(session: alloctrace.Session) -> None:
     optimizer = trained(torch.ones(100, requires_grad=True))
     for _ in range(2, 7):
         optimizer.step()
@@ -90,7 +90,7 @@ def test_names_of_an_optimizer_and_of_a_model(session: alloctrace.Session) -> No
     } <= {*said(session)}
 
 
-def test_what_was_observed_before_the_recording(tmp_path: Path) -> None:
+def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
     made = []
 
     class Model(torch.nn.Module):
@@ -136,7 +136,7 @@ class Strange(torch.Tensor):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor", "ignore:The PyTorch API of nested")
-def test_what_is_no_common_tensor(session: alloctrace.Session) -> None:
+def test_uncommon_tensors_are_named_without_running_their_code(session: alloctrace.Session) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     strange = torch.ones(10).as_subclass(Strange).requires_grad_()

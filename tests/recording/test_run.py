@@ -98,7 +98,7 @@ def write(folder: Path, name: str, text: str) -> None:
     ],
     ids=" ".join,
 )
-def test_the_program_finds_what_it_finds_under_plain_python(
+def test_program_finds_the_same_start_as_under_plain_python(
     flags: list[str], command: list[str], tmp_path: Path
 ) -> None:
     """Compare what a program and its children can find out about their start."""
@@ -143,7 +143,7 @@ OF_THE_INTERPRETER = ("keyboard interrupt", "thread, exit handler, open file and
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> None:
+def test_program_ends_as_under_plain_python(ending: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(ENDINGS[ending], encoding="utf-8")
     plain = python(["program.py"], tmp_path)
     ours = recorded(["program.py"], tmp_path, fresh=ending in OF_THE_INTERPRETER)
@@ -237,7 +237,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_run_is_refused_before_it_runs(case: str, tmp_path: Path) -> None:
+def test_invalid_command_is_refused_before_the_program_runs(case: str, tmp_path: Path) -> None:
     arguments, message = REFUSED[case]
     write(tmp_path, "program.py", "print('the program ran')")
     (tmp_path / "empty").mkdir()
@@ -304,7 +304,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_forked_children(tmp_path: Path) -> None:
+def test_forked_children_are_recorded_only_with_follow(tmp_path: Path) -> None:
     write(tmp_path, "program.py", FORKS)
     ours = recorded(["program.py"], tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "2800.0\n7\n"), ours.stderr

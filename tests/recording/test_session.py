@@ -38,7 +38,7 @@ def test_context_manager_ends_the_session_even_after_an_error(tmp_path: Path) ->
     assert other.is_recording
 
 
-def test_placeholders_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placeholders_of_a_relative_path_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANK", "7")
     path = alloctrace.enable("x-{rank}-{host}-{pid}.t").path
@@ -52,7 +52,7 @@ def test_enable_twice_names_the_running_file(tmp_path: Path) -> None:
     assert not (tmp_path / "second.alloctrace").exists()
 
 
-def test_existing_file_is_refused_and_untouched_unless_overwrite_and_what_is_no_file_always(tmp_path: Path) -> None:
+def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_path: Path) -> None:
     path = tmp_path / "a.alloctrace"
     path.write_text("precious")
     with pytest.raises(alloctrace.SessionError, match="overwrite"):
@@ -150,7 +150,7 @@ def test_without_a_session_disable_is_refused_and_positions_do_nothing() -> None
 
 
 @pytest.mark.parametrize(("attribute", "named"), [("hip", "ROCm"), ("xpu", "XPU")])
-def test_a_gpu_that_is_not_recorded_is_named(
+def test_warning_names_a_gpu_that_is_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, named: str
 ) -> None:
     monkeypatch.setattr(torch.version, attribute, "6.4", raising=False)
@@ -165,9 +165,7 @@ def test_a_gpu_that_is_not_recorded_is_named(
             pass
 
 
-def test_files_are_their_owners_alone_and_have_the_program_but_no_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_private_and_contain_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     before = os.umask(0)
@@ -201,7 +199,7 @@ def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: 
     assert done.stdout == "ran\n" and "not recording" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
+def test_recording_works_in_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
     folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
     os.mkdir(folder)
     run_program(
@@ -216,7 +214,7 @@ def test_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:
     )
 
 
-def test_an_error_on_the_way_out_still_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_disable_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = alloctrace.enable(tmp_path / "a.alloctrace")
 
     def interrupted() -> bool:

@@ -20,9 +20,7 @@ def slow_home(tmp_path: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_FOLDER": str(tmp_path / "home")}
 
 
-def test_a_hung_file_system_costs_its_lines_and_no_event(
-    run_program, tmp_path: Path, slow_home: dict[str, str]
-) -> None:
+def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:
     """Record more events than the ring holds after a file that hangs, then fork and exit."""
     done = run_program(
         """
@@ -52,9 +50,7 @@ def test_a_hung_file_system_costs_its_lines_and_no_event(
     assert outer.filename.endswith("program.py") and outer.source == "    layer()"
 
 
-def test_a_program_that_ends_at_once_has_the_lines_of_a_slow_file_system(
-    run_program, tmp_path: Path, slow_home: dict[str, str]
-) -> None:
+def test_source_lines_are_complete_when_files_are_slow(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:
     done = run_program(
         """
         import sys, torch

@@ -84,7 +84,7 @@ def test_without_steps_growth_is_by_the_second(tmp_path: Path) -> None:
     assert [name for name in found if name.startswith("growth_bytes_per_second/")]
 
 
-def test_a_removed_trace_costs_the_numbers_only(tmp_path: Path) -> None:
+def test_status_works_when_the_trace_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path, devices="cpu"):
         path.unlink()
@@ -93,7 +93,7 @@ def test_a_removed_trace_costs_the_numbers_only(tmp_path: Path) -> None:
         assert alloctrace.status(fresh=True)["events"] >= 2
 
 
-def test_it_hinders_no_ending(run_program) -> None:
+def test_fork_and_exit_work_during_a_reading(run_program) -> None:
     """Fork and exit while a reading is under way."""
     done = run_program(
         """
@@ -124,7 +124,7 @@ def test_it_hinders_no_ending(run_program) -> None:
     assert done.stdout == "ended\n" and done.stderr == ""
 
 
-def test_many_threads_may_ask(tmp_path: Path) -> None:
+def test_status_works_in_many_threads(tmp_path: Path) -> None:
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"), ThreadPoolExecutor(8) as pool:
 
         def ask(number: int) -> float:
@@ -257,7 +257,7 @@ def test_a_trace_is_followed_from_another_process(tmp_path: Path) -> None:
     assert top.name == f"<string>:{sites['line'][0]}"
 
 
-def test_a_file_that_took_the_place_of_the_trace_is_read_on(tmp_path: Path) -> None:
+def test_following_continues_in_a_copy_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path, devices="cpu") as session:
         kept = [torch.empty(10)]
@@ -278,7 +278,7 @@ def test_a_file_that_took_the_place_of_the_trace_is_read_on(tmp_path: Path) -> N
             following.advance()
 
 
-def test_damage_on_the_way_is_stepped_over(tmp_path: Path) -> None:
+def test_following_skips_damage(tmp_path: Path) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path, devices="cpu") as session:
         kept = [torch.empty(10)]

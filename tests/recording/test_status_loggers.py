@@ -51,7 +51,7 @@ def test_tensorboard(recorded: list[torch.Tensor], tmp_path: Path) -> None:
     assert scalars == [(0, 400.0), (1, 400.0)]
 
 
-def test_a_logger_that_takes_a_dict(recorded: list[torch.Tensor]) -> None:
+def test_logger_with_a_dict(recorded: list[torch.Tensor]) -> None:
     logged: list[tuple[dict[str, float], int]] = []
 
     def log(data: dict[str, float], step: int) -> None:

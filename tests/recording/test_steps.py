@@ -28,7 +28,7 @@ def steps(session: alloctrace.Session) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.LBFGS])
-def test_one_optimizer(session: alloctrace.Session, kind: type[torch.optim.Optimizer]) -> None:
+def test_each_step_of_one_optimizer_is_a_step(session: alloctrace.Session, kind: type[torch.optim.Optimizer]) -> None:
     """Check kinds of optimizers, LBFGS among them, which calls its closure many times in a step."""
     optimizer = make(kind)
     for _ in range(5):
@@ -63,7 +63,7 @@ def test_an_optimizer_for_each_parameter_is_one_step(session: alloctrace.Session
     assert steps(session) == [0, 1, 2]
 
 
-def test_the_next_phase_has_steps_too(session: alloctrace.Session) -> None:
+def test_second_optimizer_leads_when_the_first_stops(session: alloctrace.Session) -> None:
     pretraining = make()
     for _ in range(3):
         pretraining.step()
@@ -73,7 +73,7 @@ def test_the_next_phase_has_steps_too(session: alloctrace.Session) -> None:
     assert len(steps(session)) > 20
 
 
-def test_a_deleted_leader_is_succeeded_at_once(session: alloctrace.Session) -> None:
+def test_second_optimizer_leads_when_the_first_is_deleted(session: alloctrace.Session) -> None:
     optimizer = make()
     optimizer.step()
     del optimizer
@@ -83,7 +83,7 @@ def test_a_deleted_leader_is_succeeded_at_once(session: alloctrace.Session) -> N
     assert steps(session) == [0, 1, 2, 3]
 
 
-def test_the_first_step_call_switches_guessing_off(session: alloctrace.Session) -> None:
+def test_steps_of_optimizers_are_ignored_after_a_call_of_step(session: alloctrace.Session) -> None:
     optimizer = make()
     optimizer.step()
     alloctrace.step()

@@ -50,7 +50,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("call", "launcher"), [(call, RUN if call == "sleep" else ()) for call in CALLS])
-def test_a_program_dies_by_the_signal_and_its_trace_is_whole(
+def test_program_dies_by_the_signal_and_its_trace_is_complete(
     tmp_path: Path, call: str, launcher: tuple[str, ...]
 ) -> None:
     enable = "" if launcher else 'alloctrace.enable("t.alloctrace")'
@@ -68,7 +68,7 @@ def test_a_program_dies_by_the_signal_and_its_trace_is_whole(
     assert trace.frames(int(mine["stack_id"].iloc[0]))[0].source == "held = [torch.empty(777) for _ in range(1000)]"
 
 
-def test_a_wait_for_the_device_is_ended(tmp_path: Path) -> None:
+def test_wait_for_the_device_ends_by_the_signal(tmp_path: Path) -> None:
     source = """
         alloctrace.enable("t.alloctrace")
         held = torch.empty(1 << 20, device="cuda")
@@ -108,7 +108,7 @@ def test_a_program_that_handles_the_signal_is_not_disturbed(tmp_path: Path, case
     assert how_it_ended(trace.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
 
 
-def test_python_does_not_see_the_handler_and_the_end_of_a_recording_removes_it(run_program) -> None:
+def test_handler_is_invisible_to_python_and_removed_at_the_end(run_program) -> None:
     done = run_program(
         """
         import signal, torch, pytorch_alloctrace as alloctrace
@@ -173,9 +173,7 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(run_program, t
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_disk_that_hangs_delays_the_end_by_two_seconds_and_a_second_signal_not_at_all(
-    tmp_path: Path, signals: int
-) -> None:
+def test_hung_disk_delays_the_end_by_two_seconds_unless_a_second_signal_comes(tmp_path: Path, signals: int) -> None:
     flag = tmp_path / "hangs"
     slow = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
     source = """
