@@ -1,4 +1,4 @@
-"""That what does not include torch compiles for aarch64: the frame walk, the prefetches, the clocks, the reader."""
+"""Compilation for aarch64 of all that does not include torch: frame walk, prefetches, clocks, reader."""
 
 from __future__ import annotations
 
@@ -30,37 +30,31 @@ def cross_compiler() -> str:
     return name
 
 
-def without_torch() -> list[Path]:
-    folders = {folder for folder in (*building.READER, *building.RECORDER) if not folder.startswith("torch")}
-    return building.sources(ROOT / "csrc", *sorted(folders))
-
-
-def headers() -> list[str]:
-    """Return options for Python's headers, which are the same for aarch64, and pybind11's."""
-    import pybind11
-
-    return ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
-
-
 def compiled(compiler: str, source: Path, output: Path, *options: str) -> str:
     """Compile a source; return the compiler's errors, or ""."""
-    command = [compiler, "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *options, *headers()]
-    done = subprocess.run([*command, "-c", source, "-o", output], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"{source.name}: {done.stderr[:2000]}"
+    import pybind11
+
+    # Python's headers are the same for aarch64.
+    headers = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
+    command = [compiler, "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *options, *headers]
+    process = subprocess.run([*command, "-c", source, "-o", output], capture_output=True, text=True, check=False)
+    return "" if process.returncode == 0 else f"{source.name}: {process.stderr[:2000]}"
 
 
 @pytest.mark.slow("architectures")
 def test_all_that_does_not_need_torch_compiles_for_aarch64(tmp_path: Path) -> None:
-    compiler, sources = cross_compiler(), without_torch()
-    names = {source.name for source in sources}
-    assert {"frame_walk.cpp", "spool_writer.cpp", "replay.cpp", "session.cpp"} <= names and len(sources) > 30
+    compiler = cross_compiler()
+    folders = {folder for folder in (*building.READER, *building.RECORDER) if not folder.startswith("torch")}
+    sources = building.sources(ROOT / "csrc", *sorted(folders))
+    names = [source.name for source in sources]
+    assert {"frame_walk.cpp", "spool_writer.cpp", "replay.cpp", "session.cpp"} <= {*names} and len(sources) > 30
     with ThreadPoolExecutor(2) as pool:
-        results = pool.map(lambda pair: compiled(compiler, pair[1], tmp_path / f"{pair[0]}.o"), enumerate(sources))
-        assert [said for said in results if said] == []
+        errors = pool.map(lambda pair: compiled(compiler, pair[1], tmp_path / f"{pair[0]}.o"), enumerate(sources))
+        assert [*filter(None, errors)] == []
     # For aarch64, and with its instructions: the counter, and a prefetch for a store.
-    (spool,) = [tmp_path / f"{number}.o" for number, path in enumerate(sources) if path.name == "spool_writer.cpp"]
-    assert spool.read_bytes()[18:20] == b"\xb7\x00", "the machine of the ELF header is not aarch64"
+    spool = names.index("spool_writer.cpp")
+    machine = (tmp_path / f"{spool}.o").read_bytes()[18:20]
+    assert machine == b"\xb7\x00", "the machine of the ELF header is not aarch64"
     assembly = tmp_path / "spool_writer.s"
-    (source,) = [path for path in sources if path.name == "spool_writer.cpp"]
-    assert compiled(compiler, source, assembly, "-S") == ""
+    assert compiled(compiler, sources[spool], assembly, "-S") == ""
     assert "prfm\tpst" in assembly.read_text().lower()

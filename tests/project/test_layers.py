@@ -167,7 +167,6 @@ def test_imports_point_one_way() -> None:
 def test_imports_have_no_circles() -> None:
     package = read_package()
     path = longest_path(package)
-    print(f"the longest path of imports has {len(path)} modules: {' -> '.join(path)}")
     assert len(path) > 5, "the imports were not found"
 
     package["reading.kinds"] += "\ndef f():\n    from .recorded import RecordedTrace\n"

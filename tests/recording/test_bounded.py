@@ -62,18 +62,17 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
         assert integrity.folded_events + integrity.events + integrity.uncommitted >= trace.end_seq, note
         folded += integrity.folded_until > 0
         in_folding += was_folding
-        # Finished, it says the same, and nothing of it is left beside it.
+        # finish() changes no count and leaves no other file.
         alloctrace.finish(path)
         assert sorted(left.name for left in tmp_path.glob(f"kill-{number}.*")) == [path.name]
         finished = alloctrace.load(path)
         assert finished.integrity.ended and finished.end_seq == trace.end_seq
         assert finished.sites(by="function").set_index("function")["allocations"].get("one_of", 0) == made
         path.unlink()
-    print(f"{kills} kills: {folded} of folded traces, {in_folding} while one was folded")
     assert folded and in_folding
 
 
-def said(folder: Path, verb: str) -> str:
+def output_of(folder: Path, verb: str) -> str:
     """Return a verb's output for the trace, in one line."""
     return " ".join(run_command(folder, [verb, "run.alloctrace"], {}).stdout.split())
 
@@ -85,7 +84,7 @@ def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> 
     live = trace.live(at="end")
     assert len(live) >= witness["live"] and (live["nbytes"] == 256).sum() == witness["live"] * 15 // 16
     assert trace.verify().ok and "larger than max_bytes=10,485,760" in str(trace.integrity)
-    assert "Its files are larger than max_bytes=10,485,760" in said(tmp_path, "leaks")
+    assert "Its files are larger than max_bytes=10,485,760" in output_of(tmp_path, "leaks")
 
 
 def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_new_stacks_are_recorded_by_their_outer_frames_at_the_limit(tmp_path: Pa
     assert sites.sum() == witness["tree"] + witness["made"] and sites["way"] + sites["stacks"] > witness["tree"]
     assert 0 < sites.filter(like="made_").sum() < witness["made"]
     assert trace.marks()["name"].tolist() in (["a name that comes late"], ["(one of too many names)"])
-    assert "or its outer frames alone" in said(tmp_path, "verify")
+    assert "or its outer frames alone" in output_of(tmp_path, "verify")
 
 
 @pytest.mark.parametrize(("keep", "pace", "fits"), [("1s", 300, True), ("1h", 5000, False)])
@@ -114,4 +113,4 @@ def test_events_of_the_last_minutes_are_kept_if_they_fit(tmp_path: Path, keep: s
     assert (kept_ns >= integrity.keep_ns) == fits, kept_ns
     allocations = trace.sites(by="function").set_index("function")["allocations"]
     assert 0 < len(trace.events(kinds=["alloc"])) < allocations["one_of"] == witness["allocations"]
-    assert ("no room for the single events of the last" in said(tmp_path, "peak")) is not fits
+    assert ("no room for the single events of the last" in output_of(tmp_path, "peak")) is not fits

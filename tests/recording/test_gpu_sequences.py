@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_programs import PROGRAMS, as_text, from_text, recorded
+from gpu_programs import PROGRAMS, as_text, recorded
 from running import ROOT, build_simulated_device, needs_cuda_build
 
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
@@ -40,16 +40,15 @@ def test_gpu_check_records_all_programs(tmp_path: Path) -> None:
     build_simulated_device()
     out = tmp_path / "gpu-simulated.json"
     command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert process.returncode == 0, process.stderr
     simulated = json.loads(out.read_text())
     assert not simulated["failed"] and simulated["simulated"] and set(simulated["seconds"]) == {"device", "sequences"}
     assert simulated["device"]["name"] and simulated["device"]["torch"]
     assert simulated["device"]["driver"] == "simulated"
-    events = {name: from_text(lines) for name, lines in simulated["sequences"].items()}
+    events = {name: [line.split() for line in lines] for name, lines in simulated["sequences"].items()}
     assert set(events) == set(PROGRAMS)
-    kinds = {name: {kind for kind, _, _ in found} for name, found in events.items()}
     common = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
-    assert all(common <= found for found in kinds.values()), kinds
-    assert "oom" in kinds["out_of_memory"] and (1 << 45) in {size for _, size, _ in events["out_of_memory"]}
-    assert max(stream for _, _, stream in events["graphs"]) >= 2, "captures have a stream of their own"
+    assert all(common <= {kind for kind, _, _ in sequence} for sequence in events.values())
+    assert ["oom", str(1 << 45)] in [event[:2] for event in events["out_of_memory"]]
+    assert max(int(stream) for _, _, stream in events["graphs"]) >= 2, "captures have a stream of their own"

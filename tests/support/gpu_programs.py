@@ -1,12 +1,9 @@
-"""Five programs whose allocations are the same on every run, and what they do as a sequence of events: recorded on a
-real GPU by tools/gpu_check, and on the simulated device by the tests, to be compared.
+"""Five programs with the same events on every run, recorded by tools/gpu_check on a real GPU and by tests on the
+simulated device. `python gpu_programs.py NAME TRACE` records one.
 
-    python gpu_programs.py NAME TRACE
-
-records one of them. Seeds are fixed, no shape hangs on a value that the device computes, and nothing is measured by
-what the device has free. What would differ for other reasons is switched off: cuDNN, which the simulated device
-does not have; the thread of backward, which frees its last tensors while the program continues; autocast's cache, which
-is freed in the order of its addresses.
+Seeds are fixed, and no shape depends on a computed value or on free memory. Switched off are cuDNN, which the simulated
+device lacks; the thread of backward, which frees its last tensors while the program continues; and autocast's cache,
+which is freed in the order of its addresses.
 """
 
 from __future__ import annotations
@@ -120,11 +117,6 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
 def as_text(sequence: Sequence[Event]) -> list[str]:
     """Return the events as a result file has them: one string each."""
     return [f"{kind} {size} {stream}" for kind, size, stream in sequence]
-
-
-def from_text(lines: Sequence[str]) -> list[Event]:
-    parted = [line.split() for line in lines]
-    return [(kind, int(size), int(stream)) for kind, size, stream in parted]
 
 
 if __name__ == "__main__":
