@@ -123,10 +123,7 @@ def run_program(tmp_path: Path) -> RunProgram:
 
 @pytest.fixture
 def run_cuda_program(run_program: RunProgram) -> RunProgram:
-    """Return run_program with a CUDA device, which is the machine's own or a simulated one of `memory` and `devices`.
-
-    Skips the test if torch is built without CUDA.
-    """
+    """Return run_program with the machine's GPU or a simulated one. Skips the test if torch is built without CUDA."""
 
     def run(source: str, *arguments: str, memory: str = "80GiB", devices: int = 1, **options: Any) -> Any:
         return run_program(source, *arguments, cuda={"memory": memory, "devices": devices}, **options)

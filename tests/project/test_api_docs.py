@@ -1,4 +1,4 @@
-"""docs/api.md is what the signatures and docstrings say."""
+"""docs/api.md, compared with signatures and docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building where torch can be imported, what is stamped, and what the reading half may use."""
+"""Builds with a torch that can be imported, their stamp, and the calls that the reading half may use."""
 
 from __future__ import annotations
 

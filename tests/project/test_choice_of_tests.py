@@ -1,4 +1,4 @@
-"""Choice of tests: the slow ones run only when they are asked for, others by what has changed."""
+"""Choice of tests: slow groups, and tests affected by a change."""
 
 from __future__ import annotations
 

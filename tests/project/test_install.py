@@ -1,6 +1,6 @@
-"""The ways to install, in new virtual environments: each ends in a recording, or in a sentence with the next command.
+"""Installation in new virtual environments: each way ends in a recording, or in a sentence with the next command.
 
-torch comes from this environment, through a .pth file: a folder of links without what a new environment lacks.
+A .pth file adds this environment's torch, in a folder of links without what a new environment lacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which part may import which: the data flows one way, and so do the imports, in Python and in C++."""
+"""Order of imports and includes: both point one way, in Python and in C++."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two builds in one folder at once: the second waits, and finds everything made."""
+"""Two builds in one folder at once: the second waits, and builds nothing again."""
 
 from __future__ import annotations
 

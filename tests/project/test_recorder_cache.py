@@ -1,7 +1,6 @@
-"""Which recorder is loaded: the one in the package if it fits, else one from the cache, else none, with the reason.
+"""Choice of the recorder: the package's if it fits, else one from the cache, else none, with the reason.
 
-No recorder is compiled here: the one of this checkout stands for one that was built on first use, and a compiler that
-does not exist shows that a build was begun. tests/project/test_install.py compiles one.
+The recorder of this checkout stands for one built on first use; a missing compiler shows that a build began.
 """
 
 from __future__ import annotations

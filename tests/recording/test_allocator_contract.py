@@ -1,4 +1,4 @@
-"""What every allocator in front of torch's owes to the program and to the trace: the same checks on all of them."""
+"""Checks shared by all allocators in front of torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording with max_bytes: its files never take more, nothing that was committed is lost, and the verdict holds."""
+"""Recordings with max_bytes: file sizes, kills, and verdicts."""
 
 from __future__ import annotations
 

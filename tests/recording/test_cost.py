@@ -1,4 +1,4 @@
-"""`alloctrace cost`: it measures all recorders that are there, in few words, and says why where it cannot."""
+"""`alloctrace cost`: measurements, text and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That an allocation of backward finds the line of forward that caused it, by what its event says of autograd."""
+"""Lines of forward for allocations of backward, by what the events record of autograd."""
 
 from __future__ import annotations
 

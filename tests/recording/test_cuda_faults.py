@@ -1,5 +1,4 @@
-"""CUDA programs that fail, hang about on locks, swap allocators or are killed: the program goes its way, the trace is
-true."""
+"""CUDA programs that fail, contend for locks, replace allocators or are killed, and their traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the allocator in front forwards everything, and that a traced program sees what it sees without tracing."""
+"""Forwarding of all allocator methods, and equal answers of torch with and without tracing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""RAPIDS' memory manager as torch's allocator, recorded.
+"""RAPIDS' memory manager (RMM) as torch's allocator, on a real GPU only.
 
-Its wheels have the CUDA runtime inside, which asks the driver for tables of functions that NVIDIA does not document;
-the simulated device has none (tools/simcuda/README.md), so this runs on a real GPU only. An allocator of a library that
-is linked as usual is in test_cuda_faults.py.
+RMM's wheels use undocumented driver functions that the simulated device lacks (tools/simcuda/README.md).
 """
 
 from __future__ import annotations

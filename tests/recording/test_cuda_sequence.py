@@ -1,8 +1,6 @@
-"""That the CUDA recorder has every event, once, in the right order: against torch's own history, and the driver's log.
+"""Complete and ordered CUDA events, compared with torch's own history and the driver's log.
 
-    ALLOCTRACE_TEST_SCALE=full tools/test tests/recording/test_cuda_sequence.py -s
-
-compares about half a million events; without the variable it is a tenth. Both print what they compared.
+`ALLOCTRACE_TEST_SCALE=full` compares half a million events instead of a tenth of them; -s prints what was compared.
 """
 
 from __future__ import annotations

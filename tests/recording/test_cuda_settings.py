@@ -1,4 +1,4 @@
-"""The allocator's settings in a trace are those that the program set, also when it changes them while it runs."""
+"""The allocator's settings in a trace, also when the program changes them."""
 
 from __future__ import annotations
 

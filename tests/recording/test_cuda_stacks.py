@@ -1,4 +1,4 @@
-"""That the stack of every CUDA event is the Python stack that torch itself finds for it."""
+"""Stacks of CUDA events, compared with the Python stacks in torch's own history."""
 
 from __future__ import annotations
 

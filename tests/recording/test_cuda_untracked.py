@@ -1,5 +1,4 @@
-"""CUDA allocators that do not report what they do (cudaMallocAsync, caching switched off, functions of a library):
-what is recorded in front of them is what reaches the simulated driver."""
+"""CUDA allocators without a tracker (cudaMallocAsync, no caching, functions of a library), and the driver's log."""
 
 from __future__ import annotations
 

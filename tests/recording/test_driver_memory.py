@@ -1,4 +1,4 @@
-"""What the driver says of memory, compared with what torch reserves: the account of memory outside PyTorch."""
+"""Samples of the driver's memory, compared with what torch reserves: memory outside of PyTorch."""
 
 from __future__ import annotations
 

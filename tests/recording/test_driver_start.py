@@ -1,4 +1,4 @@
-"""The driver's library (NVML) where it does not start, as without a driver, and where it starts slowly."""
+"""The driver's library (NVML) that does not start, as without a driver, or starts slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""enable() that fails leaves nothing behind, wherever it fails, and a later enable() works."""
+"""enable() that fails: nothing is left behind, and a later enable() works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""finish: the trace of a killed recording becomes one whole file that says the same."""
+"""finish: the trace of a killed recording becomes one complete file with the same events."""
 
 from __future__ import annotations
 

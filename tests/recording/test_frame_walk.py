@@ -1,4 +1,4 @@
-"""The stack walker alone, without torch: under every Python at hand its stacks are those of the traceback module."""
+"""Stacks of the walker alone, without torch, compared with the traceback module's under every installed Python."""
 
 from __future__ import annotations
 

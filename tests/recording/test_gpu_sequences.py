@@ -1,7 +1,4 @@
-"""The simulated device makes torch allocate as a real GPU does: the same events, of the same kind, size and stream.
-
-benchmarks/results/gpu-*.json is what tools/gpu_check recorded on real GPUs.
-"""
+"""Events on the simulated device, compared with those of real GPUs (tools/gpu_check, benchmarks/results/gpu-*.json)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of recording: every event whose hook has returned is in what the reader returns."""
+"""SIGKILL during a recording: every event whose hook has returned is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory that no line of the user's code explains: cuBLAS workspaces, older blocks, nodes of autograd.
-
-On the simulated device torch's own code asks for cuBLAS workspaces as it does on a real one.
-"""
+"""Memory without a line of user code: cuBLAS workspaces of torch, older blocks, autograd's nodes."""
 
 from __future__ import annotations
 

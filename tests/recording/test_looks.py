@@ -1,4 +1,4 @@
-"""What the recorder's looks find in a program that runs, and how it comes out of the trace."""
+"""Holders that object scans find in a running program, and their encoding in the trace."""
 
 from __future__ import annotations
 

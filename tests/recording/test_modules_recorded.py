@@ -1,4 +1,4 @@
-"""That every event is under the module that was being called, by torch's own forward hooks."""
+"""Modules of events, compared with torch's own forward hooks."""
 
 from __future__ import annotations
 

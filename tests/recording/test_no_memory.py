@@ -1,4 +1,4 @@
-"""No memory for the recorder's own threads: what they could not note is missing, and the program goes on."""
+"""Lack of memory in the recorder's own threads: details are missing, and the program goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""enable(on_oom="report"): the verdict is printed once, and the program goes on as it would have."""
+"""enable(on_oom="report"): the verdict is printed once, and the program is not affected."""
 
 from __future__ import annotations
 

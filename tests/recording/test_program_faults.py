@@ -1,5 +1,4 @@
-"""What programs do that is hard on a recorder: they are killed, fork at the worst moment, re-enter its hooks, and have
-stacks, names and threads of any kind. They go on as they would alone."""
+"""Programs that are killed, fork at bad moments, re-enter hooks, and have odd stacks, names and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the trace holds what happened: all of it, in order, whatever threads do."""
+"""Complete and ordered events of many threads, source lines, and signals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Faults of the machine while a program is recorded: the program goes on as it would alone, and what was lost is
-counted in its place."""
+"""Faults of the machine during a recording: the program goes on as it would alone, and lost events are counted."""
 
 from __future__ import annotations
 

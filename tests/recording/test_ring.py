@@ -1,5 +1,4 @@
-"""What the hook may rely on: the ring under sanitizers, waiting that a cancelled thread survives, and ids
-that are found in the same time however many there are."""
+"""The ring under sanitizers, cancellation of a thread that waits in a hook, and constant-time lookup of ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recorder says of blocks; above all that looking them up disturbs nothing."""
+"""Roles that the recorder looks up, and the side effects that a look-up must not have."""
 
 from __future__ import annotations
 

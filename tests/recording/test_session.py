@@ -1,4 +1,4 @@
-"""enable(), disable() and what they refuse."""
+"""enable() and disable(), and what they refuse."""
 
 from __future__ import annotations
 

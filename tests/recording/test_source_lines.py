@@ -1,4 +1,4 @@
-"""The user's source lines in the trace, also where reading them is slow or hangs, as in a network home."""
+"""Source lines in the trace, also when reading files is slow or hangs, as in a network home."""
 
 from __future__ import annotations
 

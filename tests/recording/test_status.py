@@ -1,4 +1,4 @@
-"""status(): its numbers are torch's and the trace's, it names what grows, and it disturbs nothing."""
+"""status(): numbers equal to torch's and the trace's, growing lines, and no side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/watching.md, as they stand there, with the loggers and trainers that they name."""
+"""The examples of docs/watching.md with their loggers and trainers."""
 
 from __future__ import annotations
 

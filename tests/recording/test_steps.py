@@ -1,4 +1,4 @@
-"""Steps found from torch's optimizers, in programs that do not call step()."""
+"""Steps from torch's optimizers in programs that do not call step()."""
 
 from __future__ import annotations
 

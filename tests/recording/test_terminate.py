@@ -1,4 +1,4 @@
-"""SIGTERM: the trace is ended and its spool removed, and the program dies of the signal as it would without us."""
+"""SIGTERM: the trace ends, its spool is removed, and the program dies of the signal as without a recording."""
 
 from __future__ import annotations
 

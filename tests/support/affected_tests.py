@@ -1,17 +1,13 @@
-"""Which tests a change may break: tools/test --changed runs them.
+"""Choice of the tests that a change may break, for tools/test --changed.
 
-    python tests/support/affected_tests.py [--base REV]
+    python tests/support/affected_tests.py [--base REV]    prints their paths, and the reasons on stderr
 
-prints their paths, one a line, and on stderr why these. Changed is what differs from REV, by default the commit that
-this clone began with, and what git does not track yet. A changed file affects
+Changed are files that differ from REV, by default the commit that this clone began with, and new ones. A file affects
 
-- the tests of its subject: SUBJECTS names the folders of tests by the folders of files;
-- every test that imports it or names it, itself or through other tests and programs, and through modules of the same
-  folder of the package. Not through other folders, nor through FACADES: what is behind these is tested under its
-  own subject.
+- the tests of its subject: SUBJECTS maps folders of files to folders of tests;
+- tests that import or name it, also through other tests, programs and modules of its folder, but not through FACADES.
 
-A changed file without either affects all tests. C++ has its subjects alone: a map of what each test executes would name
-nearly all tests for nearly all of csrc, since every trace that a test records or reads runs through it.
+A changed file without either affects all tests. C++ has only subjects: nearly all tests run through nearly all of csrc.
 """
 
 from __future__ import annotations

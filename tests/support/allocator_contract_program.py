@@ -1,7 +1,6 @@
-"""Uses one allocator of torch in all the ways that tests/recording/test_allocator_contract.py checks: a trace for each
-subject in the working directory, and in expected.json what the program itself saw.
+"""A program that uses one allocator in all the ways that test_allocator_contract.py checks.
 
-    allocator_contract_program.py NAME LIBRARY      NAME: cpu, cuda, pluggable or pinned
+allocator_contract_program.py cpu|cuda|pluggable|pinned LIBRARY    # a trace for each subject, and expected.json
 """
 
 from __future__ import annotations

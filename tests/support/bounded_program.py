@@ -1,12 +1,10 @@
-"""A program that is recorded with a bound and allocates as fast as it can.
+"""Programs that are recorded with a bound (MiB) and allocate as fast as they can.
 
-    python bounded_program.py run EVENTS BOUND        # writes run.alloctrace and witness.json in the working directory
-    python bounded_program.py kill KILLS SEED BOUND   # writes kill-N.alloctrace of victims, and witness.json
-    python bounded_program.py live BLOCKS BOUND       # so many blocks stay live
-    python bounded_program.py stacks STACKS BOUND     # so many stacks, a quarter of them of code made on the way
-    python bounded_program.py keep TIME PACE BOUND    # ends with keep=TIME when folded; PACE allocations at a time
-
-BOUND in MiB. With less than 64 the recorder's own numbers are made smaller with it: the same happens, sooner.
+bounded_program.py run EVENTS BOUND           # writes run.alloctrace and witness.json in the working directory
+bounded_program.py kill KILLS SEED BOUND      # writes kill-N.alloctrace of killed processes, and witness.json
+bounded_program.py live BLOCKS BOUND          # keeps the blocks live
+bounded_program.py stacks STACKS BOUND        # allocates under new stacks, a quarter of them of new code
+bounded_program.py keep TIME PACE BOUND       # ends with keep=TIME when compacted; PACE allocations at a time
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Runs `python -m pytorch_alloctrace.analyze` many times, without importing everything each time.
+"""Runs of `python -m pytorch_alloctrace.analyze` in forks of a process that has imported the command line.
 
-Importing pandas and rich takes a second, the commands of most tests far less: they run in forks of a process that has
-imported the command line (warm_python). Tests of the command itself (encodings, signals, pipes, what it imports) start
-it as a user does.
+Importing pandas and rich takes a second. Tests of encodings, signals, pipes and imports start the command itself.
 """
 
 from __future__ import annotations

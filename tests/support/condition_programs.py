@@ -1,7 +1,4 @@
-"""Programs with one thing wrong each, and healthy ones: run as ``condition_programs.py FOLDER``.
-
-Each is traced to FOLDER/NAME.alloctrace.
-"""
+"""Programs with one inefficiency each, and a healthy one, recorded by `condition_programs.py FOLDER`."""
 
 from __future__ import annotations
 

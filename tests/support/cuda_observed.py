@@ -1,8 +1,6 @@
-"""A program that asks torch everything about its CUDA memory and prints the answers, a line of JSON for each subject.
+"""A program that prints torch's answers about its CUDA memory, equal with and without tracing, one subject a line.
 
-    python cuda_observed.py plain|traced|late TRACE
-
-It must print the same with and without tracing. "late" traces only two ranges in the middle.
+cuda_observed.py plain|traced|late TRACE    # late: traces two ranges in the middle
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Compares the virtual methods of torch's CUDA allocator, as its headers declare them, with those that ours forwards.
+"""Comparison of the virtual methods in torch's CUDA headers with those that our allocators forward.
 
-Reads C++ as text: enough for declarations as torch writes them. What it does not understand fails the test.
+Reads C++ as text; what it cannot parse fails the test.
 """
 
 from __future__ import annotations

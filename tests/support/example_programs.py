@@ -1,9 +1,6 @@
-"""Runs programs of examples/, one after another, in one process:
+"""Runs of programs of examples/ in one process: `example_programs.py FOLDER NAME...`.
 
-    python example_programs.py FOLDER NAME...
-
-Each finds a device of which torch has nothing, and leaves its trace, FOLDER/NAME.alloctrace, and what it printed, the
-error that it died of included, in FOLDER/NAME.txt.
+Each finds an unused device, and leaves FOLDER/NAME.alloctrace and its output, with its error, in FOLDER/NAME.txt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Makes traces of just under a megabyte, each with as much as can be of one thing: what takes a reader longest.
+"""Traces of just under a megabyte with as many things of one kind as fit, and valid checksums.
 
-Their checksums fit. What a reader does for one of these things must not depend on how many there are of another: work
-that grows with the product would show here, in minutes or gigabytes.
+The work for one kind must not depend on the number of another: a product of both takes minutes or gigabytes here.
 """
 
 from __future__ import annotations

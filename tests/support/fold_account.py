@@ -1,4 +1,4 @@
-"""What a folded trace must say as the whole one does."""
+"""Comparison of a compacted trace with the complete one."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Programs whose free memory is cut up, each with a planted pinner: a line, marked PIN, whose blocks keep free memory
-from being returned.
+"""Programs with fragmented memory and a planted pinner: a line, marked PIN, whose blocks strand free memory.
 
-    python fragmentation_programs.py TRACE_FOLDER CASE...
+    fragmentation_programs.py FOLDER CASE...
 
-runs them one after another, each with a trace of its own that ends when the memory is cut up. Then the program asks
-torch what can be returned, and writes to TRACE_FOLDER/CASE.json: torch's segments at the end of the trace, what
-empty_cache() gave back, and what it gave back more once the planted blocks were gone.
+records CASE.alloctrace until the memory is fragmented, and writes CASE.json: torch's segments then, the bytes that
+empty_cache() released, and those that it released once the planted blocks were freed.
 """
 
 from __future__ import annotations

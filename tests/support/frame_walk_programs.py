@@ -1,8 +1,6 @@
-"""Programs whose every stack is compared with the traceback module's, for any interpreter from 3.10 on.
+"""Programs whose stacks are compared with the traceback module's, for Python 3.10 and later, without torch.
 
-Run as a script, `frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED`, it prints one JSON object: the
-number of stacks compared and the first of those that differed. The probe is built from frame_walk_probe.cpp by
-test_frame_walk.py. Nothing but the standard library is needed.
+`frame_walk_programs.py PROBE_FOLDER SCENARIO MODE SEED` prints the number of stacks and the first differences as JSON.
 """
 
 from __future__ import annotations

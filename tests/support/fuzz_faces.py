@@ -1,9 +1,6 @@
-"""Shows hostile traces to the faces that read traces, until the time is over; keeps those that bring one down.
+"""Fuzzing of the faces that read traces: `fuzz_faces.py FOLDER SECONDS FIRST_SEED`.
 
-    python fuzz_faces.py FOLDER SECONDS FIRST_SEED
-
-Each seed makes a trace (see hostile_traces.py) and chooses the faces that it is shown to: `every_face.py`, which takes
-the trace that was kept, shows it to all of them. Prints what was found.
+Each seed makes a trace and chooses faces. Traces that bring a face down stay in FOLDER; every_face.py runs all on them.
 """
 
 from __future__ import annotations

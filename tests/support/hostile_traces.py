@@ -1,7 +1,6 @@
-"""Makes traces that no recorder writes, with checksums that fit: what a reader believes is the content.
+"""Traces that no recorder writes, with valid checksums. The same seed makes the same bytes.
 
-`made_up` writes absurd events and definitions in the format's own terms; `mutated` changes what is in a trace and
-repairs the checksums. The same seed makes the same bytes.
+`made_up` writes absurd events and definitions; `mutated` changes a trace and repairs the checksums.
 """
 
 from __future__ import annotations

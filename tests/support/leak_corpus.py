@@ -1,8 +1,6 @@
-"""The corpus of labelled programs: what all cases share, and how they are recorded and looked up.
+"""Helpers of the labelled programs in leak_cases_*.py and healthy_cases_*.py, and their recording.
 
-The cases are in leak_cases_*.py (they leak) and healthy_cases_*.py (they grow, and do not leak).
-
-    python tests/support/leak_corpus.py DEVICE FOLDER [CASE...]     # records them, each into a trace of its own
+python tests/support/leak_corpus.py DEVICE FOLDER [CASE...]     # a trace for each case
 """
 
 from __future__ import annotations

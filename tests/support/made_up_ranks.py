@@ -1,8 +1,4 @@
-"""Makes the traces of the ranks of a run that never was, quickly: through the writer of whole traces.
-
-Each rank has weights on its CUDA device, and in each step activations that it frees again; on the CPU a batch. What is
-wrong with a rank is an argument.
-"""
+"""Traces of made-up ranks, with weights, activations and batches; arguments choose what is wrong with a rank."""
 
 from __future__ import annotations
 

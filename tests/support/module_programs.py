@@ -1,9 +1,6 @@
-"""Programs that call modules in all sorts of ways, with an account of their own of which one is being called.
+"""Programs that call modules in all sorts of ways, with names of the modules by torch's own global forward hooks.
 
-Run as a script, `module_programs.py PROGRAM DEVICE`, it records the program twice: into plain.alloctrace as it is, and
-into hooks.alloctrace with torch's own global forward hooks. These put a region of the module's name around each call,
-so that every event of the trace says twice under which module it happened. The account knows each root by the name
-that the program gives it, and the rest from `named_modules()`.
+`module_programs.py PROGRAM DEVICE` records plain.alloctrace, and hooks.alloctrace with a region around each call.
 """
 
 from __future__ import annotations

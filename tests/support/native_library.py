@@ -12,10 +12,7 @@ from running import ROOT, torch_has_cuda
 
 
 def build_library(source: Path, library: Path, *options: str) -> None:
-    """Compile a source against torch's headers, CUDA's among them if torch is built with it.
-
-    The object apart, in its folder: so ccache, where it is installed, knows the same source again.
-    """
+    """Compile a source against torch's headers; the object in its folder, so that ccache finds it again."""
     installed = Path(torch.__file__).parent
     headers = [installed / "include", Path(sysconfig.get_paths()["include"])]
     libraries = ["-lc10", "-ltorch_cpu"]

@@ -1,7 +1,4 @@
-"""One training program in several versions, as a change of the code makes them; each runs on CUDA and on the CPU.
-
-What the program itself knows of its tensors at the mark "stepped" goes into DEVICE.json, as an oracle.
-"""
+"""A training program in several versions. It writes its tensors' bytes at the mark "stepped" to DEVICE.json."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What torch said of its allocator at each checkpoint of a program (replay_programs), and comparisons with it: of the
-checkpoint with itself, of the events of the trace, of the segments and blocks that the trace is replayed to."""
+"""torch's reports of its allocator at each checkpoint of a program (replay_programs), and comparisons with them."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ def snapshot() -> list[dict[str, Any]]:
 
 
 class Recording:
-    """One trace, and its lines in EXPECTED: {"trace": file name, "mid_run": whether there were expandable segments when
-    it began, "at": where in the trace ("mark:check-3"), "segments": [...], "blocks": [...]}, rows as in replay_oracle.
-    Each line has "fractions": of each device, the share that the process may reserve; and "uses": how many use each
-    MemPool, [device, its id, count]. The last line of a trace, at "end", has "peaks": of each device, since the trace
-    began."""
+    """One trace, and its lines in EXPECTED, each with torch's segments and blocks "at" a mark, step or the end.
+
+    "mid_run": expandable segments were there at the beginning. "fractions": the share that the process may reserve, by
+    device. "uses": [device, id, uses] of each MemPool. "peaks", at the end: the maxima of each device since the beginning.
+    """
 
     def __init__(
         self, trace: Path, expected: Path, pools: Callable[[], list[tuple[torch.cuda.MemPool, int]]], **options: Any

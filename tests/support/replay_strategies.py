@@ -1,5 +1,4 @@
-"""Programs for replay_programs as hypothesis strategies, which shrink to the shortest list of operations that
-still shows a difference; and a process to run them."""
+"""Programs for replay_programs as hypothesis strategies, and a process that runs them."""
 
 from __future__ import annotations
 

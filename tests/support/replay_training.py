@@ -1,7 +1,7 @@
-"""Records cuda_programs with checkpoints between torch's operators, so in the middle of forward, backward and the
-optimizer too: `python replay_training.py FOLDER SCALE GROWTH NAME...` leaves NAME.alloctrace and NAME.expected (see
-replay_programs) of each program in FOLDER. SCALE multiplies the steps; GROWTH, over 1, is by how much each interval
-between two checkpoints is longer than the one before."""
+"""Recordings of cuda_programs with checkpoints between operators: `replay_training.py FOLDER SCALE GROWTH NAME...`.
+
+SCALE multiplies the steps; GROWTH, over 1, is the ratio of two intervals between checkpoints.
+"""
 
 from __future__ import annotations
 

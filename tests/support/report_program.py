@@ -1,8 +1,4 @@
-"""A run that has something to show in every view of the report: python report_program.py TRACE
-
-Two devices, steps, marks, a region, a leak, fragmentation, two streams, a refused request; and code whose file and
-marks have names that would be HTML, if a page took them for it.
-"""
+"""A run with content for every view of the report, and hostile names of files and marks: report_program.py TRACE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Programs that train and infer, each with its own account, from its objects, of what its memory is for.
+"""Programs that train and infer, with their own account of bytes by role from their objects.
 
-`role_account.py DEVICE PROGRAM...` records PROGRAM.alloctrace and writes PROGRAM.json: for each mark of the trace, by
-role, the bytes of distinct storages on the device.
+`role_account.py DEVICE PROGRAM...` records PROGRAM.alloctrace, and writes the bytes by mark and role to PROGRAM.json.
 """
 
 from __future__ import annotations

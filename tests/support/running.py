@@ -24,10 +24,7 @@ WITH_SUPPORT = os.pathsep.join([str(ROOT), str(SUPPORT)])
 
 
 def program_environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a traced program: the package can be imported, and no variable of ours is set.
-
-    torch computes with one thread, since the tests themselves occupy every core.
-    """
+    """Return the environment of a traced program. torch computes with one thread, since the tests occupy every core."""
     ours = ("ALLOCTRACE", "TORCHINDUCTOR")  # torch sets the second when a test has imported all of torch
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment.setdefault("OMP_NUM_THREADS", "1")
@@ -122,10 +119,7 @@ def _split_launcher(command: list[str]) -> tuple[list[str], dict[str, str], list
 
 
 def with_cuda(command: list[str], memory: str = "80GiB", devices: int = 1) -> list[str]:
-    """Return the command under tools/simcuda/run, or unchanged on a machine with a GPU.
-
-    Skips the test if torch is built without CUDA.
-    """
+    """Return the command on the simulated device, or unchanged on a GPU. Skips the test if torch is without CUDA."""
     if not torch_has_cuda():
         pytest.skip("the installed torch is built without CUDA")
     if has_nvidia_gpu():

@@ -18,10 +18,9 @@ SOURCES = ("csrc", "pytorch_alloctrace/recording", "pytorch_alloctrace/objects",
 
 
 def record_once(name: str, record: Callable[[Path], None]) -> Path:
-    """Return the folder under build/ that `record` has filled, for these tests or for earlier ones. Tests only read it.
+    """Return the folder that `record` filled for these tests or for earlier ones. Tests only read it.
 
-    It is filled again when the recorder, the simulated device, tests/support, the file of `record`, Python or torch has
-    changed.
+    It is filled again when the recorder, the simulated device, tests/support, `record`'s file, Python or torch changes.
     """
     key = _digest([Path(inspect.getfile(record))], _key_of_recorder())
     folder = FOLDER / f"{name}-{key}"

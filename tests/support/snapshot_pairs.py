@@ -1,7 +1,4 @@
-"""Three programs, each recorded by us and by torch's own history at once.
-
-python snapshot_pairs.py leak|out_of_memory|healthy       leaves run.alloctrace and snapshot.pickle
-"""
+"""Programs recorded by us and by torch's history: `snapshot_pairs.py leak|out_of_memory|healthy`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The programs of replay_programs, with torch's own history in place of a recording: at its first checkpoints and at
-the end, a snapshot t.0, t.1, ...
+"""The programs of replay_programs with torch's history: snapshots t.0, t.1, ... at checkpoints and at the end.
 
-    python snapshot_programs.py serve        as replay_programs, with two operations more: ["ring", N], the first,
-                                             gives the entries of the history, and ["history"] begins it
+Two operations more: ["ring", N], the first, is the number of the history's entries; ["history"] begins the history.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Time in traces that are judged by time, independent of how busy the machine is.
+"""Times in traces that do not depend on the machine's load.
 
-A program calls `tick()` (or marks "tick" itself) where time is to pass. `make_steady` then rewrites the times of its
-trace: the same time passes between any two ticks, and what happens in between is spread evenly. Nothing else in the
-trace changes.
+A program calls `tick()` (or marks "tick") where time passes; `make_steady` spreads the times evenly between ticks.
 """
 
 from __future__ import annotations

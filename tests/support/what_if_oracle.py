@@ -1,5 +1,4 @@
-"""What the model predicts from one run's trace, next to what torch's own allocator did when the same program ran under
-other settings, on another device."""
+"""Predictions of the allocator model, compared with torch under other settings and on other devices."""
 
 from __future__ import annotations
 

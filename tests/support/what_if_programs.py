@@ -1,5 +1,4 @@
-"""Ten programs whose requests are the same under all settings of torch's allocator, to compare what the model predicts
-with what happens: python what_if_programs.py NAME TRACE records one."""
+"""Programs whose requests are equal under all allocator settings: what_if_programs.py NAME TRACE records one."""
 
 from __future__ import annotations
 
