@@ -50,7 +50,7 @@ class Recording:
     """One trace, and its lines in EXPECTED, each with torch's segments and blocks "at" a mark, step or the end.
 
     "mid_run": expandable segments were there at the beginning. "fractions": the share that the process may reserve, by
-    device. "uses": [device, id, uses] of each MemPool. "peaks", at the end: the maxima of each device since the beginning.
+    device. "uses": [device, id, uses] of each MemPool. "peaks", at the end: each device's maxima.
     """
 
     def __init__(
