@@ -59,8 +59,8 @@ def run(command: Sequence[str | Path], folder: Path, **environment: str) -> subp
     )
 
 
-def report(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stdout + done.stderr
+def report(process: subprocess.CompletedProcess[str]) -> str:
+    return process.stdout + process.stderr
 
 
 def copy_of_sources(folder: Path) -> Path:
@@ -98,9 +98,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
     """Return the Python of a stock environment with torch, after a plain `pip install .`."""
     folder = tmp_path_factory.mktemp("installed")
     python = new_environment(folder / "environment", packages)
-    done = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
-    assert done.returncode == 0, report(done)
-    assert "Successfully installed pytorch_alloctrace" in done.stdout
+    process = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
+    assert process.returncode == 0, report(process)
+    assert "Successfully installed pytorch_alloctrace" in process.stdout
     return python
 
 
@@ -165,11 +165,11 @@ def test_pip_without_a_compiler_ends_in_one_sentence(packages: Path, tmp_path: P
     python = new_environment(tmp_path / "environment", packages)
     (tmp_path / "empty").mkdir()
     sources = copy_of_sources(tmp_path / "sources")
-    done = run([python, "-m", "pip", "install", "."], sources, PATH=str(tmp_path / "empty"))
-    assert done.returncode != 0
-    assert "pytorch_alloctrace: there is no C++ compiler: run `apt-get install g++" in done.stderr, report(done)
+    process = run([python, "-m", "pip", "install", "."], sources, PATH=str(tmp_path / "empty"))
+    assert process.returncode != 0
+    assert "pytorch_alloctrace: there is no C++ compiler: run `apt-get install g++" in process.stderr, report(process)
     # pip's own words around it; there were 60 lines of compilers' commands and tracebacks.
-    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20
+    assert "Traceback" not in process.stderr and len(process.stderr.splitlines()) < 20
 
 
 @pytest.mark.slow("builds")
@@ -179,7 +179,8 @@ def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tm
     installed = run([python, "-m", "pip", "install", "--quiet", "setuptools==65.5.0"], tmp_path)
     assert installed.returncode == 0, report(installed)
     sources = copy_of_sources(tmp_path / "sources")
-    done = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
-    assert done.returncode != 0 and "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 20, report(done)
-    assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in done.stderr
+    process = run([python, "-m", "pip", "install", "--no-build-isolation", "."], sources)
+    assert process.returncode != 0, report(process)
+    assert "Traceback" not in process.stderr and len(process.stderr.splitlines()) < 20, process.stderr
+    assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in process.stderr
     # test_build.py builds without isolation where wheel is installed.

@@ -124,7 +124,7 @@ extern "C" void allocate_in_threads(int threads, int blocks) {
 def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, tmp_path: Path) -> None:
     """Run threads that hold the GIL and wait for the allocator's lock, under which the hook must not take the GIL."""
     build(tmp_path, "native", NATIVE_ALLOCATIONS)
-    done = run_cuda_program(
+    process = run_cuda_program(
         """
         import ctypes, faulthandler, threading, torch, pytorch_alloctrace as alloctrace
         faulthandler.dump_traceback_later(240, exit=True)
@@ -160,7 +160,7 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         print("done")
         """,
     )
-    assert done.stdout.endswith("done\n"), done.stderr
+    assert process.stdout.endswith("done\n"), process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0 and trace.integrity.reentered == 0
     assert_events_add_up(trace)
@@ -230,7 +230,7 @@ def test_registered_allocator_is_recorded_if_it_comes_before_enable(run_cuda_pro
 def test_trace_is_complete_when_a_program_exits_with_live_tensors(
     run_cuda_program, tmp_path: Path, ending: str, status: int
 ) -> None:
-    done = run_cuda_program(
+    process = run_cuda_program(
         f"""
         import os, threading, time, torch, pytorch_alloctrace as alloctrace
         alloctrace.enable("t.alloctrace")
@@ -252,8 +252,9 @@ def test_trace_is_complete_when_a_program_exits_with_live_tensors(
         check=False,
         fresh=status == 1,
     )
-    assert done.returncode == status, done.stderr
-    assert "ValueError: of a thread" in done.stderr and ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
+    assert process.returncode == status, process.stderr
+    assert "ValueError: of a thread" in process.stderr
+    assert ("ZeroDivisionError" in process.stderr) == (ending == "1 / 0")
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.ended == (ending != "os._exit(4)")
     assert trace.missed_frees == 0 and (trace.live(device="cuda:0")["nbytes"] == 4000).sum() >= 50
@@ -294,8 +295,8 @@ def test_committed_events_are_read_when_training_is_killed(run_cuda_program, tmp
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     (tmp_path / "victim.py").write_text(KILLED_PROGRAM)
-    done = run_cuda_program(killer, timeout=200)
-    assert done.stdout.strip() == str(-signal.SIGKILL), done.stdout + done.stderr
+    process = run_cuda_program(killer, timeout=200)
+    assert process.stdout.strip() == str(-signal.SIGKILL), process.stdout + process.stderr
     witness = (tmp_path / "witness").read_bytes()
     counted = [int.from_bytes(witness[8 * slot : 8 * slot + 8], "little") for slot in range(4)]
     trace = alloctrace.load(tmp_path / "t.alloctrace")

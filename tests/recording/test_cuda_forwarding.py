@@ -59,8 +59,8 @@ SETTINGS = {
 def run_observed(directory: Path, mode: str, environment: dict[str, str]) -> list[tuple[str, Any]]:
     """Return the answers that cuda_observed.py prints, by subject."""
     program = [sys.executable, str(ROOT / "tests/support/cuda_observed.py"), mode, "t.alloctrace"]
-    done = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
-    parted = [line.split("\t") for line in done.stdout.splitlines()]
+    process = run_python(directory, with_cuda(program, "8GiB", 2), True, 600, environment)
+    parted = [line.split("\t") for line in process.stdout.splitlines()]
     return [(subject, json.loads(answer)) for subject, answer in parted]
 
 
@@ -84,7 +84,7 @@ def test_program_gets_the_same_answers_when_traced(tmp_path: Path, name: str) ->
 
 def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) -> None:
     """Check that a program may fork after enable(), and that its children may use CUDA."""
-    done = run_cuda_program(
+    process = run_cuda_program(
         """
         import os, sys, torch, pytorch_alloctrace as alloctrace
         from torch.utils.data import DataLoader, TensorDataset
@@ -131,7 +131,7 @@ def test_cuda_is_not_initialised_by_tracing(run_cuda_program, tmp_path: Path) ->
         """,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
     )
-    assert "simcuda" not in done.stderr, done.stderr
+    assert "simcuda" not in process.stderr, process.stderr
     first, second, child = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("t", "u", "child"))
     assert not any(device.startswith("cuda") for device in first.devices)
     assert {"cuda:0", "cpu"} <= set(second.devices) and "cuda:0" in child.devices

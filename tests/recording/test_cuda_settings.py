@@ -33,10 +33,10 @@ def settings_in(path: Path) -> list[dict[str, Any]]:
 
 def test_expandable_segments_are_recorded_without_a_warning(run_cuda_program: Callable, tmp_path: Path) -> None:
     """Check that torch's inlined function is not called: it returns False, and its warning takes the GIL."""
-    done = run_cuda_program(PROGRAM, PYTORCH_ALLOC_CONF="expandable_segments:True")
+    process = run_cuda_program(PROGRAM, PYTORCH_ALLOC_CONF="expandable_segments:True")
     assert [settings["expandable_segments"] for settings in settings_in(tmp_path / "t.alloctrace")] == [True]
     assert alloctrace.load(tmp_path / "t.alloctrace").kind_counts["segment_map"] > 0
-    assert "Warning" not in done.stderr, done.stderr
+    assert "Warning" not in process.stderr, process.stderr
 
 
 def test_settings_are_recorded_again_when_they_change(run_cuda_program: Callable, tmp_path: Path) -> None:

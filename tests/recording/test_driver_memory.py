@@ -44,7 +44,7 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
         pytest.skip("the sizes are those of the simulated device; the test below is for real ones")
     extra = tmp_path / "extra"
     extra.write_text("0")
-    done = run_cuda_program(
+    process = run_cuda_program(
         PROGRAM,
         SIMCUDA_CONTEXT="600MiB",
         SIMCUDA_OTHER_PROCESSES="99:1GiB",
@@ -74,7 +74,7 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
     )
     resident = trace.driver_memory(device="cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
-    assert resident["used"].max() <= int(done.stdout) + 16 * MIB  # the kernel counts in batches
+    assert resident["used"].max() <= int(process.stdout) + 16 * MIB  # the kernel counts in batches
     assert list(trace.events().query("device == 'pinned'")["nbytes"])[:1] == [4000]
 
 

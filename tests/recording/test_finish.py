@@ -143,8 +143,8 @@ def test_spool_is_unlocked_when_a_forked_child_lives_on(run_program, tmp_path: P
         "child = os.fork()\nif child == 0: os.close(1); os.close(2); __import__('time').sleep(120); os._exit(0)\n"
         "print(child, flush=True)\nos.kill(os.getpid()",
     )
-    done = run_program(forking.format(spool_dir=None, count=10, flush=False), check=False)
-    child = int(done.stdout)
+    process = run_program(forking.format(spool_dir=None, count=10, flush=False), check=False)
+    child = int(process.stdout)
     try:
         assert alloctrace.finish(tmp_path / "t.alloctrace").spool == tmp_path / "t.alloctrace.spool"
     finally:
@@ -190,8 +190,8 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
     killed, ring = trace.read_bytes(), spool.read_bytes()
     shutil.copy(trace, copy)
     for arguments in (["t.alloctrace"], ["leaks", "t.alloctrace", "--json"]):
-        done = run_command(tmp_path, arguments, {})
-        assert done.returncode == 0 and done.stderr.count("finish t.alloctrace") == 1
+        process = run_command(tmp_path, arguments, {})
+        assert process.returncode == 0 and process.stderr.count("finish t.alloctrace") == 1
 
     out = run_analyze(tmp_path, "finish", "copy.alloctrace")
     assert f"The spool {spool} stays for the recorded trace {trace}" in " ".join(out.split())

@@ -41,13 +41,14 @@ def describe_interpreter(executable: str, version: str) -> Interpreter | None:
         "print(s.get_config_var('EXT_SUFFIX')); print(s.get_config_var('Py_GIL_DISABLED') or 0)"
     )
     try:
-        asked = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=600)
+        described = subprocess.run([executable, "-c", program], capture_output=True, text=True, timeout=600)
     except OSError:
         return None
-    answer = asked.stdout.split("\n")
-    if asked.returncode != 0 or answer[0] != version or answer[3] != "0" or not Path(answer[1], "Python.h").exists():
+    if described.returncode != 0:
         return None
-    return executable, answer[1], answer[2]
+    its_version, include, suffix, free_threaded = described.stdout.splitlines()
+    is_usable = its_version == version and free_threaded == "0" and Path(include, "Python.h").exists()
+    return (executable, include, suffix) if is_usable else None
 
 
 def find_interpreter(version: str) -> Interpreter | None:
@@ -83,8 +84,8 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
 
 
 def _compile(folder: Path, *words: str) -> None:
-    done = subprocess.run([os.environ.get("CXX", "g++"), *words], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([os.environ.get("CXX", "g++"), *words], cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 @functools.cache
@@ -98,9 +99,11 @@ def interpreter_and_probe(version: str) -> tuple[Interpreter, Path]:
 
 def run_python(interpreter: Interpreter, *arguments: str) -> Any:
     """Run a program; return the last line that it prints, as JSON."""
-    done = subprocess.run([interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=600, cwd=SUPPORT)
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(
+        [interpreter[0], "-B", *arguments], capture_output=True, text=True, timeout=600, cwd=SUPPORT
+    )
+    assert process.returncode == 0, f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(("scenario", "mode"), CASES)

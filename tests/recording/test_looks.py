@@ -97,8 +97,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         folder = tmp_path_factory.mktemp("trainer")
         (folder / "program.py").write_text(TRAINER)
         command = [sys.executable, str(folder / "program.py"), end, "cpu"]
-        done = run_python(folder, command, False, 600, {})
-        assert done.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), done.stderr
+        process = run_python(folder, command, False, 600, {})
+        assert process.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), process.stderr
         return folder
 
     return train
@@ -161,8 +161,8 @@ def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Pat
 
 
 def test_holder_of_a_leak_without_steps(run_program, tmp_path: Path) -> None:
-    done = run_program(SERVER, check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = run_program(SERVER, check=False)
+    assert process.returncode == -signal.SIGKILL
     holder = first_leak(load(tmp_path)).holder
     assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
 

@@ -29,7 +29,7 @@ def record(folder: Path, program: str, device: str) -> tuple[Trace, Trace]:
     return alloctrace.load(folder / "plain.alloctrace"), alloctrace.load(folder / "hooks.alloctrace")
 
 
-def said_twice(trace: Trace) -> pd.DataFrame:
+def modules_and_regions(trace: Trace) -> pd.DataFrame:
     """Return each event with a Python stack, the module that the trace reports, and the region around the event."""
     regions: dict[int, list[str]] = {}
     rows = []
@@ -51,13 +51,13 @@ def allocated(table: pd.DataFrame, by: str) -> dict[str, int]:
 @pytest.mark.parametrize(("program", "device"), CASES)
 def test_each_event_has_the_module_that_was_called(tmp_path: Path, program: str, device: str) -> None:
     plain, hooked = record(tmp_path, program, device)
-    found = said_twice(hooked)
-    wrong = found[found["module"] != found["region"]]
+    events_by_module = modules_and_regions(hooked)
+    wrong = events_by_module[events_by_module["module"] != events_by_module["region"]]
     assert wrong.empty, wrong.drop_duplicates().head(20).to_string()
-    assert found["module"].nunique() > 3 and len(found) > 60
+    assert events_by_module["module"].nunique() > 3 and len(events_by_module) > 60
     # Without hooks, whose calls take another way through torch's code, each module allocates the same.
-    expected = allocated(found, "region")
-    assert allocated(said_twice(plain), "module") == expected
+    expected = allocated(events_by_module, "region")
+    assert allocated(modules_and_regions(plain), "module") == expected
     if device == "cpu":  # no thread of autograd allocates, so nothing is counted with the line that caused it
         sites = plain.sites(by="module").set_index("site")["bytes"]
         assert sites[sites > 0].to_dict() == expected

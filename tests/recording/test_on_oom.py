@@ -21,17 +21,17 @@ def fill(size=200):
 """
 
 
-def said(text: str) -> int:
+def count_verdicts(text: str) -> int:
     return text.count("alloctrace: out of memory.")
 
 
 @needs_cuda_build
 def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_program, tmp_path: Path) -> None:
     source = BEGIN + "session = alloctrace.enable('t.alloctrace', on_oom='report')\nfill()\n"
-    done = run_cuda_program(source, memory="4GiB", check=False)
-    assert done.returncode == 1
-    assert said(done.stderr) == 1
-    verdict, _, traceback = done.stderr.partition("Traceback (most recent call last)")
+    process = run_cuda_program(source, memory="4GiB", check=False)
+    assert process.returncode == 1
+    assert count_verdicts(process.stderr) == 1
+    verdict, _, traceback = process.stderr.partition("Traceback (most recent call last)")
     # The verdict names the line; the traceback is Python's own, without a frame of ours.
     assert "OUT OF MEMORY" in verdict and "program.py:8" in verdict and "200 MiB" in verdict
     assert "torch.OutOfMemoryError: CUDA out of memory." in traceback and "pytorch_alloctrace" not in traceback
@@ -41,7 +41,7 @@ def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_p
 
 @needs_cuda_build
 def test_verdict_is_printed_once_for_caught_errors_and_stops_at_its_time_limit(run_cuda_program) -> None:
-    done = run_cuda_program(
+    process = run_cuda_program(
         BEGIN
         + """
 alloctrace.enable("t.alloctrace", on_oom="report")
@@ -71,15 +71,15 @@ with alloctrace.enable("v.alloctrace", on_oom="report"):
 """,
         memory="4GiB",
     )
-    assert said(done.stderr) == 3 and done.stderr.endswith("goes on\n")
-    last = done.stderr.rpartition("alloctrace: out of memory.")[2]
+    assert count_verdicts(process.stderr) == 3 and process.stderr.endswith("goes on\n")
+    last = process.stderr.rpartition("alloctrace: out of memory.")[2]
     assert "too long to judge" in last and "v.alloctrace" in last
 
 
 @needs_cuda_build
 @pytest.mark.parametrize(("way", "times"), [("node", 1), ("engine", 2), ("thread", 1)])
 def test_verdict_is_printed_for_errors_in_backward_and_in_threads(run_cuda_program, way: str, times: int) -> None:
-    done = run_cuda_program(
+    process = run_cuda_program(
         BEGIN
         + """
 alloctrace.enable("t.alloctrace", on_oom="report")
@@ -113,14 +113,14 @@ except torch.OutOfMemoryError:
         way,
         memory="4GiB",
     )
-    assert done.stdout == "OutOfMemoryError\n", done.stderr
-    assert said(done.stderr) == times
-    assert "OUT OF MEMORY" in done.stderr.rpartition("alloctrace: out of memory.")[2]
+    assert process.stdout == "OutOfMemoryError\n", process.stderr
+    assert count_verdicts(process.stderr) == times
+    assert "OUT OF MEMORY" in process.stderr.rpartition("alloctrace: out of memory.")[2]
 
 
 def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
     """Fail to start an interpreter, without stderr and in a forked child. The exception is made on the CPU."""
-    done = run_program(
+    process = run_program(
         """
         import os, sys, torch
         import pytorch_alloctrace as alloctrace
@@ -146,5 +146,5 @@ def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
         print("goes on")
         """
     )
-    assert done.stdout == "goes on\n"
-    assert said(done.stderr) == 1 and "no verdict could be made" in done.stderr
+    assert process.stdout == "goes on\n"
+    assert count_verdicts(process.stderr) == 1 and "no verdict could be made" in process.stderr

@@ -88,7 +88,7 @@ def test_committed_events_are_read_when_a_program_ends_at_once(
 ) -> None:
     """End a program without clean-up: all that was committed is read back."""
     call, status = ENDS[end]
-    done = run_program(
+    process = run_program(
         f"""
         import ctypes, os, resource, torch
         import pytorch_alloctrace as alloctrace
@@ -100,7 +100,7 @@ def test_committed_events_are_read_when_a_program_ends_at_once(
         check=False,
         fresh=end == "exit of C",
     )
-    assert done.returncode == status, done.stderr
+    assert process.returncode == status, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert sizes(trace) == list(range(1, 2001)) and len(trace.live()) == 2000
     assert trace.integrity.state == "complete" and not trace.integrity.ended
@@ -152,7 +152,7 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
 
 def test_vfork_and_spawn_add_no_events(run_program, tmp_path: Path) -> None:
     """Start children that share the parent's memory until they become another program."""
-    done = run_program(
+    process = run_program(
         """
         import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
         alloctrace.enable("t.alloctrace")
@@ -165,7 +165,7 @@ def test_vfork_and_spawn_add_no_events(run_program, tmp_path: Path) -> None:
         print("went on")
         """
     )
-    assert done.stdout == "went on\n" and done.stderr == ""
+    assert process.stdout == "went on\n" and process.stderr == ""
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and sizes(trace) == list(range(500, 520))
 
@@ -197,7 +197,7 @@ def test_events_are_complete_of_short_threads_and_their_destructors(run_program,
 
 def test_exit_after_an_error_with_live_tensors_a_thread_and_exit_handlers(run_program, tmp_path: Path) -> None:
     """Register exit handlers before and after ours: they run in reverse, the first after the end of the recording."""
-    done = run_program(
+    process = run_program(
         """
         import atexit, threading, time
         def late(size):
@@ -218,8 +218,8 @@ def test_exit_after_an_error_with_live_tensors_a_thread_and_exit_handlers(run_pr
         check=False,
         fresh=True,
     )
-    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr, done.stderr
-    assert done.stdout == "late 2222\nlate 3333\n"
+    assert process.returncode == 1 and "ZeroDivisionError" in process.stderr, process.stderr
+    assert process.stdout == "late 2222\nlate 3333\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
     assert sizes(trace) == [1111, 4444, 6666, 2222]
@@ -253,8 +253,8 @@ with alloctrace.enable("u.alloctrace"):
 
 
 def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native: None, tmp_path: Path) -> None:
-    done = run_program(SUBINTERPRETER)
-    assert done.stderr.count("no stacks of what subinterpreters allocated") == 1, done.stderr
+    process = run_program(SUBINTERPRETER)
+    assert process.stderr.count("no stacks of what subinterpreters allocated") == 1, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     events = trace.events(kinds=["alloc"])
     inside = events[events["nbytes"] == 3333]
@@ -266,7 +266,7 @@ def test_missing_stacks_of_subinterpreters_are_reported_once(run_program, native
 def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_path: Path) -> None:
     """Check that no event is lost or misread, and that the memory of the host does not grow after some rounds."""
     rounds = 300 if os.environ.get("ALLOCTRACE_TEST_SCALE") == "full" else 30
-    done = run_program(
+    process = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         from pytorch_alloctrace.recording import looks
@@ -294,7 +294,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         str(rounds),
         timeout=900,
     )
-    assert int(done.stdout) < 16 << 20
+    assert int(process.stdout) < 16 << 20
     for number in range(4):
         trace = alloctrace.load(tmp_path / f"{number}.alloctrace")
         assert trace.integrity.ended and trace.integrity.corrupt_blocks == 0 and trace.integrity.missing_events == 0
@@ -303,7 +303,7 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
 
 def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
     """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
-    done = run_program(
+    process = run_program(
         """
         import sys, threading, torch, pytorch_alloctrace as alloctrace
         def resident():
@@ -334,7 +334,7 @@ def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tm
         thread.start(); thread.join()
         """
     )
-    assert int(done.stdout) < 64 << 20
+    assert int(process.stdout) < 64 << 20
     made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
     events = made.events(kinds=["alloc"])
     assert len(events) == 2999  # nothing is allocated for the first
@@ -387,8 +387,8 @@ def test_odd_file_names_are_read_unchanged_and_printed_without_control_character
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in names]
     assert [frame.filename for frame in frames] == expected and frames[-1].source is None
     for verb in ("diagnose", "sites", "leaks", "blocks"):
-        done = run_command(tmp_path, [verb, path.name, *(["--csv"] if verb == "blocks" else [])], {})
-        assert done.returncode in (0, 1) and "\x1b" not in done.stdout + done.stderr, done.stderr
+        process = run_command(tmp_path, [verb, path.name, *(["--csv"] if verb == "blocks" else [])], {})
+        assert process.returncode in (0, 1) and "\x1b" not in process.stdout + process.stderr, process.stderr
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")

@@ -78,17 +78,17 @@ def reported(out: str, sentence: str) -> str:
 
 
 def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
-    done = run(tmp_path, "--strict-markers")
-    assert counts(done.stdout) == {"failed": 1, "passed": 8}, done.stdout
-    assert "its own reason" in done.stdout and "alloctrace" not in done.stdout
+    process = run(tmp_path, "--strict-markers")
+    assert counts(process.stdout) == {"failed": 1, "passed": 8}, process.stdout
+    assert "its own reason" in process.stdout and "alloctrace" not in process.stdout
     assert not [*tmp_path.glob("*.alloctrace*")]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    done = run(tmp_path, "--alloctrace", *workers)
-    out = done.stdout
-    assert counts(out) == {"failed": 5, "passed": 4}, out + done.stderr
+    process = run(tmp_path, "--alloctrace", *workers)
+    out = process.stdout
+    assert counts(out) == {"failed": 5, "passed": 4}, out + process.stderr
     # What failed, and at which line.
     above = reported(out, "The peak of cpu was 1.00 MiB (1,049,576 B) allocated: the limit is 1 MiB.")
     assert "1.00 MiB  test_it.py:12 in test_above" in above and "# the line" in above
@@ -105,8 +105,8 @@ def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...])
 
 
 def test_traces_are_kept_in_a_folder(tmp_path: Path) -> None:
-    done = run(tmp_path, "--alloctrace-keep", "traces", "-k", "within or without_memory")
-    assert counts(done.stdout) == {"passed": 2}, done.stdout
+    process = run(tmp_path, "--alloctrace-keep", "traces", "-k", "within or without_memory")
+    assert counts(process.stdout) == {"passed": 2}, process.stdout
     names = sorted(path.name for path in (tmp_path / "traces").iterdir())
     assert names == ["test_it.py_test_within.alloctrace", "test_it.py_test_without_memory.alloctrace"]
 
@@ -118,7 +118,7 @@ def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     path = f"{tmp_path / 'hide'}:{ROOT}"
     (tmp_path / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace", "-q"]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path},
@@ -126,9 +126,9 @@ def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
         text=True,
         timeout=600,
     )
-    assert counts(done.stdout) == {"passed": 1}, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if "alloctrace" in line]
-    assert said == ["alloctrace: nothing is recorded and no limit checked: torch is not installed"]
+    assert counts(process.stdout) == {"passed": 1}, process.stdout + process.stderr
+    messages = [line for line in process.stdout.splitlines() if "alloctrace" in line]
+    assert messages == ["alloctrace: nothing is recorded and no limit checked: torch is not installed"]
 
 
 @needs_cuda_build
@@ -154,13 +154,13 @@ def test_above(model):
 def test_leaks(model):
     kept.append(torch.empty(2**20, device="cuda"))
 """
-    done = run(tmp_path, "--alloctrace", tests=tests, cuda=True)
-    assert counts(done.stdout) == {"failed": 2, "passed": 1}, done.stdout
-    assert "the limit is 4 MiB" in done.stdout and "test_it.py:16 in test_above" in done.stdout
-    assert "before the recording" in done.stdout, "the weights"
+    process = run(tmp_path, "--alloctrace", tests=tests, cuda=True)
+    assert counts(process.stdout) == {"failed": 2, "passed": 1}, process.stdout
+    assert "the limit is 4 MiB" in process.stdout and "test_it.py:16 in test_above" in process.stdout
+    assert "before the recording" in process.stdout, "the weights"
     assert (
-        "The test left 4.00 MiB (4,194,304 B) behind on cuda:0" in done.stdout
-        and "test_it.py:20 in test_leaks" in done.stdout
+        "The test left 4.00 MiB (4,194,304 B) behind on cuda:0" in process.stdout
+        and "test_it.py:20 in test_leaks" in process.stdout
     )
 
 

@@ -116,8 +116,8 @@ def test_no_event_is_lost_when_writes_fail(run_program, tmp_path: Path) -> None:
     """Check that nothing in the spool is lost, and that no torn block stays in the file."""
     shim = {"LD_PRELOAD": str(core_probe.preloaded("failing_writes.c")), "FAILING_WRITES": str(tmp_path / "failing")}
     done = run_program(WRITES, "eio", "short", "eintr", **shim)
-    said = ["eio SessionError touched", "short flushed touched", "eintr flushed touched"]
-    assert done.stdout.splitlines() == said
+    outcomes = ["eio SessionError touched", "short flushed touched", "eintr flushed touched"]
+    assert done.stdout.splitlines() == outcomes
     for how in ("eio", "short", "eintr"):
         trace = alloctrace.load(tmp_path / f"{how}.alloctrace")
         assert trace.integrity.state == "complete", str(trace.integrity)

@@ -26,9 +26,9 @@ def run_probe(probe: str, *arguments: object, options: list[str] = THREAD) -> li
     program = core_probe.build(probe, core_probe.RECORDING, options)
     # Without randomised addresses: the sanitizer of older compilers cannot run where they are as random as they can be.
     command = ["setarch", os.uname().machine, "-R", str(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return [int(number) for number in done.stdout.split()]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr
+    return [int(number) for number in process.stdout.split()]
 
 
 @pytest.mark.parametrize("options", [THREAD, ADDRESS], ids=["thread", "address"])
@@ -73,7 +73,7 @@ def test_finding_a_location_costs_the_same_however_many_there_are(tmp_path: Path
 
 def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_program(tmp_path: Path) -> None:
     core_probe.library()  # built here: it may take longer than the program may
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import core_probe, sys; print(core_probe.library().probe_cancel_waiting(b'spool'))"],
         cwd=tmp_path,
         env=program_environment(PYTHONPATH=WITH_SUPPORT),
@@ -81,4 +81,4 @@ def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_pr
         text=True,
         timeout=600,
     )
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert (process.returncode, process.stdout) == (0, "1\n"), process.stderr

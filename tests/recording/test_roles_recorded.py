@@ -22,7 +22,7 @@ def session(tmp_path: Path) -> Iterator[alloctrace.Session]:
         yield session
 
 
-def said(session: alloctrace.Session) -> list[tuple[str, str]]:
+def named_roles(session: alloctrace.Session) -> list[tuple[str, str]]:
     """Name and role of each block, in order."""
     if session.is_recording:
         alloctrace.disable()
@@ -43,7 +43,7 @@ def test_an_optimizer_is_looked_up_seldom(session: alloctrace.Session) -> None:
     for _ in range(19):
         optimizer.step()
     # At the 1st, 2nd, 4th, 8th and 16th step.
-    assert said(session) == [("", "parameter"), ("", "gradient")] * 5
+    assert named_roles(session) == [("", "parameter"), ("", "gradient")] * 5
 
 
 def test_optimizer_is_looked_up_when_it_has_more_parameters(session: alloctrace.Session) -> None:
@@ -52,7 +52,7 @@ def test_optimizer_is_looked_up_when_it_has_more_parameters(session: alloctrace.
         optimizer.step()
     optimizer.add_param_group({"params": [torch.ones(50, requires_grad=True)]})
     optimizer.step()
-    assert [role for _, role in said(session)].count("parameter") == 3 + 2
+    assert [role for _, role in named_roles(session)].count("parameter") == 3 + 2
 
 
 def test_gradients_are_named_while_another_thread_is_in_backward(session: alloctrace.Session) -> None:
@@ -70,7 +70,7 @@ def test_gradients_are_named_while_another_thread_is_in_backward(session: alloct
     trained(torch.ones(100, requires_grad=True))
     end.set()
     thread.join()
-    assert said(session) == [("", "parameter"), ("", "gradient")]
+    assert named_roles(session) == [("", "parameter"), ("", "gradient")]
 
 
 def test_names_of_an_optimizer_and_of_a_model(session: alloctrace.Session) -> None:
@@ -87,7 +87,7 @@ def test_names_of_an_optimizer_and_of_a_model(session: alloctrace.Session) -> No
         ("weight.grad", "gradient"),
         ("bias.exp_avg", "optimizer state"),
         ("weight.exp_avg_sq", "optimizer state"),
-    } <= {*said(session)}
+    } <= {*named_roles(session)}
 
 
 def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
     alloctrace.observe(model)
     with alloctrace.enable(tmp_path / "t.alloctrace", devices=("cpu",)) as session:
         model.to_memory_of_the_recording()
-    assert said(session) == [("weight", "parameter")]  # when the recording ended
+    assert named_roles(session) == [("weight", "parameter")]  # when the recording ended
 
 
 def test_looking_up_allocates_nothing_and_keeps_nothing_alive(session: alloctrace.Session) -> None:
@@ -162,7 +162,7 @@ def test_uncommon_tensors_are_named_without_running_their_code(session: alloctra
         warnings.simplefilter("error")
         session._roles.look(optimizer)
     assert Strange.calls == calls
-    roles = [role for _, role in said(session)]
+    roles = [role for _, role in named_roles(session)]
     assert roles.count("parameter") == 2 and roles.count("optimizer state") >= 2 + 3 + 2
 
 

@@ -168,8 +168,8 @@ def load(folder: Path) -> alloctrace.Trace:
 
 
 def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp_path: Path) -> None:
-    done = run_program(TOOLS)
-    assert len(done.stdout.split()) == 6, "not every tool came to its end"
+    process = run_program(TOOLS)
+    assert len(process.stdout.split()) == 6, "not every tool came to its end"
 
     trace = load(tmp_path)
     assert trace.integrity.state == "complete"
@@ -180,10 +180,10 @@ def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp
 def test_exceptions_of_the_program_reach_it_through_a_scan_and_errors_of_a_scan_do_not(
     run_program, tmp_path: Path
 ) -> None:
-    done = run_program(INTERRUPTED)
+    process = run_program(INTERRUPTED)
 
     assert how_it_ended(load(tmp_path).ending) == {"reason": "disable"}
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    assert json.loads(process.stdout.splitlines()[-1]) == {
         "Ctrl-C": "KeyboardInterrupt",
         "function": "RuntimeError",
         "object": "RuntimeError",

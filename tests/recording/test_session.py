@@ -195,8 +195,8 @@ def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
 
 
 def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:
-    done = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
-    assert done.stdout == "ran\n" and "not recording" in done.stderr and "Traceback" not in done.stderr
+    process = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
+    assert process.stdout == "ran\n" and "not recording" in process.stderr and "Traceback" not in process.stderr
 
 
 def test_recording_works_in_a_folder_whose_name_is_not_utf8(run_program, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def slow_home(tmp_path: Path) -> dict[str, str]:
 
 def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:
     """Record more events than the ring holds after a file that hangs, then fork and exit."""
-    done = run_program(
+    process = run_program(
         """
         import os, sys, torch
         sys.path.insert(0, "home")
@@ -40,7 +40,7 @@ def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, sl
         timeout=100,
         **slow_home,
     )  # fmt: skip
-    assert done.stdout == "ended\n"
+    assert process.stdout == "ended\n"
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.lost == 0 and trace.integrity.state == "complete"
     events = trace.events(kinds=["alloc"])
@@ -51,7 +51,7 @@ def test_no_event_is_lost_when_source_files_hang(run_program, tmp_path: Path, sl
 
 
 def test_source_lines_are_complete_when_files_are_slow(run_program, tmp_path: Path, slow_home: dict[str, str]) -> None:
-    done = run_program(
+    process = run_program(
         """
         import sys, torch
         sys.path.insert(0, "home")
@@ -68,6 +68,6 @@ def test_source_lines_are_complete_when_files_are_slow(run_program, tmp_path: Pa
         SLOW_MS="300",
         fresh=True, **slow_home)  # fmt: skip
     line = MODEL.splitlines()[1]
-    assert done.stdout == line + "\n"
+    assert process.stdout == line + "\n"
     trace = alloctrace.load(tmp_path / "ended.alloctrace")
     assert trace.frames(trace.events(kinds=["alloc"])["stack_id"].iloc[0])[0].source == line

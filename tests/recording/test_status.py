@@ -95,7 +95,7 @@ def test_status_works_when_the_trace_is_removed(tmp_path: Path) -> None:
 
 def test_fork_and_exit_work_during_a_reading(run_program) -> None:
     """Fork and exit while a reading is under way."""
-    done = run_program(
+    process = run_program(
         """
         import os, sys, torch
         import pytorch_alloctrace as alloctrace
@@ -121,7 +121,7 @@ def test_fork_and_exit_work_during_a_reading(run_program) -> None:
         """,
         fresh=True,
     )
-    assert done.stdout == "ended\n" and done.stderr == ""
+    assert process.stdout == "ended\n" and process.stderr == ""
 
 
 def test_status_works_in_many_threads(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ print(json.dumps([found, followed]))
 
 @needs_cuda_build
 def test_numbers_equal_those_of_torch(run_cuda_program, tmp_path: Path) -> None:
-    done = run_cuda_program(ON_CUDA, devices=2)
-    found, followed = json.loads(done.stdout)
+    process = run_cuda_program(ON_CUDA, devices=2)
+    found, followed = json.loads(process.stdout)
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     for index in (0, 1):
         device = f"cuda:{index}"
@@ -210,7 +210,7 @@ def test_numbers_equal_those_of_torch(run_cuda_program, tmp_path: Path) -> None:
 
 @needs_cuda_build
 def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program) -> None:
-    done = run_cuda_program(
+    process = run_cuda_program(
         """
         import json, torch
         import pytorch_alloctrace as alloctrace
@@ -222,7 +222,7 @@ def test_an_allocator_without_an_account_is_read_from_the_trace(run_cuda_program
         print(json.dumps(alloctrace.status(fresh=True)))
         """
     )
-    found = json.loads(done.stdout)
+    found = json.loads(process.stdout)
     assert found["cuda:0/requested_bytes"] == 1000
     assert "cuda:0/reserved_bytes" not in found
 

@@ -80,7 +80,7 @@ def test_prometheus(recorded: list[torch.Tensor]) -> None:
 @pytest.mark.slow("integrations")
 def test_lightning(run_program, tmp_path: Path) -> None:
     assert "callbacks=[AlloctraceCallback(" in example("Lightning")
-    done = run_program(
+    process = run_program(
         """
         import json, torch
         import pytorch_lightning as lightning
@@ -119,7 +119,7 @@ def test_lightning(run_program, tmp_path: Path) -> None:
         except ZeroDivisionError: assert not alloctrace.is_enabled()
         """
     )
-    logged = json.loads(done.stdout.splitlines()[-1])
+    logged = json.loads(process.stdout.splitlines()[-1])
     assert sorted(map(int, logged)) == [10, 20, 30, 40]
     assert all(recording == 1 and events > 0 for recording, events in logged.values())
     trace = alloctrace.load(tmp_path / "run.alloctrace")
@@ -131,7 +131,7 @@ def test_lightning(run_program, tmp_path: Path) -> None:
 @pytest.mark.slow("integrations")
 def test_transformers(run_program, tmp_path: Path) -> None:
     assert "callbacks=[AlloctraceCallback(" in example("transformers")
-    done = run_program(
+    process = run_program(
         """
         import json, torch
         from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -152,7 +152,7 @@ def test_transformers(run_program, tmp_path: Path) -> None:
         """,
         TOKENIZERS_PARALLELISM="false",
     )
-    history, given = json.loads(done.stdout.splitlines()[-1])
+    history, given = json.loads(process.stdout.splitlines()[-1])
     assert len(history) == 3 and history == sorted(history) and history[0] > 0
     assert [given[step] for step in ("2", "4", "6")] == history
     assert list(alloctrace.load(tmp_path / "run.alloctrace").steps()["step"]) == list(range(6))

@@ -24,7 +24,7 @@ def run_command(folder: Path, arguments: list[str], environment: dict[str, str])
     """Run the command in a folder, with `environment` added to that of a program. Its output goes to pipes."""
     words = ["-m", "pytorch_alloctrace.analyze", *arguments]
     full_environment = program_environment(**environment)
-    done = run_warm(folder, [], words, full_environment, 600, IMPORTS)
-    return done or subprocess.run(
+    process = run_warm(folder, [], words, full_environment, 600, IMPORTS)
+    return process or subprocess.run(
         [sys.executable, *words], cwd=folder, env=full_environment, capture_output=True, text=True, timeout=600
     )

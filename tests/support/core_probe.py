@@ -90,8 +90,8 @@ def _made(name: str, sources: str, arguments: list[str]) -> Path:
         if not made.exists():
             # Under its name only when it is complete: others look for it without the lock.
             unfinished = BUILT / f"{made.name}.unfinished"
-            done = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
+            process = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
+            assert process.returncode == 0, process.stderr
             unfinished.rename(made)
     return made
 

@@ -95,13 +95,13 @@ def prepare() -> None:
 
 def show(trace: Path, faces: Sequence[str] | None = None) -> Shown:
     """Run all faces, or these, on a trace."""
-    shown = Shown(str(trace))
+    outcome = Shown(str(trace))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for face, run in all_faces(trace, folder).items():
             if faces is None or face in faces:
-                _show_one(face, run, folder, shown)
-    return shown
+                _show_one(face, run, folder, outcome)
+    return outcome
 
 
 def all_faces(trace: Path, folder: Path) -> dict[str, Callable[[], int]]:
@@ -140,12 +140,13 @@ def _compare_with_itself(trace: Path) -> int:
     from pytorch_alloctrace.ranks import Ranks
     from pytorch_alloctrace.report.ranks import ranks_data
 
-    one = summary_of(str(trace), keep=False)
-    cards = [one.card, dataclasses.replace(one.card, path=f"{trace}-2", rank=None if one.card.rank is None else 7)]
-    ranks = Ranks(compare_ranks(cards, lambda asked: {card.path: one.detail for card in asked}))
+    summary = summary_of(str(trace), keep=False)
+    card = summary.card
+    cards = [card, dataclasses.replace(card, path=f"{trace}-2", rank=None if card.rank is None else 7)]
+    ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail)))
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
-    return 2 if one.card.unreadable else 0
+    return 2 if card.unreadable else 0
 
 
 def _follow(trace: Path) -> int:
@@ -231,29 +232,29 @@ def _call_api(opened: Any) -> None:
             call()
 
 
-def _show_one(face: str, run: Callable[[], int], folder: Path, shown: Shown) -> None:
+def _show_one(face: str, run: Callable[[], int], folder: Path, outcome: Shown) -> None:
     out, error = folder / "out", folder / "error"
     child = os.fork()
     if child == 0:
         _become(run, out, error)
     _, status, used = os.wait4(child, 0)
     seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-    if seconds > shown.seconds:
-        shown.seconds, shown.slowest = seconds, face
-    if peak > shown.peak_bytes:
-        shown.peak_bytes, shown.largest = peak, face
+    if seconds > outcome.seconds:
+        outcome.seconds, outcome.slowest = seconds, face
+    if peak > outcome.peak_bytes:
+        outcome.peak_bytes, outcome.largest = peak, face
     code = os.waitstatus_to_exitcode(status)
-    shown.outcomes[face] = code
+    outcome.outcomes[face] = code
     text, said = (path.read_text(errors="backslashreplace") for path in (out, error))
     if code < 0:
-        shown.faults.append(f"{face}: ended by {signal.Signals(-code).name}")
+        outcome.faults.append(f"{face}: ended by {signal.Signals(-code).name}")
     elif code not in (0, 1, 2, 3):
         place = [line.strip() for line in said.splitlines() if line.startswith('  File "')][-1:]
-        shown.faults.append(f"{face}: {said.strip().splitlines()[-1] if said.strip() else code} at {place}")
+        outcome.faults.append(f"{face}: {said.strip().splitlines()[-1] if said.strip() else code} at {place}")
     elif code == 2 and len(said.strip().splitlines()) != 1:
-        shown.faults.append(f"{face}: not one line, but {said!r}")
+        outcome.faults.append(f"{face}: not one line, but {said!r}")
     if found := _RAW.search(text + said):
-        shown.faults.append(f"{face}: prints {found.group()!r} raw")
+        outcome.faults.append(f"{face}: prints {found.group()!r} raw")
 
 
 def _become(run: Callable[[], int], out: Path, error: Path) -> NoReturn:

@@ -36,11 +36,11 @@ def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> 
     while time.monotonic() - begin < seconds and seed - first_seed < most:
         path = folder / f"seed{seed}.alloctrace"
         path.write_bytes(hostile_traces.hostile(seed, seeds))
-        shown = every_face.show(path, chosen_faces(seed))
-        for fault in shown.faults:
+        outcome = every_face.show(path, chosen_faces(seed))
+        for fault in outcome.faults:
             faults.append(f"{path.name}: {fault}")
             print(faults[-1], flush=True)
-        if not shown.faults:
+        if not outcome.faults:
             path.unlink()
         seed += 1
     print(f"{seed - first_seed} traces, {len(faults)} faults", flush=True)

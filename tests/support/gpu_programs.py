@@ -103,9 +103,9 @@ def recorded(name: str, folder: Path, launcher: Sequence[str | Path] = (), timeo
     """Record a program in a separate process, started by `launcher` (tools/simcuda/run); return its sequence."""
     trace_path = (folder / f"{name}.alloctrace").resolve()
     command = [*map(str, launcher), sys.executable, str(Path(__file__).resolve()), name, str(trace_path)]
-    done = run_python(folder, command, False, timeout, {})
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+    process = run_python(folder, command, False, timeout, {})
+    if process.returncode != 0:
+        raise RuntimeError(f"{name} ended with status {process.returncode}:\n{process.stderr[-3000:]}")
     trace = alloctrace.load(trace_path)
     if trace.integrity.state != "complete" or trace.integrity.lost:
         raise RuntimeError(f"{name}: the trace is {trace.integrity}")

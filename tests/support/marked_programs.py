@@ -37,6 +37,6 @@ def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: in
 
 def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
     """Return the output of the command line, run in a folder; its errors for status 2, which is bad input."""
-    done = run_command(folder, list(arguments), environment)
-    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-    return done.stdout if status != 2 else done.stderr
+    process = run_command(folder, list(arguments), environment)
+    assert process.returncode == status and "Traceback" not in process.stderr, process.stderr
+    return process.stdout if status != 2 else process.stderr

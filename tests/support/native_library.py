@@ -29,5 +29,5 @@ def build_library(source: Path, library: Path, *options: str) -> None:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

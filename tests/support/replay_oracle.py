@@ -159,8 +159,8 @@ def pool_differences(trace: alloctrace.Trace, checkpoints: Sequence[Checkpoint])
                 uses[device, pool] = int(size)
             elif address:
                 uses[device, pool] = uses.get((device, pool), 1) + 1
-        said = {known: uses.get(known, 1) for known in checkpoint.uses}  # that of the MemPool itself
-        for ours, torchs in ((fractions, checkpoint.fractions), (said, checkpoint.uses)):
+        recorded_uses = {known: uses.get(known, 1) for known in checkpoint.uses}  # that of the MemPool itself
+        for ours, torchs in ((fractions, checkpoint.fractions), (recorded_uses, checkpoint.uses)):
             if ours != torchs:
                 differences.append(f"{checkpoint.at}: {torchs}, the events say {ours}")
     return differences

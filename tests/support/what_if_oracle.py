@@ -99,8 +99,8 @@ def compare(recorded: Path, again: Path, setting: str) -> Compared:
         if lane.first_difference is not None or lane.refusal is not None:
             events = f"{lane.reproduced} of {lane.recorded_events} events"
             blocks = f"{lane.same_blocks} of {lane.blocks} blocks"
-            said = f"{events} and {blocks}, the first other at {lane.first_difference}"
-            found.differences.append(f"{name}: the model reproduces {said}")
+            reproduced = f"{events} and {blocks}, the first other at {lane.first_difference}"
+            found.differences.append(f"{name}: the model reproduces {reproduced}")
         elif lane.peak_allocated != (peak := trace.peak("allocated", device="cuda:0").bytes):
             found.differences.append(f"{name}: at most {lane.peak_allocated} bytes are allocated, recorded are {peak}")
     wanted, refused = made_by_torch(after)
