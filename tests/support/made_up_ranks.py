@@ -54,7 +54,7 @@ class Rank:
 
     def write(self, folder: Path) -> Path:
         path = folder / self.name
-        writer = _replay.TraceWriter(os.fsencode(path), True, self._at(0.0), json.dumps(self._header(path)))
+        writer = _replay.TraceWriter(os.fsencode(path), True, self._at(0.0), json.dumps(self._header()))
         rows = self._events(writer)
         writer.push(*(np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True)))
         writer.finish(json.dumps({"reason": "disable"}))
@@ -63,7 +63,7 @@ class Rank:
     def _at(self, seconds: float) -> int:
         return BEGIN_NS + int((self.begins + seconds) * 1e9)
 
-    def _header(self, path: Path) -> dict[str, Any]:
+    def _header(self) -> dict[str, Any]:
         numbers = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.rank % 8)}
         return {
             "program": f"{self.folder}/train.py",
@@ -77,7 +77,7 @@ class Rank:
             "started": self._at(0.0) / 1e9,
             "devices": ["cuda", "cpu"],
             "options": {"stacks": "python"},
-            "trace": str(path),
+            "trace": f"{self.folder}/{self.name}",
             "library_prefixes": ["/usr/lib/python3/"],
             "environment": {**numbers, "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500"},
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 
 import torch
 
@@ -15,6 +16,7 @@ HOSTILE_MARK = "<b>bold</b> & <script>window.broken = 1</script>"
 STEPS = 40
 
 alloctrace.enable(sys.argv[1], overwrite=True)
+time.sleep(1)  # as a program that loads and compiles for long: the page shows what follows
 
 SOURCE = "def allocate(size):\n    return torch.empty(size, dtype=torch.uint8, device='cuda:0')\n"
 hostile = compile(SOURCE, HOSTILE_FILE, "exec")
