@@ -330,12 +330,12 @@ def test_a_queue_that_is_emptied_more_slowly_than_filled_is_growth(record: Recor
 
 
 def test_a_leak_that_begins_after_a_line_let_go_of_all(record: Record) -> None:
-    held: list[torch.Tensor] = []
+    blocks: list[torch.Tensor] = []
 
     def work(number: int) -> None:
-        held.append(kept_block())
+        blocks.append(kept_block())
         if number == 24:
-            held.clear()
+            blocks.clear()
 
     leak = only_leak(record(every_step, 120, work))
     assert leak.line.function == "kept_block" and leak.onset >= 24
@@ -358,8 +358,8 @@ def test_what_follows_the_last_step_is_judged_too(record: Record) -> None:
 
 
 def test_what_begins_too_late_is_not_decided(record: Record) -> None:
-    held: list[torch.Tensor] = []
-    trace = record(every_step, 150, lambda number: held.append(block(100 * SIZE)) if number > 130 else None)
+    blocks: list[torch.Tensor] = []
+    trace = record(every_step, 150, lambda number: blocks.append(block(100 * SIZE)) if number > 130 else None)
     verdict = judge(trace)
     assert not verdict.leaks and not verdict.decided and verdict.unexplained
     (finding,) = leak_findings(summarize(trace))

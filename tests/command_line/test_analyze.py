@@ -234,8 +234,8 @@ def test_a_progress_bar_names_each_pass_of_each_trace(folder: Path, monkeypatch:
 def test_traces_that_lack_something_read_well(tmp_path: Path) -> None:
     def verdict(program: Callable[[], object], **options: str) -> str:
         with alloctrace.enable(tmp_path / "t", devices=("cpu",), overwrite=True, **options):  # type: ignore[arg-type]
-            kept = program()
-        del kept
+            allocated = program()
+        del allocated
         return " ".join(verdict_of(tmp_path, "t").split())
 
     assert "Nothing was allocated" in verdict(lambda: None)

@@ -1,4 +1,4 @@
-"""What is missing from a trace comes before any answer, and what cannot be judged is no all-clear."""
+"""Incomplete traces: each verb first reports what is missing, and gives no all-clear on what it could not judge."""
 
 from __future__ import annotations
 

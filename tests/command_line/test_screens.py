@@ -1,6 +1,6 @@
-"""What each verb prints as text, in full: one golden screen a verb, in screens/. A wanted change is seen in their diff:
+"""Golden screens: the whole text output of each verb, in screens/. This command writes them anew:
 
-ALLOCTRACE_WRITE_SCREENS=1 tools/test tests/command_line/test_screens.py        # writes them anew
+ALLOCTRACE_WRITE_SCREENS=1 tools/test tests/command_line/test_screens.py
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def test_what_is_left_out_is_said(write: Write) -> None:
     path = write(snapshot("2.14", maker))
     done = alloctrace.convert(path)
     assert done.skipped == {"annotate": 1, "pinned host memory": 3}
-    said = run_analyze(path.parent, "convert", "snapshot.pickle", "-o", "again.alloctrace")
-    assert "Left out: 1 event of annotate" in said and "Left out: 3 events of pinned host memory" in said
+    text = run_analyze(path.parent, "convert", "snapshot.pickle", "-o", "again.alloctrace")
+    assert "Left out: 1 event of annotate" in text and "Left out: 3 events of pinned host memory" in text
 
 
 def test_regions_and_steps_of_the_profiler(write: Write) -> None:

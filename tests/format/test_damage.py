@@ -103,8 +103,8 @@ def test_cut_at_every_byte(sample: Sample) -> None:
     for size in range(len(sample.data)):
         integrity, rows = sample.read(sample.data[:size])
         whole = [index for index in range(len(sample.blocks)) if sample.end_of(index) <= size]
-        kept = sum(sample.blocks[index].count for index in whole)
-        assert fields(rows) == fields(sample.rows[:kept]) and integrity.events == kept, size
+        event_count = sum(sample.blocks[index].count for index in whole)
+        assert fields(rows) == fields(sample.rows[:event_count]) and integrity.events == event_count, size
         end = sample.end_of(whole[-1]) if whole else FILE_HEADER if size >= FILE_HEADER else 0
         reported = (integrity.state, integrity.truncated_bytes, integrity.corrupt_blocks, integrity.missing_events)
         assert reported == ("truncated", size - end, 0, 0), size
@@ -136,17 +136,17 @@ def test_blocks_removed(sample: Sample) -> None:
     count = len(sample.blocks)
     for pattern in range(1 << count):
         gone = [index for index in range(count) if pattern >> index & 1]
-        kept = [index for index in range(count) if index not in gone]
-        parts = [sample.data[sample.blocks[index].offset : sample.end_of(index)] for index in kept]
+        remaining = [index for index in range(count) if index not in gone]
+        parts = [sample.data[sample.blocks[index].offset : sample.end_of(index)] for index in remaining]
         integrity, rows = sample.read(sample.data[:FILE_HEADER] + b"".join(parts))
         # Blocks know the number of the next event: what is missing before the last block that is there shows.
-        last = max(kept, default=-1)
+        last = max(remaining, default=-1)
         missing = sum(sample.blocks[index].count for index in gone if index < last)
         assert [row[0] for row in rows] == [row[0] for row in sample.without(gone)]
         assert integrity.missing_events == missing and integrity.corrupt_blocks == 0
         ended = last == count - 1
         assert integrity.state == ("gaps" if missing else "complete" if ended else "truncated"), gone
-        if any(sample.blocks[index].type in (DEFINITIONS, DICTIONARY) for index in kept):
+        if any(sample.blocks[index].type in (DEFINITIONS, DICTIONARY) for index in remaining):
             # Sizes of frees rest on their allocs; all else is as it was.
             assert fields(rows) == fields(sample.without(gone))
 

@@ -156,10 +156,10 @@ def test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() -> 
     names = {item.storage.address: f"{item.name}: {item.holder}" for item in inventory(60.0).items}
 
     where = f", local of test_inventory_names_each_kind_of_reference_as_a_person_would_write_it() at {HERE}:"
-    found = {address: names[address].partition(where) for address in expected}
-    texts = {at: re.sub(r"_forward_hooks\[\d+\]", "_forward_hooks[KEY]", text) for at, (text, *_) in found.items()}
+    parts = {address: names[address].partition(where) for address in expected}
+    texts = {at: re.sub(r"_forward_hooks\[\d+\]", "_forward_hooks[KEY]", text) for at, (text, *_) in parts.items()}
     assert texts == expected
-    assert all(at == where for _, at, _ in found.values())
+    assert all(at == where for _, at, _ in parts.values())
     del optimizer, hooked, errors
 
 

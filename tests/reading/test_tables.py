@@ -161,16 +161,18 @@ def test_empty_table_has_dtypes_of_full_one(trace: alloctrace.Trace, full: list[
     for name, table in [*full, *empty]:
         assert (name, table.dtypes.astype(str).to_dict()) == (name, dtypes[name])
     # A file of which the trace has no line is refused.
-    asked = {re.split(r"\W", name)[0] for name, _ in empty}
-    assert public_tables() - asked == {"annotate"}, "a method that returns a table, and is asked here for none"
+    empty_names = {re.split(r"\W", name)[0] for name, _ in empty}
+    assert public_tables() - empty_names == {"annotate"}, (
+        "a method that returns a table, and no empty table of it is compared"
+    )
 
 
 def public_tables() -> set[str]:
     """Return the methods and properties of Trace that return a table."""
     types = {name: getattr(getattr(member, "func", member), "__annotations__", {}) for name, member in PUBLIC.items()}
-    found = {name for name, annotations in types.items() if annotations.get("return") == "pd.DataFrame"}
-    assert {"events", "live", "hardware", "lifetimes"} <= found
-    return found
+    names = {name for name, annotations in types.items() if annotations.get("return") == "pd.DataFrame"}
+    assert {"events", "live", "hardware", "lifetimes"} <= names
+    return names
 
 
 def test_columns_hide_no_attribute_of_a_table(full: list[tuple[str, pd.DataFrame]]) -> None:
@@ -184,9 +186,9 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
     needed["predicted"] = ([],)
     needed["export"] = (Path(trace.path).with_suffix(".txt"), "collapsed")
     functions = {name: member for name, member in PUBLIC.items() if inspect.isfunction(member)}
-    asked = [name for name, function in functions.items() if "device" in inspect.signature(function).parameters]
-    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*asked} == {"events"}
-    for name in asked:
+    with_device = [name for name, function in functions.items() if "device" in inspect.signature(function).parameters]
+    assert {"live", "events", "timeline", "steps", "leaks", "ooms", "peak", "lifetimes"} - {*with_device} == {"events"}
+    for name in with_device:
         if name == "plot_timeline":  # draws what `timeline` returns
             continue
         ask = functools.partial(getattr(trace, name), *needed.get(name, ()))
@@ -206,7 +208,7 @@ def test_an_unknown_device_is_refused_and_cuda_is_the_only_one(trace: alloctrace
 
 
 def test_integers_of_tables_are_signed(full: list[tuple[str, pd.DataFrame]]) -> None:
-    """What pandas subtracts from an unsigned integer wraps."""
+    """Unsigned integers are refused: a difference of two of them wraps around in pandas."""
     for name, table in full:
         for column, dtype in table.dtypes.items():
             if isinstance(dtype, np.dtype) and dtype.kind in "iu":
