@@ -127,6 +127,23 @@ for size in (5_000, 3_000_000, 30_000_000, 5_000_000):
 del pool, block
 kept = torch.empty(5000, device="cuda")
 """
+POOLS_GIVEN_BACK = """
+alloctrace.enable(sys.argv[1], devices=("cuda",))
+pair = torch.cuda.memory.CUDAPluggableAllocator(alloctrace.pluggable_library(), "alloctrace_malloc", "alloctrace_free")
+blocks, graphs = [], []
+for _ in range(4):
+    pool = torch.cuda.MemPool(pair.allocator())
+    with torch.cuda.use_mem_pool(pool):
+        blocks.append(torch.empty(30 << 20, dtype=torch.uint8, device="cuda"))
+    del pool
+    graphs.append(torch.cuda.CUDAGraph())
+    with torch.cuda.graph(graphs[-1]):
+        torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+for graph in graphs:
+    graph.reset()
+blocks.clear()
+large = torch.empty(400 << 20, dtype=torch.uint8, device="cuda")
+"""
 SEVERAL_POOLS = """
 alloctrace.enable(sys.argv[1], devices=("cuda",))
 pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(2)]
@@ -179,6 +196,13 @@ def test_a_pool_with_an_allocator_of_its_own_is_modelled(tmp_path: Path) -> None
     assert found.check.is_exact and found.check.recorded == 8
     # As if it were not set: of the pool's segments one is still in use when the last request comes.
     assert found.outcomes[0].peak_reserved == found.outcomes[1].peak_reserved == (150 * MIB, 150 * MIB)
+
+
+def test_pools_are_given_back_in_any_order(tmp_path: Path) -> None:
+    """A pool with an allocator of its own frees segments, another unmaps them: torch's order is that of a hash table."""
+    trace = record("", tmp_path / "pools.alloctrace", "expandable_segments:True", "1GiB", POOLS_GIVEN_BACK)
+    found = trace.what_if()
+    assert found.check.is_exact and found.check.recorded == 18 and found.outcomes[0].retries == (1, 1)
 
 
 def test_the_recorded_share_of_the_device_holds_on_every_card(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ struct SegmentEvent {
   std::uint64_t address = 0, size = 0;
   auto operator<=>(const SegmentEvent&) const = default;
 };
+constexpr bool gives_back(EventKind kind) {
+  return kind == EventKind::kSegmentFree || kind == EventKind::kSegmentUnmap;
+}
 
 // A segment or a block that was there when the recording began; blocks follow their segment.
 struct Inherited {
