@@ -52,6 +52,10 @@ def pytest_collection_finish() -> None:
     """Freeze pytest's own objects: each collection and object scan of this process would take 0.1 s longer."""
     gc.collect()
     gc.freeze()
+    # Hypothesis draws constants from the modules that happen to be imported: examples would depend on the tests before.
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if providers is not None:
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(optionalhook=True)
