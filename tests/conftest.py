@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import slow_groups
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from running import run_python, with_cuda
 
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -29,6 +31,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_groups.py")
     config.addinivalue_line("markers", "libraries: looks for holders in the variables of libraries, too")
     config.stash[LEFT_OUT] = []
+    # The same random examples on every machine and in every order of the tests: by itself hypothesis draws constants
+    # from the modules of the package that are imported so far.
+    settings.register_profile(
+        "same examples",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("same examples")
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,10 +66,6 @@ def pytest_collection_finish() -> None:
     """Freeze pytest's own objects: each collection and object scan of this process would take 0.1 s longer."""
     gc.collect()
     gc.freeze()
-    # Hypothesis draws constants from the modules that happen to be imported: examples would depend on the tests before.
-    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
-    if providers is not None:
-        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(optionalhook=True)

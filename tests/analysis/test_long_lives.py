@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytorch_alloctrace as alloctrace
@@ -67,7 +67,7 @@ def alive_by_evidence(trace: alloctrace.Trace, stack: int) -> list[int]:
 OPERATIONS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 70), st.integers(0, 200)), min_size=0, max_size=60)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(operations=OPERATIONS)
 def test_the_number_alive_at_each_border(tmp_path: Path, operations: list[tuple[int, int, int]]) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:
@@ -120,7 +120,7 @@ def growths_by_events(trace: alloctrace.Trace, begins: Sequence[int]) -> set[tup
     return found
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(sizes=st.lists(st.tuples(st.booleans(), st.integers(1, 5000)), min_size=1, max_size=600))
 def test_the_cells_in_which_a_line_grew(tmp_path: Path, sizes: list[tuple[bool, int]]) -> None:
     with alloctrace.enable(tmp_path / "program.alloctrace", devices=("cpu",), overwrite=True) as session:

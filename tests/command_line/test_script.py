@@ -66,12 +66,13 @@ def run(
     )
 
 
-@pytest.mark.parametrize("command", [["bin/alloctrace"], [sys.executable, "-m", "pytorch_alloctrace.analyze"]])
 @pytest.mark.parametrize("arguments", [["peak", "t.alloctrace"], ["leeks"], []], ids=" ".join)
-def test_script_and_both_modules_are_the_same_command(folder: Path, arguments: list[str], command: list[str]) -> None:
-    module, other = run(folder, [*MODULE, *arguments]), run(folder, [*command, *arguments])
-    assert (other.returncode, other.stdout, other.stderr) == (module.returncode, module.stdout, module.stderr)
-    assert "Traceback" not in other.stderr
+def test_script_and_both_modules_are_the_same_command(folder: Path, arguments: list[str]) -> None:
+    commands = (MODULE, ["bin/alloctrace"], [sys.executable, "-m", "pytorch_alloctrace.analyze"])
+    module, script, analyze = (run(folder, [*command, *arguments]) for command in commands)
+    for other in (script, analyze):
+        assert (other.returncode, other.stdout, other.stderr) == (module.returncode, module.stdout, module.stderr)
+    assert "Traceback" not in module.stderr
 
 
 def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> None:

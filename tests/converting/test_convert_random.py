@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import replay_strategies
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from replay_oracle import BLOCK_COLUMNS, SEGMENT_COLUMNS, Row, rows_of
 from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
@@ -71,11 +71,7 @@ def test_random_programs(runner: Runner, tmp_path: Path) -> None:
 
     @settings(
         max_examples=EXAMPLES,
-        derandomize=True,
-        deadline=None,
-        database=None,
         phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
     )
     @given(replay_strategies.programs(), st.sampled_from((10**6, 10**6, 5, 20, 60)), st.integers(0, 30))
     def compare(operations: list[Any], entries: int, begin: int) -> None:

@@ -33,7 +33,7 @@ OLD = st.recursive(st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allo
 
 
 @given(st.tuples(PLAIN, st.integers(3, 5)) | st.tuples(OLD, st.integers(0, 2)), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 def test_plain_values_are_read_as_pickle_does(pickled: tuple[Any, int], optimized: bool) -> None:
     value, protocol = pickled
     data = pickle.dumps(value, protocol=protocol)
@@ -52,7 +52,7 @@ def test_shared_and_circular_values_stay_so() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for beginning in (b"", b"\x80\x04"):
         with contextlib.suppress(TraceError):
@@ -60,7 +60,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @given(PLAIN, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 def test_damaged_pickles_are_read_or_refused(value: Any, draw: st.DataObject) -> None:
     data = bytearray(pickle.dumps(value, protocol=4))
     for _ in range(draw.draw(st.integers(1, 4))):

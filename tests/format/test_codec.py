@@ -16,7 +16,7 @@ import format_reader
 import numpy as np
 import pytest
 from core_probe import FIELDS, Recorder, decode, encode, fields_of, make_events
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import ROOT, program_environment
 
@@ -45,7 +45,7 @@ def read_back(path: Path) -> list[tuple[int, ...]]:
     return [tuple(getattr(event, name) for name in FIELDS) for _, event in trace.events()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EVENTS, st.integers(0, 25), NUMBERS)
 def test_a_block_decodes_to_what_was_encoded(events: core_probe.Events, split: int, begin: int) -> None:
     payload = encode(events, min(split, len(events)), begin)
@@ -55,7 +55,7 @@ def test_a_block_decodes_to_what_was_encoded(events: core_probe.Events, split: i
     assert [tuple(getattr(event, name) for name in FIELDS) for event in independent] == fields_of(events)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(EVENTS, st.data())
 def test_a_block_that_is_not_whole_is_refused(events: core_probe.Events, data: st.DataObject) -> None:
     """Cut anywhere, or with another number of events than it says: never fewer events in silence."""
@@ -77,7 +77,7 @@ def test_repeated_work_takes_few_bytes() -> None:
     assert len(encode(events, 0, 0)) < 3.5 * len(events)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=6), st.sampled_from([4, 16, 64, 1024]))
 def test_a_recording_reads_as_it_was_made(
     tmp_path: Path, batches: list[tuple[core_probe.Events, bool]], ring: int

@@ -8,15 +8,15 @@ import sys
 import venv
 from pathlib import Path
 
-import torch
+import numpy as np
 from running import ROOT
 
 PROGRAM = """
-import torch
+import numpy
 from pytorch_alloctrace.objects.roots import WAITING, modules
 print(*(root.name for root in modules()[0] if root.name not in WAITING))
 """
-INSTALLED = os.path.dirname(os.path.dirname(torch.__file__))
+INSTALLED = os.path.dirname(os.path.dirname(np.__file__))
 
 
 def own_modules(environment: Path, **variables: str) -> list[str]:

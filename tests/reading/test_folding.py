@@ -18,7 +18,7 @@ from extreme_traces import trace as hostile_trace
 from fold_account import differences
 from format_reader import BLOCK_HEADER
 from hostile_traces import blocks_of, repaired
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from marked_programs import run_analyze
 from running import ROOT, run_python, with_cuda
@@ -102,7 +102,7 @@ def test_blocks_of_more_kinds_than_are_numbered(tmp_path: Path) -> None:
 def test_steps_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
     _, folded = fold_bytes(tmp_path, steps_of_many_devices(70_000))
     assert len(folded.steps()) < 40_000 and folded.positions.step_count == 70_000
-    assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "f.alloctrace")
+    assert "70,000 steps" in run_analyze(tmp_path, "diagnose", "f.alloctrace", "--device", "cuda:3")
 
 
 def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
     return len(rows)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4)
 @given(operations=OPERATIONS, shares=st.tuples(st.floats(0.05, 0.95), st.floats(0.05, 1)))
 def test_folding_twice_is_folding_once(
     tmp_path: Path, operations: list[tuple[str, int, int, int]], shares: tuple[float, float]
@@ -296,7 +296,7 @@ def test_folding_twice_is_folding_once(
 
 
 @pytest.mark.filterwarnings("ignore::pytorch_alloctrace.IncompleteTraceWarning")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_hostile_fold_is_an_error_or_is_read(tmp_path: Path, data: st.DataObject) -> None:
     """Any byte of a fold may be any other, with a checksum that fits."""

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from format_reader import BLOCK_HEADER, EVENTS, TraceFile
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_events import BEGIN, MIB, event, freed, make_trace
 
@@ -46,7 +46,7 @@ def live_after(events: pd.DataFrame) -> dict[int, int]:
     return live
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(choices=st.lists(st.sampled_from(["alloc", "alloc", "free", "step", "mark"]), max_size=40), data=st.data())
 def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any) -> None:
     rows = rows_of(choices)

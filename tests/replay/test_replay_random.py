@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from replay_oracle import (
     contradictions,
     event_differences,
@@ -41,12 +41,7 @@ FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
 EXAMPLES = 600 if FULL else 30
 RANDOM = settings(
     max_examples=EXAMPLES,
-    derandomize=True,  # the same programs on every machine
-    deadline=None,
-    database=None,
-    print_blob=False,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
 )
 
 

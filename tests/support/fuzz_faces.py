@@ -5,6 +5,7 @@ Each seed makes a trace and chooses faces. Traces that bring a face down stay in
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import time
@@ -25,17 +26,24 @@ def chosen_faces(seed: int) -> list[str]:
     return ["api", "verify", *dice.sample(every_face.cheap_faces(), _CHEAP), *costly]
 
 
-def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> list[str]:
-    seeds = [
-        path.read_bytes()
-        for path in sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
-        if path.stat().st_size <= _TRACES_OF_RECORDINGS
-    ]
+@functools.cache
+def _recorded() -> list[bytes]:
+    """Return the small traces of the corpus."""
+    traces = [path.read_bytes() for path in sorted(hostile_traces.CORPUS.glob("*.alloctrace"))]
+    return [trace for trace in traces if len(trace) <= _TRACES_OF_RECORDINGS]
+
+
+def write_trace(folder: Path, seed: int) -> Path:
+    path = folder / f"seed{seed}.alloctrace"
+    path.write_bytes(hostile_traces.hostile(seed, _recorded()))
+    return path
+
+
+def fuzz(folder: Path, seconds: float, first_seed: int) -> None:
     every_face.prepare()
     begin, seed, faults = time.monotonic(), first_seed, []
-    while time.monotonic() - begin < seconds and seed - first_seed < most:
-        path = folder / f"seed{seed}.alloctrace"
-        path.write_bytes(hostile_traces.hostile(seed, seeds))
+    while time.monotonic() - begin < seconds:
+        path = write_trace(folder, seed)
         outcome = every_face.show(path, chosen_faces(seed))
         for fault in outcome.faults:
             faults.append(f"{path.name}: {fault}")
@@ -44,7 +52,6 @@ def fuzz(folder: Path, seconds: float, first_seed: int, most: int = 1 << 62) -> 
             path.unlink()
         seed += 1
     print(f"{seed - first_seed} traces, {len(faults)} faults", flush=True)
-    return faults
 
 
 if __name__ == "__main__":

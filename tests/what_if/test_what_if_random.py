@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cuda_virtual_methods import release_of
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from replay_strategies import NUMBERS, STREAMS, Runner, one_of, operation
 from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
@@ -96,12 +96,7 @@ WITH_FRACTIONS = one_of(
 COLLECTING = ("garbage_collection_threshold:0.6", "garbage_collection_threshold:0.2,max_split_size_mb:64")
 RANDOM = settings(
     max_examples=EXAMPLES,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    print_blob=False,
     phases=(Phase.explicit, Phase.generate),  # a failing program is short enough, and to shrink one takes minutes
-    suppress_health_check=list(HealthCheck),
 )
 
 
