@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +20,17 @@ from alloctrace_victim import allocate_for_ever
 from pytorch_alloctrace.recording import session
 session.WAIT_NS = 60 * 10**9  # a busy machine may keep the writer waiting for longer than a hook waits for it
 random.seed(int(sys.argv[2]))
+device = sys.argv[3]
 results = []
 for number in range(int(sys.argv[1])):
     witness = mmap.mmap(-1, 4096)
     child = os.fork()
     if child == 0:
+        torch.empty(1, device=device)  # CUDA is in use when the recording begins
         alloctrace.enable(f"kill-{number}.alloctrace")
         witness[0:8] = (1).to_bytes(8, "little")
         for i in range(2):
-            threading.Thread(target=allocate_for_ever, args=(witness, 8 * (1 + i)), name=f"victim-{i}").start()
+            threading.Thread(target=allocate_for_ever, args=(witness, 8 * (1 + i), device), name=f"victim-{i}").start()
         signal.pause()
     def counted(slot):
         return int.from_bytes(witness[64 * slot:64 * slot + 8], "little")
@@ -45,24 +49,29 @@ json.dump(results, open("witness.json", "w"))
 # In a module of its own, so that the stacks have a file name to be recognised by.
 VICTIM = """
 import torch
-def allocate_for_ever(witness, slot):
+def allocate_for_ever(witness, slot, device):
     # One store of eight bytes: struct.pack_into clears them first, and a kill in between would leave a witness of zero.
     counter = memoryview(witness).cast("Q")
     count = 0
     while True:
-        one_of(count % 5)
+        one_of(count % 5, device)
         count += 1
         # Written after the hook has returned: what is counted here must be in the trace.
         counter[slot] = count
-def one_of(kind):
-    return torch.empty(100 + kind)
+def one_of(kind, device):
+    return torch.empty(100 + kind, device=device)
 """
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow("recording"))])
 def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Path, kills: int) -> None:
+    assert_kills_lose_nothing(run_program, tmp_path, kills, "cpu")
+
+
+def assert_kills_lose_nothing(run: Callable[..., Any], tmp_path: Path, kills: int, device: str) -> None:
+    """Kill programs that allocate on a device, and compare their traces with their own counts."""
     (tmp_path / "alloctrace_victim.py").write_text(VICTIM)
-    run_program(PROGRAM, str(kills), "20261121", timeout=900)
+    run(PROGRAM, str(kills), "20261121", device, timeout=900)
     recovered = 0
     for number, witnesses in enumerate(json.loads((tmp_path / "witness.json").read_text())):
         trace = alloctrace.load(tmp_path / f"kill-{number}.alloctrace")
@@ -71,6 +80,7 @@ def test_nothing_committed_is_lost_at_random_instants(run_program, tmp_path: Pat
         assert not integrity.ended and integrity.spool_read
         recovered += integrity.recovered
         events = trace.events()
+        events = events[events["device"] == ("cuda:0" if device == "cuda" else device)]
         allocs = events[events["kind"] == "alloc"]
         frees = events[events["kind"] == "free_completed"]
         # Each counted call has made and freed one block, and is there with its stack and names.
