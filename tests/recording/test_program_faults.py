@@ -24,11 +24,9 @@ def sizes(trace: alloctrace.Trace, kind: str = "alloc") -> list[int]:
 NATIVE = """
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
-extern "C" void fail() noexcept { throw std::runtime_error("uncaught"); }
 extern "C" void allocate(long n) { c10::GetAllocator(c10::kCPU)->allocate(n); }
 
 // Made in another order than ours is: some are destroyed before, some after what a recorder keeps for the thread.
@@ -73,24 +71,17 @@ def native(tmp_path: Path) -> None:
     (tmp_path / "native.so").symlink_to(record_once("native", build) / "native.so")
 
 
-ENDS = {
-    "segfault": ("ctypes.string_at(0)", -signal.SIGSEGV),
-    "_exit": ("os._exit(7)", 7),
-    # No exit handler of Python runs then, but the destructors of all libraries do.
-    "exit of C": ("ctypes.CDLL(None).exit(3)", 3),
-    "exception of C++": ('ctypes.CDLL("./native.so").fail()', -signal.SIGABRT),
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
+# At an exit from C, no exit handler of Python runs, but the destructors of all libraries do.
+@pytest.mark.parametrize(
+    ("call", "status"), [("ctypes.string_at(0)", -signal.SIGSEGV), ("ctypes.CDLL(None).exit(3)", 3)]
+)
 def test_committed_events_are_read_when_a_program_ends_at_once(
-    run_program, native: None, tmp_path: Path, end: str
+    run_program, tmp_path: Path, call: str, status: int
 ) -> None:
     """End a program without clean-up: all that was committed is read back."""
-    call, status = ENDS[end]
     process = run_program(
         f"""
-        import ctypes, os, resource, torch
+        import ctypes, resource, torch
         import pytorch_alloctrace as alloctrace
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         alloctrace.enable("t.alloctrace")
@@ -98,7 +89,7 @@ def test_committed_events_are_read_when_a_program_ends_at_once(
         {call}
         """,
         check=False,
-        fresh=end == "exit of C",
+        fresh=status == 3,
     )
     assert process.returncode == status, process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -150,26 +141,6 @@ def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) 
         assert sizes(alloctrace.load(tmp_path / f"child-{number}.alloctrace")) == [55555]
 
 
-def test_vfork_and_spawn_add_no_events(run_program, tmp_path: Path) -> None:
-    """Start children that share the parent's memory until they become another program."""
-    process = run_program(
-        """
-        import os, subprocess, sys, torch, pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace")
-        for number in range(20):
-            torch.empty(500 + number, dtype=torch.uint8)
-            assert subprocess._USE_VFORK
-            assert subprocess.run(["true"], close_fds=False).returncode == 0
-            assert os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)[1] == 0
-        alloctrace.disable()
-        print("went on")
-        """
-    )
-    assert process.stdout == "went on\n" and process.stderr == ""
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and sizes(trace) == list(range(500, 520))
-
-
 def test_events_are_complete_of_short_threads_and_their_destructors(run_program, native: None, tmp_path: Path) -> None:
     """Hold the GIL while native threads run: a hook that took the GIL would hang until the time limit."""
     run_program(
@@ -193,37 +164,6 @@ def test_events_are_complete_of_short_threads_and_their_destructors(run_program,
     assert sizes(destructors).count(4321) >= 60 and sizes(destructors).count(64) == 40 and destructors.live().empty
     assert destructors.missed_frees == destructors.unmatched_frees == 0 and destructors.integrity.state == "complete"
     assert (destructors.events(kinds=["alloc"])["stack_id"] == 0).all(), "threads without Python"
-
-
-def test_exit_after_an_error_with_live_tensors_a_thread_and_exit_handlers(run_program, tmp_path: Path) -> None:
-    """Register exit handlers before and after ours: they run in reverse, the first after the end of the recording."""
-    process = run_program(
-        """
-        import atexit, threading, time
-        def late(size):
-            torch.empty(size, dtype=torch.uint8)
-            print("late", size, flush=True)
-        atexit.register(late, 3333)
-        import torch, pytorch_alloctrace as alloctrace
-        atexit.register(late, 2222)
-        class Last:
-            def __init__(self): self.tensor = torch.empty(4444, dtype=torch.uint8)
-            def __del__(self): torch.empty(5555, dtype=torch.uint8)
-        alloctrace.enable("t.alloctrace")
-        held = torch.empty(1111, dtype=torch.uint8)
-        last = Last()
-        threading.Thread(target=lambda: [time.sleep(0.05), torch.empty(6666, dtype=torch.uint8)]).start()
-        1 / 0
-        """,
-        check=False,
-        fresh=True,
-    )
-    assert process.returncode == 1 and "ZeroDivisionError" in process.stderr, process.stderr
-    assert process.stdout == "late 2222\nlate 3333\n"
-    trace = alloctrace.load(tmp_path / "t.alloctrace")
-    assert trace.integrity.state == "complete" and trace.integrity.ended and trace.missed_frees == 0
-    assert sizes(trace) == [1111, 4444, 6666, 2222]
-    assert sorted(trace.live()["nbytes"]) == [1111, 4444]
 
 
 SUBINTERPRETER = """
@@ -301,11 +241,11 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
-def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
-    """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
+def test_many_functions_and_many_stacks_are_recorded(run_program, tmp_path: Path) -> None:
+    """Record 3,000 functions that reuse addresses, and 25,000 stacks."""
     process = run_program(
         """
-        import sys, threading, torch, pytorch_alloctrace as alloctrace
+        import torch, pytorch_alloctrace as alloctrace
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * 4096
         with alloctrace.enable("made.alloctrace"):
@@ -322,20 +262,10 @@ def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tm
         with alloctrace.enable("many.alloctrace"):
             for a in range(250):
                 for b in range(0, 400, 4): names["two"](a, b)
-
-        sys.setrecursionlimit(20_000)
-        threading.stack_size(512 << 20)
-        def down(levels):
-            return torch.empty(levels + 1, dtype=torch.uint8) if levels == 0 else down(levels - 1)
-        def work():
-            with alloctrace.enable("deep.alloctrace"):
-                for _ in range(50): down(10_000)
-        thread = threading.Thread(target=work)
-        thread.start(); thread.join()
         """
     )
     assert int(process.stdout) < 64 << 20
-    made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
+    made, many = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many"))
     events = made.events(kinds=["alloc"])
     assert len(events) == 2999  # nothing is allocated for the first
     for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
@@ -346,11 +276,6 @@ def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tm
     known = events[events["stack_id"] > 0]
     assert len(events) - len(known) <= many.integrity.unknown_stacks
     assert known["stack_id"].nunique() == len(known)
-    events = deep.events(kinds=["alloc"])
-    assert len(events) == 50 and events["stack_id"].nunique() == 1
-    frames = deep.frames(int(events["stack_id"].iloc[0]))
-    assert len(frames) == 4096 and {frame.function for frame in frames} == {"down"}
-    assert deep.integrity.state == "complete" and deep.verify().ok
 
 
 NAMES = [
