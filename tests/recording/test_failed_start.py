@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import core_probe
 import pytest
@@ -92,53 +94,41 @@ except alloctrace.SessionError as error:
     assert list(trace.live()["nbytes"]) == [777] and trace.integrity.state == "complete"
 
 
-@pytest.fixture
-def nothing_left(tmp_path: Path):
-    hooks = len(optimizer._global_optimizer_post_hooks)
-    yield
-    assert not alloctrace.is_enabled() and os.listdir(tmp_path) == []
-    assert len(optimizer._global_optimizer_post_hooks) == hooks
-    with alloctrace.enable(tmp_path / "later.alloctrace") as session:
-        torch.empty(10)
-    assert session.load().kind_counts["alloc"] == 1
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_enable_leaves_nothing_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> tuple[type[BaseException], str]:
     def start(self: OptimizerSteps) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(OptimizerSteps, "start", start)
-        with pytest.raises(KeyboardInterrupt):
-            alloctrace.enable(tmp_path / "t.alloctrace")
+    monkeypatch.setattr(OptimizerSteps, "start", start)
+    return KeyboardInterrupt, "^$"
 
 
-@pytest.mark.usefixtures("nothing_left")
-def test_enable_leaves_nothing_when_warnings_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched, warnings.catch_warnings():
-        patched.setattr(load_recorder(), "stack_problem", "The frames of this Python are unknown.")
-        warnings.simplefilter("error")
-        with pytest.raises(alloctrace.SessionError, match="frames of this Python"):
-            alloctrace.enable(tmp_path / "t.alloctrace")
+def make_warnings_errors(monkeypatch: pytest.MonkeyPatch) -> tuple[type[BaseException], str]:
+    monkeypatch.setattr(load_recorder(), "stack_problem", "The frames of this Python are unknown.")
+    warnings.simplefilter("error")
+    return alloctrace.SessionError, "frames of this Python"
 
 
-def test_existing_trace_stays_when_enable_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(self: OptimizerSteps) -> None:
-        raise RuntimeError("too late")
-
+@pytest.mark.parametrize("fault", [interrupt, make_warnings_errors])
+def test_enable_that_fails_leaves_an_existing_trace_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], Any]
+) -> None:
     path = tmp_path / "t.alloctrace"
     with alloctrace.enable(path):
         torch.empty(10)
-    good = path.read_bytes()
-    with monkeypatch.context() as patched:
-        patched.setattr(OptimizerSteps, "start", start)
-        with pytest.raises(alloctrace.SessionError, match="too late"):
+    good, hooks = path.read_bytes(), len(optimizer._global_optimizer_post_hooks)
+
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        error, sentence = fault(patched)
+        with pytest.raises(error, match=sentence):
             alloctrace.enable(path, overwrite=True)
+        with pytest.raises(error, match=sentence):
+            alloctrace.enable(tmp_path / "new.alloctrace")
+
+    assert not alloctrace.is_enabled() and len(optimizer._global_optimizer_post_hooks) == hooks
     assert path.read_bytes() == good and os.listdir(tmp_path) == [path.name]
-    with alloctrace.enable(path, overwrite=True):
+    with alloctrace.enable(path, overwrite=True) as session:
         torch.empty(20)
-    assert path.read_bytes() != good and os.listdir(tmp_path) == [path.name]
+    assert session.load().kind_counts["alloc"] == 1 and path.read_bytes() != good
 
 
 def test_session_goes_on_when_the_package_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

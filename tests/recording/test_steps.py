@@ -27,23 +27,13 @@ def steps(session: alloctrace.Session) -> list[int]:
     return list(session.load().steps()["step"])
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.LBFGS])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
 def test_each_step_of_one_optimizer_is_a_step(session: alloctrace.Session, kind: type[torch.optim.Optimizer]) -> None:
-    """Check kinds of optimizers, LBFGS among them, which calls its closure many times in a step."""
+    """Check LBFGS too, which calls its closure many times in a step."""
     optimizer = make(kind)
     for _ in range(5):
         optimizer.step(lambda: torch.tensor(1.0, requires_grad=True))
     assert steps(session) == [0, 1, 2, 3, 4]
-
-
-def test_the_two_optimizers_of_a_gan_make_one_step_an_iteration(session: alloctrace.Session) -> None:
-    generator, critic = make(), make()
-    for _ in range(4):
-        for _ in range(5):
-            critic.step()
-        generator.step()
-    # The critic stepped first: each of its steps ends one; the generator's end none.
-    assert len(steps(session)) == 20
 
 
 def test_the_first_optimizer_leads_even_when_the_other_steps_more_often(session: alloctrace.Session) -> None:
@@ -90,5 +80,8 @@ def test_steps_of_optimizers_are_ignored_after_a_call_of_step(session: alloctrac
     for _ in range(10):
         optimizer.step()
     alloctrace.step(100)
+    late = torch.empty(40)
     # The step that the optimizer ended before the first call of step() is dropped.
     assert steps(session) == [0, 100]
+    live = session.load().live().set_index("address")["step"]
+    assert live[late.data_ptr()] == 101
