@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
 from cuda_oracle import KINDS, Recorded, compare_sequences, compare_stacks, read_recorded
-from running import ROOT, has_nvidia_gpu, needs_cuda_build
+from running import WITH_SUPPORT, has_nvidia_gpu, needs_cuda_build
 
 pytestmark = needs_cuda_build
-WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 
 RECORD = """
 import sys, warnings
@@ -40,26 +37,17 @@ for name in sys.argv[1:]:
     run, steps = STACK_PROGRAMS[name]
     record(Path("."), name, lambda: run(steps), stacks=True)
 """
-ALL = (
+PROGRAMS = (
     *("python_constructs", "frees", "waiting_frees", "autograd", "coroutines", "deep", "lines_of_one_statement"),
     *("streams", "threads", "transformer", "out_of_memory", "graphs", "empty_cache", "memory_pools"),
     *("resize_older_storages", "expandable_segments"),
 )
-EXPANDABLE = ("frees", "waiting_frees", "out_of_memory")
 
 
-@pytest.mark.parametrize(
-    ("programs", "allocator"),
-    [(ALL, ""), (EXPANDABLE, "expandable_segments:True")],
-    ids=["default", "expandable"],
-)
-def test_stacks_equal_those_of_torchs_history(
-    run_cuda_program, tmp_path: Path, programs: tuple[str, ...], allocator: str
-) -> None:
-    environment = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": allocator}
-    run_cuda_program(RECORD, *programs, timeout=600, **environment)
+def test_stacks_equal_those_of_torchs_history(run_cuda_program, tmp_path: Path) -> None:
+    run_cuda_program(RECORD, *PROGRAMS, timeout=600, PYTHONPATH=WITH_SUPPORT)
     differences = []
-    for name in programs:
+    for name in PROGRAMS:
         recorded = read_recorded(tmp_path, name, device_count=1)
         sequence = compare_sequences(name, recorded.ours, recorded.reported)
         assert not sequence.differences, "\n".join(sequence.differences[:20])

@@ -42,11 +42,8 @@ def same(before: alloctrace.Trace, after: alloctrace.Trace) -> None:
     assert before.header == after.header
 
 
-@pytest.mark.parametrize(("count", "flush"), [(300, False), (20_000, True)], ids=["all in the spool", "half in it"])
-def test_finished_trace_has_the_same_events_without_its_spool(
-    run_program, tmp_path: Path, flush: bool, count: int
-) -> None:
-    kill(run_program, count, flush)
+def test_finished_trace_has_the_same_events_without_its_spool(run_program, tmp_path: Path) -> None:
+    kill(run_program, 20_000, flush=True)
     path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
     before = alloctrace.load(path)
     assert before.integrity.spool_read and before.ending == {}

@@ -118,14 +118,7 @@ def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     path = f"{tmp_path / 'hide'}:{ROOT}"
     (tmp_path / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace", "-q"]
-    process = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    process = run_python(tmp_path, command, False, 600, {"PYTHONPATH": path}, fresh=True)
     assert counts(process.stdout) == {"passed": 1}, process.stdout + process.stderr
     messages = [line for line in process.stdout.splitlines() if "alloctrace" in line]
     assert messages == ["alloctrace: nothing is recorded and no limit checked: torch is not installed"]

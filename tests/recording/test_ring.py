@@ -10,7 +10,7 @@ from pathlib import Path
 import core_probe
 import numpy as np
 import pytest
-from running import WITH_SUPPORT, program_environment
+from running import WITH_SUPPORT, run_python
 
 import pytorch_alloctrace as alloctrace
 
@@ -73,12 +73,7 @@ def test_finding_a_location_costs_the_same_however_many_there_are(tmp_path: Path
 
 def test_a_thread_that_is_cancelled_while_it_waits_in_a_hook_does_not_end_the_program(tmp_path: Path) -> None:
     core_probe.library()  # built here: it may take longer than the program may
-    process = subprocess.run(
-        [sys.executable, "-c", "import core_probe, sys; print(core_probe.library().probe_cancel_waiting(b'spool'))"],
-        cwd=tmp_path,
-        env=program_environment(PYTHONPATH=WITH_SUPPORT),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert (process.returncode, process.stdout) == (0, "1\n"), process.stderr
+    program = "import core_probe; print(core_probe.library().probe_cancel_waiting(b'spool'))"
+    command = [sys.executable, "-c", program]
+    process = run_python(tmp_path, command, True, 600, {"PYTHONPATH": WITH_SUPPORT}, fresh=True)
+    assert process.stdout == "1\n"
