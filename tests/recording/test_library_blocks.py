@@ -73,11 +73,10 @@ def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict
     "environment",
     [
         {},
-        {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
         {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
         {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
     ],
-    ids=["default", "expandable", "cudaMallocAsync", "small"],
+    ids=["default", "cudaMallocAsync", "small"],
 )
 def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(
     run_cuda_program, tmp_path: Path, environment: dict[str, str]

@@ -26,21 +26,20 @@ from pytorch_alloctrace.recording import looks
 looks.AT_END = looks.FREE = looks.LONGEST = 60.0
 
 class Trainer:
-    def __init__(self, device):
-        self.device = device
-        self.net = torch.nn.Linear(64, 64).to(device)
+    def __init__(self):
+        self.net = torch.nn.Linear(64, 64)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
         self.predictions = []
 
     def step(self):
-        output = self.net(torch.randn(8, 64, device=self.device))
+        output = self.net(torch.randn(8, 64))
         output.square().mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.predictions.append(output.detach())
 
-def main(device, end):
-    trainer = Trainer(device)
+def main(end):
+    trainer = Trainer()
     for number in range(400):
         trainer.step()
     if end == "killed":
@@ -50,10 +49,8 @@ def main(device, end):
     if end == "disabled":
         alloctrace.disable()
 
-device = sys.argv[2]
-torch.zeros(1, device=device)
-alloctrace.enable("run.alloctrace", devices=(device,))
-main(device, sys.argv[1])
+alloctrace.enable("run.alloctrace", devices=("cpu",))
+main(sys.argv[1])
 """
 
 SERVER = """
@@ -96,7 +93,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     def train(end: str) -> Path:
         folder = tmp_path_factory.mktemp("trainer")
         (folder / "program.py").write_text(TRAINER)
-        command = [sys.executable, str(folder / "program.py"), end, "cpu"]
+        command = [sys.executable, str(folder / "program.py"), end]
         process = run_python(folder, command, False, 600, {})
         assert process.returncode == {"error": 1, "killed": -signal.SIGKILL}.get(end, 0), process.stderr
         return folder
@@ -142,7 +139,7 @@ def test_verdict_reports_a_final_scan_that_was_cut_short(
     run_program, tmp_path: Path, setting: str, sees_all: bool
 ) -> None:
     program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
-    run_program(program, "disabled", "cpu")
+    run_program(program, "disabled")
     trace = load(tmp_path)
     assert trace.ending == {"reason": "disable"} | ({} if sees_all else {"last_look": "cut"})
     assert (first_leak(trace).holder is not None) == sees_all
@@ -153,7 +150,7 @@ def test_verdict_reports_a_final_scan_that_was_cut_short(
 def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Path) -> None:
     """Check objects that a variable of main() held, and that are garbage when main() has returned."""
     program = TRAINER.replace("self.predictions = []", "self.predictions = []\n        self.cycle = self")
-    run_program("import gc\ngc.disable()\n" + program, "returned", "cpu")
+    run_program("import gc\ngc.disable()\n" + program, "returned")
     trace = load(tmp_path)
     assert trace.held[-1].is_garbage
     holder = first_leak(trace).holder
@@ -180,7 +177,7 @@ def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> N
         "    print(session.explain())\n"
         '    if end == "killed":',
     )
-    explained = " ".join(run_program(program, "disabled", "cpu").stdout.split())
+    explained = " ".join(run_program(program, "disabled").stdout.split())
     assert "Held by Trainer.predictions (list of 400) in trainer, local of main() at program.py:" in explained
     assert first_leak(load(tmp_path)).holder is not None
 
@@ -213,7 +210,7 @@ def test_scan_adds_no_events(run_program, trained: Trained, tmp_path: Path) -> N
     without = (
         "import pytorch_alloctrace as alloctrace\nfrom pytorch_alloctrace.recording import looks\nlooks.FIRST = 1e18"
     )
-    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned", "cpu")
+    run_program(TRAINER.replace("import pytorch_alloctrace as alloctrace", without, 1), "returned")
     traces = [load(folder) for folder in (trained("returned"), tmp_path)]
     counts = [(dict(trace.kind_counts), len(trace.held)) for trace in traces]
     kinds = [{kind: n for kind, n in one.items() if kind in ("alloc", "free_completed", "step")} for one, _ in counts]
