@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from format_reader import TraceFile
-from native_library import build_library
-from running import ROOT, run_python, torch_has_cuda, with_cuda
+from native_library import contract_library
+from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 
@@ -57,21 +57,12 @@ class Recorded:
         return [event.address for event in self.events(subject, FREE_COMPLETED)]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build tests/support/allocator_contract.cpp against the installed torch."""
-    built = tmp_path_factory.mktemp("library") / "allocator_contract.so"
-    options = ["-DWITH_CUDA"] if torch_has_cuda() else []
-    build_library(ROOT / "tests/support/allocator_contract.cpp", built, *options)
-    return built
-
-
 @pytest.fixture(scope="module", params=ALLOCATORS)
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, library: Path) -> Recorded:
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Record the program of one allocator."""
     folder = tmp_path_factory.mktemp("contract")
     name, environment = ALLOCATORS[request.param]
-    program = [sys.executable, str(ROOT / "tests/support/allocator_contract_program.py"), name, str(library)]
+    program = [sys.executable, str(ROOT / "tests/support/allocator_contract_program.py"), name, str(contract_library())]
     run_python(folder, program if name == "cpu" else with_cuda(program, "8GiB"), True, 600, environment)
     return Recorded(request.param, folder)
 

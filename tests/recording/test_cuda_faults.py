@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from native_library import build_library
+from native_library import build_library, contract_library
 from running import how_it_ended, needs_cuda_build
 from test_kill import assert_kills_lose_nothing
 
 import pytorch_alloctrace as alloctrace
 
 pytestmark = needs_cuda_build
-
-
-def build(folder: Path, name: str, source: str) -> None:
-    """Build a native library next to the program."""
-    (folder / f"{name}.cpp").write_text(source)
-    build_library(folder / f"{name}.cpp", folder / f"{name}.so")
 
 
 def assert_events_add_up(trace: alloctrace.Trace) -> None:
@@ -80,33 +74,13 @@ def test_out_of_memory_error_is_in_the_trace_when_it_is_raised(run_cuda_program,
     assert_events_add_up(trace)
 
 
-NATIVE_ALLOCATIONS = """
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <thread>
-#include <vector>
-extern "C" void allocate_in_threads(int threads, int blocks) {
-  std::vector<std::thread> running;
-  for (int i = 0; i < threads; ++i) running.emplace_back([=] {
-    std::vector<void*> held;
-    for (int b = 0; b < blocks; ++b) {
-      held.push_back(c10::cuda::CUDACachingAllocator::raw_alloc(512 + 512 * (b % 50)));
-      if (held.size() > 20) { c10::cuda::CUDACachingAllocator::raw_delete(held.front()); held.erase(held.begin()); }
-    }
-    for (void* address : held) c10::cuda::CUDACachingAllocator::raw_delete(address);
-  });
-  for (auto& thread : running) thread.join();
-}
-"""
-
-
 def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, tmp_path: Path) -> None:
     """Run threads that hold the GIL and wait for the allocator's lock, under which the hook must not take the GIL."""
-    build(tmp_path, "native", NATIVE_ALLOCATIONS)
     process = run_cuda_program(
         """
-        import ctypes, faulthandler, threading, torch, pytorch_alloctrace as alloctrace
+        import ctypes, faulthandler, sys, threading, torch, pytorch_alloctrace as alloctrace
         faulthandler.dump_traceback_later(240, exit=True)
-        native, native_with_gil = ctypes.CDLL("./native.so"), ctypes.PyDLL("./native.so")
+        native, native_with_gil = ctypes.CDLL(sys.argv[1]), ctypes.PyDLL(sys.argv[1])
         class Doubled(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x): return x * 2
@@ -126,10 +100,10 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         torch.ones(1, device="cuda")
         watchers = [threading.Thread(target=watch) for _ in range(2)]
         workers = [threading.Thread(target=train) for _ in range(3)]
-        workers.append(threading.Thread(target=native.allocate_in_threads, args=(2, 5_000)))
+        workers.append(threading.Thread(target=native.allocate_in_threads, args=(b"cuda", 2, 5_000)))
         for thread in watchers + workers: thread.start()
         # The GIL is held for the whole of this call, while other threads allocate and want it.
-        native_with_gil.allocate_in_threads(2, 5_000)
+        native_with_gil.allocate_in_threads(b"cuda", 2, 5_000)
         session.snapshot()
         for thread in workers: thread.join()
         stop.set()
@@ -137,6 +111,7 @@ def test_no_deadlock_between_the_gil_and_the_allocators_lock(run_cuda_program, t
         alloctrace.disable()
         print("done")
         """,
+        str(contract_library()),
     )
     assert process.stdout.endswith("done\n"), process.stderr
     trace = alloctrace.load(tmp_path / "t.alloctrace")
@@ -162,7 +137,8 @@ extern "C" long foreign_calls() { return calls; }
 
 
 def test_registered_allocator_is_recorded_if_it_comes_before_enable(run_cuda_program, tmp_path: Path) -> None:
-    build(tmp_path, "foreign", FOREIGN)
+    (tmp_path / "foreign.cpp").write_text(FOREIGN)
+    build_library(tmp_path / "foreign.cpp", tmp_path / "foreign.so")
     program = """
         import ctypes, sys, warnings, torch, pytorch_alloctrace as alloctrace
         def register():

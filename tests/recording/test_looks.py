@@ -53,35 +53,6 @@ alloctrace.enable("run.alloctrace", devices=("cpu",))
 main(sys.argv[1])
 """
 
-SERVER = """
-import os, signal, sys, time, torch
-import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import looks
-
-looks.FREE = looks.LONGEST = 60.0
-
-class Server:
-    def __init__(self):
-        self.sessions = {}
-
-    def handle(self, number):
-        answer = torch.zeros(64).exp()
-        self.sessions[number] = answer
-        for _ in range(20):
-            torch.zeros(32).exp()
-
-def serve():
-    server = Server()
-    for number in range(600):
-        server.handle(number)
-        time.sleep(0.0005)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-alloctrace.enable("run.alloctrace", devices=("cpu",))
-serve()
-"""
-
-
 Trained = Callable[[str], Path]
 
 
@@ -158,10 +129,12 @@ def test_holder_is_found_when_main_left_it_in_a_cycle(run_program, tmp_path: Pat
 
 
 def test_holder_of_a_leak_without_steps(run_program, tmp_path: Path) -> None:
-    process = run_program(SERVER, check=False)
-    assert process.returncode == -signal.SIGKILL
-    holder = first_leak(load(tmp_path)).holder
-    assert holder.names[0].startswith("Server.sessions (dict of ") and " in server, local of serve() at" in str(holder)
+    program = TRAINER.replace("self.optimizer.step()", "time.sleep(0.0005)")
+    assert run_program(program, "killed", check=False).returncode == -signal.SIGKILL
+    trace = load(tmp_path)
+    holder = first_leak(trace).holder
+    assert holder.names[0].startswith("Trainer.predictions (list of ") and " in trainer, local of main()" in str(holder)
+    assert trace.steps().empty and holder.step is None
 
 
 def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def example(heading: str) -> str:
     return textwrap.dedent(found[0])
 
 
+def names_of_example(heading: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(example(heading), names)
+    return names
+
+
 @pytest.fixture
 def recorded(tmp_path: Path):
     with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"):
@@ -40,8 +46,7 @@ def recorded(tmp_path: Path):
 def test_tensorboard(recorded: list[torch.Tensor], tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    names: dict[str, Any] = {}
-    exec(example("TensorBoard"), names)
+    names = names_of_example("TensorBoard")
     with names["SummaryWriter"](tmp_path / "board") as writer:
         for step in (0, 1):
             names["log_memory"](writer, step)
@@ -57,9 +62,7 @@ def test_logger_with_a_dict(recorded: list[torch.Tensor]) -> None:
     def log(data: dict[str, float], step: int) -> None:
         logged.append((json.loads(json.dumps(data)), step))  # what a logger does: it must be plain numbers
 
-    names: dict[str, Any] = {}
-    exec(example("Weights & Biases, and loggers like it"), names)
-    names["log_memory"](log, 7)
+    names_of_example("Weights & Biases, and loggers like it")["log_memory"](log, 7)
     assert logged[0][1] == 7
     assert logged[0][0]["memory/cpu/allocated_bytes"] == 400
 
@@ -68,8 +71,7 @@ def test_logger_with_a_dict(recorded: list[torch.Tensor]) -> None:
 def test_prometheus(recorded: list[torch.Tensor]) -> None:
     import prometheus_client as prometheus
 
-    names: dict[str, Any] = {}
-    exec(example("Prometheus"), names)
+    names = names_of_example("Prometheus")
     names["update_memory"]()
     scraped = prometheus.generate_latest().decode()
     prometheus.REGISTRY.unregister(names["memory"])

@@ -103,10 +103,13 @@ def test_a_program_that_handles_the_signal_is_not_disturbed(
     assert how_it_ended(trace.ending) == {"reason": "exit"} and trace.integrity.state == "complete"
 
 
-def test_handler_is_invisible_to_python_and_removed_at_the_end(run_program) -> None:
+def test_handler_is_invisible_to_python_and_our_threads_block_all_signals(run_program) -> None:
+    """Check also that the handler is removed, and that no thread of ours takes a signal that the program blocks."""
     done = run_program(
         """
-        import signal, torch, pytorch_alloctrace as alloctrace
+        import os, signal, time, torch, pytorch_alloctrace as alloctrace
+        def threads():
+            return {thread: open(f"/proc/self/task/{thread}/status").read() for thread in os.listdir("/proc/self/task")}
         def action():
             lines = open("/proc/self/status").read().splitlines()
             caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
@@ -118,7 +121,17 @@ def test_handler_is_invisible_to_python_and_removed_at_the_end(run_program) -> N
             print(before, action(), end=" ")
             alloctrace.disable()
             print(action())
+        others = threads()
         alloctrace.enable("own.alloctrace")
+        time.sleep(0.3)
+        ours = [status for thread, status in threads().items() if thread not in others]
+        assert len(ours) >= 3, ours
+        for status in ours:
+            fields = dict(line.split(":", 1) for line in status.splitlines())
+            assert fields["Name"].strip() == "alloctrace", status
+            catchable = {*signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP}
+            blocked = int(fields["SigBlk"], 16)
+            assert all(blocked >> (number - 1) & 1 for number in catchable), status
         signal.signal(signal.SIGTERM, print)
         alloctrace.disable()
         assert action() and signal.getsignal(signal.SIGTERM) is print

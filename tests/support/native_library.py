@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from running import ROOT, torch_has_cuda
+from shared_recordings import record_once
 
 
 def build_library(source: Path, library: Path, *options: str) -> None:
@@ -26,6 +27,16 @@ def build_library(source: Path, library: Path, *options: str) -> None:
     _run([*command, "-c", source.name, "-o", str(compiled)], source.parent)
     search = [f"-L{installed}/lib", f"-Wl,-rpath,{installed}/lib", "-Wl,--as-needed"]
     _run(["g++", "-shared", str(compiled), "-o", str(library.resolve()), *search, *libraries], source.parent)
+
+
+def contract_library() -> Path:
+    """Return the library of tests/support/allocator_contract.cpp, which asks torch's allocators from C++."""
+
+    def build(folder: Path) -> None:
+        options = ["-DWITH_CUDA"] if torch_has_cuda() else []
+        build_library(ROOT / "tests/support/allocator_contract.cpp", folder / "contract.so", *options)
+
+    return record_once("allocator_contract", build) / "contract.so"
 
 
 def _run(command: list[str], folder: Path) -> None:
