@@ -27,9 +27,6 @@ ALLOCATORS: dict[str, tuple[str, dict[str, str]]] = {
 }
 """The allocator's name in allocator_contract_program.py, and the environment that chooses it."""
 
-Block = list[int]
-"""[address, bytes]"""
-
 
 class Recorded:
     """The traces of one program, and what it saw itself."""
@@ -49,7 +46,8 @@ class Recorded:
         chosen = [event for _, event in trace.events() if event.kind in kinds]
         return [event for event in chosen if trace.names.locations[event.location][0] == wanted]
 
-    def blocks(self, subject: str) -> list[Block]:
+    def blocks(self, subject: str) -> list[list[int]]:
+        """Return address and bytes of each block, in order."""
         return [[event.address, event.size] for event in self.events(subject, ALLOC)]
 
     def freed(self, subject: str) -> list[int]:

@@ -179,9 +179,8 @@ def test_every_allocation_of_backward_finds_its_line(run_cuda_program, tmp_path:
     assert judgement.without_forward <= {"AddBackward0"}
     nodes = ("Mm", "Silu", "Tanh", "Gelu", "Embedding", "Convolution")
     for name in (*(f"{node}Backward0" for node in nodes), "NllLossBackward0", "CubedBackward"):
-        assert judgement.joined[f"cuda {name}"] >= 11 and judgement.joined[f"cpu {name}"] >= 4, (
-            name
-        )  # once a step at least
+        # Once a step at least.
+        assert judgement.joined[f"cuda {name}"] >= 11 and judgement.joined[f"cpu {name}"] >= 4, name
     check_account(tmp_path)
 
 

@@ -141,9 +141,7 @@ history.write("history.npz")
 """
 
 
-def test_events_and_states_are_complete_when_threads_allocate_at_start_and_end(
-    run_cuda_program, tmp_path: Path
-) -> None:
+def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program, tmp_path: Path) -> None:
     devices = available_devices(2)
     step = round(200 * SCALE)
     timeout = 1800 if FULL else 600

@@ -65,9 +65,8 @@ def check_that_it_happened(name: str, recorded: Recorded) -> None:
     if name == "autograd":
         assert (stacks == 0).any(), "events of backward's thread, which has no Python frames"
         outermost = {stack[-1][0] for stack in recorded.stacks if stack}
-        assert {"<module>", "apply", "<lambda>"} <= outermost, (
-            "Python that backward's thread runs, and the program's own"
-        )
+        # Python that backward's thread runs, and the program's own.
+        assert {"<module>", "apply", "<lambda>"} <= outermost
     if name == "out_of_memory":
         assert (kinds == KINDS.index("oom")).sum() > 5
     if name == "waiting_frees" and not has_nvidia_gpu():

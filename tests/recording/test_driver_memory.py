@@ -69,9 +69,7 @@ def test_memory_outside_of_pytorch_is_sampled(run_cuda_program, tmp_path: Path) 
     assert need == DeviceNeed(150 * MIB, 900 * MIB + GIB, 80 * GIB) and need.bytes == 1050 * MIB + GIB
     assert live_memory(trace, "peak", device="cuda:0", since="mark:torch grows").need is None
     text = " ".join(run_analyze(tmp_path, "peak", "t.alloctrace").split())
-    assert (
-        "the run needed up to 2.03 GiB of the device's 80.0 GiB: torch reserved at most 150 MiB, and 1.88 GiB" in text
-    )
+    assert "2.03 GiB of the device's 80.0 GiB: torch reserved at most 150 MiB, and 1.88 GiB" in text
     resident = trace.driver_memory(device="cpu")
     assert len(resident) > 1 and (resident["used"] > 100 * MIB).all() and resident["outside"].isna().all()
     assert resident["used"].max() <= int(process.stdout) + 16 * MIB  # the kernel counts in batches

@@ -53,9 +53,7 @@ def run_with_library(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_driver_library_is_opened_once_when_it_does_not_start(
-    run_with_library: Callable[..., None], tmp_path: Path
-) -> None:
+def test_driver_library_is_opened_once_when_it_does_not_start(run_with_library, tmp_path: Path) -> None:
     """Check that the library is not opened, started and closed at each sample."""
     run_with_library(
         """
@@ -82,9 +80,7 @@ for name in ("first", "second"):
         assert set(trace.driver_memory()["device"]) == {"cpu"} and trace.integrity.state == "complete"
 
 
-def test_end_of_a_recording_waits_for_a_slow_driver_library(
-    run_with_library: Callable[..., None], tmp_path: Path
-) -> None:
+def test_end_of_a_recording_waits_for_a_slow_driver_library(run_with_library, tmp_path: Path) -> None:
     """End a recording during the start of the library, which takes longer than a query may."""
     run_with_library(
         """

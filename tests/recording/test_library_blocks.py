@@ -70,11 +70,7 @@ def held(trace: alloctrace.Trace, at: alloctrace.trace.Position = "end") -> dict
 
 @pytest.mark.parametrize(
     "environment",
-    [
-        {},
-        {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
-        {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
-    ],
+    [{}, {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}],
     ids=["default", "cudaMallocAsync", "small"],
 )
 def test_workspaces_have_a_row_of_their_own_and_tensors_of_their_size_do_not(

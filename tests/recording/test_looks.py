@@ -97,14 +97,9 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
 
 
+# With time, without time, and with an error.
 @pytest.mark.parametrize(
-    ("setting", "sees_all"),
-    [
-        ("", True),
-        ("looks.AT_END = 0.0", False),
-        ("looks.Looks._write = len", False),
-    ],
-    ids=["time", "no time", "error"],
+    ("setting", "sees_all"), [("", True), ("looks.AT_END = 0.0", False), ("looks.Looks._write = len", False)]
 )
 def test_verdict_reports_a_final_scan_that_was_cut_short(
     run_program, tmp_path: Path, setting: str, sees_all: bool

@@ -22,13 +22,6 @@ CASES = [
 OUTSIDE = "(outside of modules)"
 
 
-def record(folder: Path, program: str, device: str) -> tuple[Trace, Trace]:
-    """Return a program's traces: as it is, and with torch's hooks."""
-    command = [sys.executable, str(PROGRAM), program, device]
-    run_python(folder, with_cuda(command) if device == "cuda" else command, True, 600, {})
-    return alloctrace.load(folder / "plain.alloctrace"), alloctrace.load(folder / "hooks.alloctrace")
-
-
 def modules_and_regions(trace: Trace) -> pd.DataFrame:
     """Return each event with a Python stack, the module that the trace reports, and the region around the event."""
     regions: dict[int, list[str]] = {}
@@ -50,7 +43,10 @@ def allocated(table: pd.DataFrame, by: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(("program", "device"), CASES)
 def test_each_event_has_the_module_that_was_called(tmp_path: Path, program: str, device: str) -> None:
-    plain, hooked = record(tmp_path, program, device)
+    command = [sys.executable, str(PROGRAM), program, device]
+    run_python(tmp_path, with_cuda(command) if device == "cuda" else command, True, 600, {})
+    # The program as it is, and with torch's hooks.
+    plain, hooked = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("plain", "hooks"))
     events_by_module = modules_and_regions(hooked)
     wrong = events_by_module[events_by_module["module"] != events_by_module["region"]]
     assert wrong.empty, wrong.drop_duplicates().head(20).to_string()

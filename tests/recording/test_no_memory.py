@@ -31,14 +31,7 @@ ended = threading.Event()
 
 def start_thread(name):  # one that has ended has no name any more
     threading.Thread(target=lambda: (torch.empty(10), ended.wait()), name=name).start()
-"""
 
-
-def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
-    """Starve the sampling thread three times in a row, and the naming thread once at each of its requests."""
-    run_cuda_program(
-        PROGRAM
-        + """
 library.starve(memory, 0)
 block = torch.empty(10 << 20, dtype=torch.uint8, device="cuda")
 while library.refused() < 3:
@@ -59,9 +52,12 @@ while len(session.load().threads) == before:
     time.sleep(0.01)
 alloctrace.disable()
 ended.set()
-""",
-        LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")),
-    )
+"""
+
+
+def test_recording_goes_on_when_its_threads_get_no_memory(run_cuda_program, tmp_path: Path) -> None:
+    """Starve the sampling thread three times in a row, and the naming thread once at each of its requests."""
+    run_cuda_program(PROGRAM, LD_PRELOAD=str(core_probe.preloaded("no_memory.cpp")))
     trace = alloctrace.load(tmp_path / "t.alloctrace")
     assert trace.integrity.state == "complete" and trace.integrity.lost == 0
     assert trace.driver_memory(device="cuda:0")["reserved"].max() >= 10 << 20

@@ -115,10 +115,9 @@ def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     tests = "import pytest\n@pytest.mark.limit_memory('cpu', '1 B')\ndef test_it(): pass\n"
-    path = f"{tmp_path / 'hide'}:{ROOT}"
     (tmp_path / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace", "-q"]
-    process = run_python(tmp_path, command, False, 600, {"PYTHONPATH": path}, fresh=True)
+    process = run_python(tmp_path, command, False, 600, {"PYTHONPATH": f"{tmp_path / 'hide'}:{ROOT}"}, fresh=True)
     assert counts(process.stdout) == {"passed": 1}, process.stdout + process.stderr
     messages = [line for line in process.stdout.splitlines() if "alloctrace" in line]
     assert messages == ["alloctrace: nothing is recorded and no limit checked: torch is not installed"]
@@ -151,10 +150,8 @@ def test_leaks(model):
     assert counts(process.stdout) == {"failed": 2, "passed": 1}, process.stdout
     assert "the limit is 4 MiB" in process.stdout and "test_it.py:16 in test_above" in process.stdout
     assert "before the recording" in process.stdout, "the weights"
-    assert (
-        "The test left 4.00 MiB (4,194,304 B) behind on cuda:0" in process.stdout
-        and "test_it.py:20 in test_leaks" in process.stdout
-    )
+    assert "The test left 4.00 MiB (4,194,304 B) behind on cuda:0" in process.stdout
+    assert "test_it.py:20 in test_leaks" in process.stdout
 
 
 def test_pytest_finds_it_by_its_entry_point() -> None:

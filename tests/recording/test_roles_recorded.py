@@ -69,17 +69,10 @@ def test_gradients_are_named_while_another_thread_is_in_backward(session: alloct
 
 
 def test_model_observed_before_the_recording_is_named(tmp_path: Path) -> None:
-    made = []
-
-    class Model(torch.nn.Module):
-        def to_memory_of_the_recording(self) -> None:
-            self.weight = torch.nn.Parameter(torch.ones(100))
-            made.append(self)
-
-    model = Model()
+    model = torch.nn.Module()
     alloctrace.observe(model)
     with alloctrace.enable(tmp_path / "t.alloctrace", devices=("cpu",)) as session:
-        model.to_memory_of_the_recording()
+        model.weight = torch.nn.Parameter(torch.ones(100))
     assert named_roles(session) == [("weight", "parameter")]  # when the recording ended
 
 

@@ -274,9 +274,8 @@ def test_follow_records_only_processes_that_import_torch(tmp_path: Path) -> None
     assert ours.stderr.count("shadowed") == 5, "the sitecustomize behind ours runs in each process"
     assert "not recorded" not in ours.stderr
     first = ours.stdout.splitlines()[0]
-    assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first, (
-        "a child without torch finds nothing changed"
-    )
+    # A child without torch finds nothing changed.
+    assert first.startswith("False False ") and "pytorch_alloctrace/_follow" not in first
     assert "site/sitecustomize.py" in first
     [trace] = traces(tmp_path)  # the child that imports torch and does not record by itself
     assert "allocate_in_child" in functions_that_allocated(trace) and str(trace.integrity).startswith("complete")

@@ -84,15 +84,6 @@ def test_without_steps_growth_is_by_the_second(tmp_path: Path) -> None:
     assert [name for name in found if name.startswith("growth_bytes_per_second/")]
 
 
-def test_status_works_when_the_trace_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / "t.alloctrace"
-    with alloctrace.enable(path, devices="cpu"):
-        path.unlink()
-        assert alloctrace.status()["recording"] == 1
-        torch.empty(10)
-        assert alloctrace.status(fresh=True)["events"] >= 2
-
-
 def test_fork_and_exit_work_during_a_reading(run_program) -> None:
     """Fork and exit while a reading is under way."""
     process = run_program(
@@ -124,14 +115,18 @@ def test_fork_and_exit_work_during_a_reading(run_program) -> None:
     assert process.stdout == "ended\n" and process.stderr == ""
 
 
-def test_status_works_in_many_threads(tmp_path: Path) -> None:
-    with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu"), ThreadPoolExecutor(8) as pool:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_status_works_in_many_threads_and_without_its_file(tmp_path: Path, is_removed: bool) -> None:
+    with alloctrace.enable(tmp_path / "t.alloctrace", devices="cpu") as session, ThreadPoolExecutor(8) as pool:
+        if is_removed:
+            session.path.unlink()
 
         def ask(number: int) -> float:
             torch.empty(100)
             return alloctrace.status(fresh=number % 10 == 0)["events"]
 
         assert max(pool.map(ask, range(400))) >= 400
+        assert alloctrace.status()["recording"] == 1
 
 
 ON_CUDA = """

@@ -108,23 +108,21 @@ def test_handler_is_invisible_to_python_and_our_threads_block_all_signals(run_pr
     done = run_program(
         """
         import os, signal, time, torch, pytorch_alloctrace as alloctrace
-        def threads():
-            return {thread: open(f"/proc/self/task/{thread}/status").read() for thread in os.listdir("/proc/self/task")}
         def action():
             lines = open("/proc/self/status").read().splitlines()
             caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
             return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-        before = action()
+        before, others = action(), os.listdir("/proc/self/task")
         for number in range(3):
             alloctrace.enable(f"{number}.alloctrace")
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
             print(before, action(), end=" ")
             alloctrace.disable()
             print(action())
-        others = threads()
         alloctrace.enable("own.alloctrace")
         time.sleep(0.3)
-        ours = [status for thread, status in threads().items() if thread not in others]
+        new = {*os.listdir("/proc/self/task")} - {*others}
+        ours = [open(f"/proc/self/task/{thread}/status").read() for thread in new]
         assert len(ours) >= 3, ours
         for status in ours:
             fields = dict(line.split(":", 1) for line in status.splitlines())
