@@ -180,9 +180,7 @@ def test_registered_allocator_is_recorded_if_it_comes_before_enable(run_cuda_pro
         assert again.kind_counts["alloc"] == 1 and again.integrity.state == "complete"
 
 
-def test_trace_is_complete_when_a_program_exits_after_an_error_with_live_tensors(
-    run_cuda_program, tmp_path: Path
-) -> None:
+def test_trace_is_complete_when_a_program_ends_by_an_error(run_cuda_program, tmp_path: Path) -> None:
     """Register exit handlers before and after ours: they run in reverse, the first after the end of the recording."""
     process = run_cuda_program(
         """

@@ -101,9 +101,7 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "sees_all"), [("", True), ("looks.AT_END = 0.0", False), ("looks.Looks._write = len", False)]
 )
-def test_verdict_reports_a_final_scan_that_was_cut_short(
-    run_program, tmp_path: Path, setting: str, sees_all: bool
-) -> None:
+def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
     program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)
     run_program(program, "disabled")
     trace = load(tmp_path)
@@ -136,12 +134,11 @@ def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> N
     # More threads of OpenMP hang in a forked child, without a recording too.
     program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
         '    if end == "killed":',
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
+        "    if os.fork() == 0:\n"
         "        for _ in range(50): trainer.step()\n"
         "        alloctrace.step()\n"
         "        os._exit(0)\n"
-        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    assert os.wait()[1] == 0\n"
         "    print(session.explain())\n"
         '    if end == "killed":',
     )

@@ -161,13 +161,8 @@ def test_files_are_private_and_contain_no_secrets(tmp_path: Path, monkeypatch: p
 
 
 def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
-    run_program(
-        """
-        import pytorch_alloctrace, torch
-        kept = torch.empty(777, dtype=torch.uint8)
-        """,
-        ALLOCTRACE=str(tmp_path / "e-{pid}.alloctrace"),
-    )
+    program = "import pytorch_alloctrace, torch\nkept = torch.empty(777, dtype=torch.uint8)\n"
+    run_program(program, ALLOCTRACE=str(tmp_path / "e-{pid}.alloctrace"))
     (path,) = tmp_path.glob("e-*.alloctrace")
     assert list(alloctrace.load(path).live()["nbytes"]) == [777]
 
