@@ -104,21 +104,6 @@ def test_a_recording_reads_as_it_was_made(
         assert read[column].tolist() == [min(row[at], limit) for row in emitted], column
 
 
-@pytest.mark.parametrize(("threads", "ring"), [(8, 4096), (3, 8)])
-def test_threads_share_the_ring_without_loss(tmp_path: Path, threads: int, ring: int) -> None:
-    path, each = tmp_path / "t.alloctrace", 400 * ring if ring < 256 else 100_000 // threads
-    with Recorder(path, ring_events=ring, wait_ns=60_000_000_000) as recorder:
-        assert recorder.push_from_threads(threads, each) == threads * each
-    trace = alloctrace.load(path)
-    assert trace.integrity.state == "complete" and trace.integrity.lost == 0
-    events = trace.events(columns=["seq", "thread", "address", "nbytes"])
-    assert len(events) == threads * each and (np.diff(events["seq"]) == 1).all()
-    for number in range(1, threads + 1):
-        mine = events[events["thread"] == number]
-        assert (mine["address"].to_numpy() == np.arange(1, each + 1)).all(), "a thread's events out of their order"
-        assert (mine["nbytes"].to_numpy() == number * np.arange(1, each + 1)).all()
-
-
 def test_threads_that_do_not_wait_lose_what_is_reported(tmp_path: Path) -> None:
     """A ring far too small and no waiting: what push() refused is what the trace says is lost, and nothing else is."""
     path, threads, each = tmp_path / "t.alloctrace", 4, 50_000
