@@ -47,43 +47,6 @@ def run(
     return done
 
 
-@pytest.mark.slow("simcuda")
-def test_training_with_scaled_gradients_and_checkpointing_runs_and_values_are_zero(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-        for options in ({"foreach": False}, {"fused": True}, {"capturable": True}):
-            model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
-            optimizer = torch.optim.AdamW(model.parameters(), **options)
-            before = torch.cuda.memory_allocated()
-            assert train(model, random(32, 64), optimizer=optimizer).shape == (32, 10)
-            kept = torch.cuda.memory_allocated() - before
-            assert kept >= 3 * sum(p.numel() * 4 for p in model.parameters())    # gradients and two moments
-        scaler = torch.amp.GradScaler("cuda")
-        with torch.autocast("cuda", dtype=torch.float16):
-            output = model(random(32, 64))
-            loss = F.cross_entropy(output, torch.randint(0, 10, (32,), device="cuda"))
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        assert output.dtype == torch.float16 and loss.item() == 0                # as the README says about values
-
-        from torch.utils.checkpoint import checkpoint
-        model, x = nn.Sequential(*[nn.Linear(1000, 1000) for _ in range(4)]).cuda(), random(1000, 1000)
-        peaks = []
-        for forward in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
-            torch.cuda.reset_peak_memory_stats()
-            y = forward(x)
-            peaks.append(torch.cuda.max_memory_allocated())
-            y.sum().backward()
-            model.zero_grad()
-            del y
-        assert peaks[1] < peaks[0]
-        """,
-    )
-
-
 def test_layers_train_and_attention_has_the_kernels_of_the_device(tmp_path: Path) -> None:
     """Torch uses its own kernels instead of cuDNN's."""
     done = run(
@@ -102,6 +65,9 @@ def test_layers_train_and_attention_has_the_kernels_of_the_device(tmp_path: Path
         assert train(nn.LSTM(8, 16, num_layers=2, batch_first=True).cuda(), random(4, 7, 8)).shape == (4, 7, 16)
         words = torch.randint(0, 100, (4, 7), device="cuda")
         assert train(nn.EmbeddingBag(100, 16).cuda(), words).shape == (4, 16)
+        for options in ({"fused": True}, {"capturable": True}):
+            linear = nn.Linear(8, 4).cuda()
+            train(linear, random(2, 8), optimizer=torch.optim.AdamW(linear.parameters(), **options))
         x = random(2, 16, 32)
         encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).cuda()
         assert train(encoder, x).shape == x.shape
@@ -176,24 +142,7 @@ def test_functions_of_cublas_and_cufft_return_and_those_of_other_libraries_fail(
 
 
 @pytest.mark.slow("simcuda")
-def test_tensors_and_modules_are_copied_between_devices(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-        first, second = nn.Linear(8, 8).to("cuda:0"), nn.Linear(8, 8).to("cuda:1")
-        second(first(random(2, 8)).to("cuda:1")).sum().backward()
-        assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
-        copies = torch.nn.parallel.comm.broadcast(torch.ones(1000, device="cuda"), [0, 1])
-        assert [copy.device.index for copy in copies] == [0, 1]
-        assert train(nn.DataParallel(nn.Linear(8, 8).cuda(), [0, 1]), random(4, 8)).shape == (4, 8)
-        """,
-        "--devices=2",
-    )
-
-
-@pytest.mark.slow("simcuda")
-def test_distributed(tmp_path: Path) -> None:
-    """Two processes, each with its own device."""
+def test_modules_on_two_devices_in_one_process_and_in_two(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -218,6 +167,12 @@ def test_distributed(tmp_path: Path) -> None:
             dist.destroy_process_group()
 
         if __name__ == "__main__":
+            first, second = nn.Linear(8, 8).to("cuda:0"), nn.Linear(8, 8).to("cuda:1")
+            second(first(random(2, 8)).to("cuda:1")).sum().backward()
+            assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
+            copies = torch.nn.parallel.comm.broadcast(torch.ones(1000, device="cuda"), [0, 1])
+            assert [copy.device.index for copy in copies] == [0, 1]
+            assert train(nn.DataParallel(nn.Linear(8, 8).cuda(), [0, 1]), random(4, 8)).shape == (4, 8)
             mp.spawn(work, (os.path.abspath("store"),), nprocs=2)
         """,
         "--devices=2",
@@ -286,12 +241,6 @@ def test_nvml(tmp_path: Path) -> None:
         with open("extra", "w") as file:
             file.write("79GiB")
         assert memory(device(1)).free == 0 == torch.cuda.mem_get_info()[0]
-        try:
-            torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-        except torch.OutOfMemoryError as error:
-            assert "of which 0 bytes is free" in str(error), error
-        else:
-            raise SystemExit("memory that other processes have was given out")
 
         # The same device, found by the runtime's identity of it.
         uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
