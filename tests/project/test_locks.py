@@ -53,8 +53,10 @@ def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.
         started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
         assert any("waiting for another build in this folder" in line for line in started[0].stderr)
         assert started[0].poll() is None
-    # It goes on, as far as such a compiler lets it.
-    assert started[0].wait(timeout=600) != 0
+    # It goes on, as far as such a compiler lets it, and ends in one sentence.
+    rest = started[0].stderr.read()
+    assert started[0].wait(timeout=600) != 0 and "Traceback" not in rest
+    assert rest.splitlines()[-1] == "pytorch_alloctrace: false ended with status 1"
 
 
 def test_the_environment_waits_for_another(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
