@@ -18,7 +18,7 @@ import pytest
 from core_probe import FIELDS, Recorder, decode, encode, fields_of, make_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import ROOT, program_environment
+from running import WITH_SUPPORT, program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -214,7 +214,7 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
     core_probe.library()  # built here: under the limit the compiler could not write it
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, how, ending, str(folder)],
-        env=program_environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])),
+        env=program_environment(PYTHONPATH=WITH_SUPPORT),
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -20,22 +20,21 @@ import hostile_traces
 import pytest
 from extreme_traces import location, string
 from format_reader import FILE_HEADER
-from running import ROOT, program_environment
+from running import SUPPORT, WITH_SUPPORT, program_environment
 from test_damage import some_events
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import _replay
 
 TRACES = sorted(hostile_traces.CORPUS.glob("*.alloctrace"))
-SUPPORT = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": WITH_SUPPORT}
 
 
 @functools.cache
 def _process_that_shows() -> subprocess.Popen[str]:
     """A process of its own, since it forks for each face. It ends with this one."""
     return subprocess.Popen(
-        [sys.executable, ROOT / "tests/support/every_face.py"],
+        [sys.executable, SUPPORT / "every_face.py"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**program_environment(), **ONE_THREAD},
     )  # fmt: skip
 

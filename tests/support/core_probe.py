@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import only_one
+from running import ROOT, only_one
 
-ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
 SHARED = ("base", "format")

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 
 from command_line import run_command
-from running import ROOT, build_simulated_device, run_python
-
-TESTS = ROOT / "tests/support"
+from running import SUPPORT, run_python, with_cuda
 
 
 def marked_line(program: str, function: str, marker: str) -> int:
     """Return the number of the one line of a function of tests/support/PROGRAM with this marker in a comment."""
-    before, _, after = (TESTS / program).read_text().partition(f"\ndef {function}(")
+    before, _, after = (SUPPORT / program).read_text().partition(f"\ndef {function}(")
     lines = enumerate(after.partition("\n\n\n")[0].splitlines(), before.count("\n") + 2)
     found = [number for number, line in lines if re.search(rf"#[A-Z ]*\b{marker}\b", line)]
     assert len(found) == 1, f"{function} has {marker} in lines {found}"
@@ -29,9 +27,7 @@ def line_with(text: str, source: str) -> int:
 
 def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: int = 1, **environment: str) -> None:
     """Run tests/support/PROGRAM with the folder and the cases as its arguments, on simulated devices."""
-    build_simulated_device()
-    simulated = [str(ROOT / "tools/simcuda/run"), "--memory", memory, "--devices", str(devices)]
-    command = [*simulated, sys.executable, str(TESTS / program), str(folder), *cases]
+    command = with_cuda([sys.executable, str(SUPPORT / program), str(folder), *cases], memory, devices)
     run_python(folder, command, check=True, timeout=600, environment=environment)
 
 

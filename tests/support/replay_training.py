@@ -1,12 +1,8 @@
-"""Recordings of cuda_programs with checkpoints between operators: `replay_training.py FOLDER SCALE GROWTH NAME...`.
-
-SCALE multiplies the steps; GROWTH, over 1, is the ratio of two intervals between checkpoints.
-"""
+"""Recordings of cuda_programs with checkpoints between operators."""
 
 from __future__ import annotations
 
 import gc
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -46,6 +42,10 @@ def record(folder: Path, name: str, scale: float, growth: float) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Record programs: FOLDER SCALE GROWTH NAME...
+
+    SCALE multiplies the steps; GROWTH, over 1, is the ratio of two intervals between checkpoints.
+    """
     warnings.simplefilter("ignore")
     gc.disable()  # what it frees is not to be freed between a mark and its snapshot
     folder, scale, growth, *names = arguments
@@ -53,7 +53,3 @@ def main(arguments: list[str]) -> None:
         PROGRAMS["mlp"].run(1)  # cuBLAS is not to begin in a capture
     for name in names:
         record(Path(folder), name, float(scale), float(growth))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
