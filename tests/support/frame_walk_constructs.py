@@ -377,10 +377,6 @@ def executed(inner: Inner, number: int) -> None:
     namespace[re.search(r"def (\w+)", source)[1] if number % 5 < 4 else "Unicode"](inner)  # type: ignore[index]
 
 
-def evaluated(inner: Inner, number: int) -> None:
-    eval("[inner() for _ in (0,)]" if number % 2 else "inner()", {"inner": inner})
-
-
 def long_function(inner: Inner, number: int) -> None:
     """Need more than one byte for line deltas and offsets, and EXTENDED_ARG for jumps."""
     count = number % 300
