@@ -83,11 +83,6 @@ def sequence_of(trace: Trace, mark: str) -> int:
     return int(trace.marks().set_index("name").loc[mark, "seq"])
 
 
-def allocated_bytes(trace: Trace, mark: str) -> int:
-    blocks = trace.blocks(f"mark:{mark}", device=GPU)
-    return int(blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum())
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     trace, by_torch = load(folder, name), reported_by_torch(folder, name)
@@ -102,7 +97,9 @@ def test_figures_are_those_of_torch(folder: Path, name: str) -> None:
     highest = max(figures["peak"] for figures in by_torch.values())
     assert trace.peak(device=GPU).bytes == highest + aside
     for mark, figures in by_torch.items():
-        assert allocated_bytes(trace, mark) == figures["allocated"] + aside, mark
+        blocks = trace.blocks(f"mark:{mark}", device=GPU)
+        allocated = blocks.loc[blocks["state"] == "active_allocated", "nbytes"].sum()
+        assert allocated == figures["allocated"] + aside, mark
         assert trace.segments(f"mark:{mark}", device=GPU)["total_size"].sum() == figures["reserved"], mark
         # torch's peak is the peak so far.
         assert (trace.peak(device=GPU).seq < sequence_of(trace, mark)) == (figures["peak"] == highest), mark

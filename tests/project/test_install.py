@@ -104,11 +104,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
     return python
 
 
-def package_of(python: Path) -> Path:
-    (package,) = python.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
-    return package
-
-
 @pytest.mark.slow("builds")
 def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: Path) -> None:
     program, cache = tmp_path / "record.py", tmp_path / "cache"
@@ -145,7 +140,8 @@ def test_without_torch_recording_is_refused_in_one_sentence_and_reading_works(
         if (packages / name).exists():
             (tmp_path / "alone" / name).symlink_to((packages / name).resolve())
     (tmp_path / "alone" / "pygments").symlink_to((packages / "pygments").resolve())
-    (tmp_path / "alone" / "pytorch_alloctrace").symlink_to(package_of(installed))
+    (package,) = installed.parents[1].glob("lib/python*/site-packages/pytorch_alloctrace")
+    (tmp_path / "alone" / "pytorch_alloctrace").symlink_to(package)
     without_torch = new_environment(tmp_path / "without_torch", tmp_path / "alone", with_pip=False)
     refused = run([without_torch, "-c", REFUSED], tmp_path, ALLOCTRACE_CACHE=str(tmp_path / "cache"))
     assert refused.returncode == 0 and refused.stderr == "" and refused.stdout.count("\n") == 1, report(refused)
