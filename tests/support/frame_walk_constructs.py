@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import importlib.abc
 import importlib.machinery
 import inspect
-import json
 import re
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
@@ -77,27 +74,6 @@ def exception_handling(inner: Inner, number: int) -> None:
 # Python called by C code and by the interpreter, for objects that live.
 
 
-def builtin_callbacks(inner: Inner, number: int) -> object:
-    def key(*arguments: Any) -> int:
-        inner()
-        return 0
-
-    def match(found: re.Match[str]) -> str:
-        inner()
-        return ""
-
-    choices: tuple[Callable[[], object], ...] = (
-        lambda: sorted([1], key=key),
-        lambda: list(map(key, (1,))),
-        lambda: functools.reduce(key, (1, 2)),
-        lambda: re.sub("a", match, "a"),
-        lambda: list(iter(lambda: key(), 0)),
-        lambda: json.dumps(object(), default=lambda _: key()),
-        lambda: dict.fromkeys(key() for _ in range(1)),
-    )
-    return choices[number % len(choices)]()
-
-
 class Special:
     """Special methods that C code or the interpreter calls."""
 
@@ -151,20 +127,6 @@ def specialised_initialisation(inner: Inner, number: int) -> None:
     """Call __init__ often from one line: the interpreter then adds a frame of its own."""
     for _ in range(24):
         Initialised(inner if _ > 21 else int)
-
-
-def properties(inner: Inner, number: int) -> None:
-    class Owner:
-        @property
-        def computed(self) -> None:
-            inner()
-
-        @functools.cached_property
-        def cached(self) -> None:
-            inner()
-
-    owner = Owner()
-    _ = owner.computed if number % 2 else owner.cached
 
 
 def class_body(inner: Inner, number: int) -> None:
@@ -290,17 +252,6 @@ def dying_cycle(inner: Inner, number: int) -> None:
     del dying
     gc.collect(0 if number % 2 else 2)
     once()  # a collection inside another does nothing
-
-
-def weak_reference(inner: Inner, number: int) -> None:
-    class Target:
-        pass
-
-    target = Target()
-    reference = weakref.ref(target, lambda _: inner())
-    weakref.finalize(target, inner)
-    del target
-    assert reference() is None
 
 
 def hooked(hook: str, event: str, function: Any, inner: Inner, run: Inner) -> None:
