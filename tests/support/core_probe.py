@@ -166,9 +166,8 @@ class Recorder:
     def __init__(
         self, path: Path, *, ring_events: int = 1024, wait_ns: int = 60_000_000_000, spool: Path | None = None
     ) -> None:
-        self.path = path
-        self.spool = spool or path.with_name(path.name + ".spool")
-        paths, header = map(os.fsencode, (path, self.spool)), json.dumps({"spool": str(self.spool)}).encode()
+        spool = spool or path.with_name(path.name + ".spool")
+        paths, header = map(os.fsencode, (path, spool)), json.dumps({"spool": str(spool)}).encode()
         self._handle = library().recorder_open(*paths, secrets.token_bytes(16), ring_events, 65536, wait_ns, header)
         assert self._handle, library().probe_last_error()
 

@@ -14,8 +14,10 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import cuda_programs
 import numpy as np
 import pandas as pd
+import torch
 from frees import in_two
 from running import run_python
 
@@ -34,17 +36,11 @@ LIMIT = 2048 * MIB
 
 
 def transformer(steps: int) -> None:
-    import cuda_programs
-    import torch
-
     # bfloat16 needs no scaling of the loss, which leaves out a step where a gradient overflows.
     cuda_programs.transformer(steps, torch.bfloat16, cache_enabled=False)
 
 
 def graphs(steps: int) -> None:
-    import cuda_programs
-    import torch
-
     # Captured graphs of matrix products need the handle of cuBLAS, which cannot be made while capturing.
     torch.mm(torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda"))
     cuda_programs.graphs(steps, checkpoints=False)
@@ -52,15 +48,12 @@ def graphs(steps: int) -> None:
 
 def out_of_memory(steps: int) -> None:
     """Fail by torch's limit, and by the driver, which no device can satisfy; continue with what is left."""
-    import torch
-    from cuda_programs import exhaust
-
     _, total = torch.cuda.mem_get_info()
     # Half a MiB more: the limit is computed from a fraction, and must not fall on the edge of a segment.
     torch.cuda.set_per_process_memory_fraction((LIMIT + MIB // 2) / total)
     kept: list[torch.Tensor] = []
     for step in range(steps):
-        exhaust(LIMIT // (9 + step % 23) // 512 * 512, kept)
+        cuda_programs.exhaust(LIMIT // (9 + step % 23) // 512 * 512, kept)
         del kept[step % 2 :: 2]
         kept += [torch.empty(1000 + step, device="cuda") for _ in range(10)]
         if step % 4 == 3:
@@ -69,7 +62,7 @@ def out_of_memory(steps: int) -> None:
     torch.cuda.set_per_process_memory_fraction(1.0)
     for _ in range(2):
         kept.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
-        exhaust(1 << 45, kept)
+        cuda_programs.exhaust(1 << 45, kept)
 
 
 PROGRAMS = {"mlp": 10, "transformer": 3, "convnet": 6, "graphs": 6, "out_of_memory": 12}
@@ -77,9 +70,6 @@ PROGRAMS = {"mlp": 10, "transformer": 3, "convnet": 6, "graphs": 6, "out_of_memo
 
 
 def run(name: str) -> None:
-    import cuda_programs
-    import torch
-
     torch.manual_seed(0)
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
