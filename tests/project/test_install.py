@@ -1,4 +1,5 @@
-"""Installation in new virtual environments: each way ends in a recording, or in a sentence with the next command.
+"""Installation in new virtual environments: each way ends in a recording, or in a sentence with the next command. What
+a build with a torch that can be imported makes.
 
 A .pth file adds this environment's torch, in a folder of links without what a new environment lacks.
 """
@@ -6,10 +7,14 @@ A .pth file adds this environment's torch, in a folder of links without what a n
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import venv
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +24,7 @@ from running import ROOT
 
 import pytorch_alloctrace as alloctrace
 
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 # What a new environment does not have, or has another release of.
 LEFT_OUT = re.compile(
     r"(setuptools|_distutils_hack|pkg_resources|wheel|pip|pybind11|ninja|distutils)|.*\.pth|__pycache__"
@@ -168,4 +174,37 @@ def test_pip_without_isolation_and_wheel_ends_in_one_sentence(packages: Path, tm
     # pip's own words around it; there were 60 lines of compilers' commands and tracebacks.
     assert "Traceback" not in process.stderr and len(process.stderr.splitlines()) < 20, process.stderr
     assert "pytorch_alloctrace: this setuptools cannot make wheels alone: run `pip install wheel`" in process.stderr
-    # test_build.py builds without isolation where wheel is installed.
+
+
+@pytest.mark.slow("builds")
+def test_a_build_without_isolation_where_wheel_is_installed_makes_both_modules(tmp_path: Path) -> None:
+    # In this checkout, whose objects are up to date: that saves minutes.
+    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path / "wheels"]
+    inherited = {name: value for name, value in os.environ.items() if name == "ALLOCTRACE_WERROR"}
+    made = run([sys.executable, "-m", "pip", "wheel", *options, "."], ROOT, **inherited)
+    assert made.returncode == 0, report(made)
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    package = tmp_path / "installed" / "pytorch_alloctrace"
+    built = {"_build_info.py", f"_record{SUFFIX}", f"_replay{SUFFIX}", "py.typed"}
+    assert built <= {path.name for path in package.iterdir()}
+    assert (package / "recording" / "_follow" / "sitecustomize.py").is_file()
+
+    program = "import sys, torch, pytorch_alloctrace as a; "
+    program += "a.enable(sys.argv[1]); x = torch.ones(54321); a.disable(); print(a.__file__)"
+    command = [sys.executable, "-c", program, tmp_path / "new.alloctrace"]
+    ran = run(command, tmp_path, PYTHONPATH=str(tmp_path / "installed"))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(str(package))
+    assert 4 * 54321 in list(alloctrace.load(tmp_path / "new.alloctrace").live("end")["nbytes"])
+
+
+def test_build_is_stamped_with_its_torch_and_python() -> None:
+    import torch
+
+    from pytorch_alloctrace import _build_info
+
+    stamp = _build_info.RECORDER_FOR
+    assert (stamp["torch"], stamp["cuda"]) == (torch.__version__, torch.version.cuda)
+    assert stamp["abi"] == sysconfig.get_config_var("SOABI") and stamp["python"] == platform.python_version()

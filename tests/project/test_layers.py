@@ -1,4 +1,4 @@
-"""Order of imports and includes: both point one way, in Python and in C++."""
+"""Order of imports and includes: both point one way, in Python and in C++. Calls that the reading half may use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import posixpath
 import re
 from collections.abc import Collection
 from importlib.util import resolve_name
+from pathlib import Path
 
 from running import ROOT
+
+from pytorch_alloctrace.recording import building
 
 PACKAGE = "pytorch_alloctrace"
 LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
@@ -48,6 +51,11 @@ OF_TORCH = re.compile(r"(c10|ATen|torch)/|cuda_runtime_api\.h")
 OF_PYTHON = re.compile(r"Python\.h|frameobject\.h|internal/pycore|pybind11/")
 STREAMS = ("fstream", "iomanip", "iostream", "locale", "ostream", "regex", "sstream")
 """Some compilers link libstdc++ statically: streams then crash in a process that has loaded another release of it."""
+LINUX_ONLY = re.compile(
+    r"<linux/[^>]*>|<asm/[^>]*>|<malloc\.h>|<sys/(?:eventfd|prctl|syscall|sysinfo|sendfile)\.h>"
+    # On macOS, pthread_setname_np takes the name alone, and there is no other clock for semaphores.
+    r"|pthread_setname_np|sem_clockwait|\b(?:posix_fallocate|fallocate|mremap|memfd_create|gettid|fdatasync|MAP_POPULATE|fstat64|open64)\b|/proc/"
+)
 
 
 def imported(name: str, text: str, known: Collection[str]) -> set[str]:
@@ -137,3 +145,25 @@ def test_includes_point_one_way() -> None:
             ):
                 wrong.append(f"{file} includes <{name}>")
     assert wrong == []
+
+
+def read_with_headers(file: Path, read: set[Path]) -> None:
+    """Add a file and the headers of this project that it includes, directly or indirectly, to `read`."""
+    if file in read:
+        return
+    read.add(file)
+    for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+        header = (file.parent / name).resolve()
+        if header.is_file():
+            read_with_headers(header, read)
+
+
+def test_the_reading_half_has_no_linux_calls() -> None:
+    """Check that the reading half uses nothing that macOS lacks: the test machines have no macOS to compile on."""
+    read: set[Path] = set()
+    for file in building.reader(ROOT / "csrc", "").sources:
+        read_with_headers(file, read)
+    names = {path.name for path in read}
+    assert "trace_reader.cpp" in names and "spool_writer.cpp" not in names
+    found = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
+    assert {name: calls for name, calls in found.items() if calls} == {}
