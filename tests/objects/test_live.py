@@ -64,10 +64,6 @@ def test_changes() -> None:
     assert [(row.item.name, row.item.shape) for row in found.added] == [("made", (300,))]
     assert [(row.item.name, row.item.shape) for row in found.removed] == [("kept[0]", (100,))]
     assert found.bytes == 800
-    lines = str(found).splitlines()
-    assert lines[0] == "+800 B in tensors: 1 came, 1 went"
-    assert lines[1].split() == ["+", "1.17", "KiB", "made", "300", "float32", "cpu"]
-    assert lines[2].split() == ["-", "400", "B", "kept[0]", "100", "float32", "cpu"]
     assert list(found.came["name"]) == ["made"] and list(found.went["bytes"]) == [400]
     assert str(alloctrace.changes()) == "no tensors came or went"
     assert len(made) == 300
