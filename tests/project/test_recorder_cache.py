@@ -219,7 +219,6 @@ UNTRUSTED = {
     "linked file": "cached.rename(cache / 'there'), cached.symlink_to(cache / 'there')",
 }
 DAMAGE = {
-    "is no module": "cached.write_bytes(b'neither a module nor empty')",
     # The loader maps what the headers promise, and dies of SIGBUS where the file ends before.
     "cut short": "os.truncate(cached, cached.stat().st_size // 4096 // 2 * 4096)",
     "a byte of the code": "with cached.open('r+b') as file: file.seek(200_000), file.write(b'?!')",

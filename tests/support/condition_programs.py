@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from cuda_programs import give_back_everything, set_allocator_settings, work_pending_on
+from cuda_programs import block, give_back_everything, set_allocator_settings, work_pending_on
 from steady_clock import make_steady, tick
 
 import pytorch_alloctrace as alloctrace
@@ -16,18 +16,14 @@ MIB = 1 << 20
 STEPS = 12
 
 
-def tensor(mib: float) -> torch.Tensor:
-    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
-
-
 Program = Iterator[None]
 """Yields at the end of each step."""
 
 
 def healthy() -> Program:
-    weights = [tensor(64) for _ in range(4)]
+    weights = [block(64) for _ in range(4)]
     for _ in range(STEPS):
-        activations = [tensor(40) for _ in weights]
+        activations = [block(40) for _ in weights]
         del activations
         yield
 
@@ -35,7 +31,7 @@ def healthy() -> Program:
 def fragmentation() -> Program:
     large, kept = [], []
     for _ in range(20):  # each round fills a segment of 20 MiB
-        large += [tensor(7.5), tensor(7.5)]
+        large += [block(7.5), block(7.5)]
         kept.append(torch.empty(5 * MIB, dtype=torch.uint8, device="cuda"))  # LINE
     del large
     for _ in range(STEPS):
@@ -43,10 +39,10 @@ def fragmentation() -> Program:
 
 
 def cache() -> Program:
-    warmup = [tensor(100) for _ in range(4)]
+    warmup = [block(100) for _ in range(4)]
     del warmup
     for _ in range(STEPS):
-        small = tensor(60)
+        small = block(60)
         del small
         yield
 
@@ -75,7 +71,7 @@ def pending() -> Program:
 
 def churn() -> Program:
     for _ in range(STEPS):
-        activations = [tensor(40) for _ in range(5)]
+        activations = [block(40) for _ in range(5)]
         del activations
         torch.cuda.empty_cache()
         yield

@@ -62,6 +62,10 @@ def give_back_everything() -> None:
     torch.cuda.empty_cache()
 
 
+def block(mib: float) -> torch.Tensor:
+    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
+
+
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> None:
     loss = model(batch).float().square().mean()
     loss.backward()

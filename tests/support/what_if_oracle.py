@@ -15,7 +15,6 @@ from pytorch_alloctrace.analysis.what_if.settings import parse_setting
 
 MIB = 2**20
 REQUESTS = ("alloc", "oom", "empty_cache")
-FREES = ("free_requested", "free_completed")
 SEGMENTS = {4: "segment_alloc", 5: "segment_free", 6: "segment_map", 7: "segment_unmap"}
 OUTSIDE = 500 * MIB
 """What the simulated device uses for itself."""
@@ -39,7 +38,7 @@ def made_by_torch(trace: alloctrace.Trace) -> tuple[list[Made], int | None]:
     waiting: list[tuple[str, int]] = []
     number, is_emptying, refused = -1, False, None
     of_pool = (0, 0)
-    kinds = (*REQUESTS, *FREES, *SEGMENTS.values(), "state_block")
+    kinds = (*REQUESTS, "free_requested", "free_completed", *SEGMENTS.values(), "state_block")
     events = in_two(
         trace.events(kinds=kinds, columns=("seq", "kind", "device", "address", "nbytes", "pool", "node_seq"))
     )

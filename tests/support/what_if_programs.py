@@ -10,15 +10,12 @@ from collections.abc import Callable
 
 import torch
 from cuda_programs import PROGRAMS as SHARED
+from cuda_programs import block
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import looks
 
 MIB = 2**20
-
-
-def block(megabytes: float) -> torch.Tensor:
-    return torch.empty(int(megabytes * MIB), dtype=torch.uint8, device="cuda")
 
 
 def server() -> None:
