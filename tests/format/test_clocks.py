@@ -15,10 +15,9 @@ from test_hostile_traces import location, show_to_faces
 import pytorch_alloctrace as alloctrace
 
 SECOND = 10**9
-Anchor = tuple[int, int, int]
 
 
-def trace_with(tmp_path: Path, anchors: list[Anchor], counters: list[list[int]]) -> Path:
+def trace_with(tmp_path: Path, anchors: list[tuple[int, int, int]], counters: list[list[int]]) -> Path:
     """A trace in which the events of each block have these counters; anchors: at the beginning and after each block."""
     path, first, none = tmp_path / "t.alloctrace", 0, [0] * 6
     made = [

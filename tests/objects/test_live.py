@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy
 import torch
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.live.footprint import _allocated
+from pytorch_alloctrace.objects.storages import Storage
 
 
 class Trainer:
@@ -90,8 +93,6 @@ def test_changes_as_a_context_manager_reports_what_came_inside() -> None:
 
 
 def test_changes_keep_nothing_alive() -> None:
-    import weakref
-
     kept = [torch.ones(100)]
     array = numpy.ones(100)
     kept.append(torch.from_numpy(array))
@@ -122,8 +123,5 @@ def test_footprint() -> None:
 
 
 def test_footprint_rounds_on_cuda() -> None:
-    from pytorch_alloctrace.live.footprint import _allocated
-    from pytorch_alloctrace.objects.storages import Storage
-
     assert _allocated(Storage(1, 1, 513, "cuda:0")) == 1024
     assert _allocated(Storage(1, 1, 513, "cpu")) == 513

@@ -6,7 +6,6 @@ import ast
 import functools
 import posixpath
 import re
-from collections.abc import Collection
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -58,7 +57,7 @@ LINUX_ONLY = re.compile(
 )
 
 
-def imported(name: str, text: str, known: Collection[str]) -> set[str]:
+def imported(name: str, text: str, known: set[str]) -> set[str]:
     """Return the modules of the package that a module imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(text)):
@@ -86,7 +85,7 @@ def import_graph() -> dict[str, set[str]]:
         for path in sorted(package.rglob("*.py"))
         if not path.name.startswith("_follow")
     }
-    return {name: imported(name, text, texts.keys()) for name, text in texts.items()}
+    return {name: imported(name, text, {*texts}) for name, text in texts.items()}
 
 
 def test_imports_point_one_way() -> None:

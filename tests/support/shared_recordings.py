@@ -49,11 +49,11 @@ def _digest(files: Iterable[Path], *texts: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False, devices: int = 1) -> Path:
+def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False) -> Path:
     """Run a program given as text as program.py of the folder; return the folder."""
     (folder / "program.py").write_text(source)
     command = [sys.executable, "program.py", *arguments]
-    run_python(folder, with_cuda(command, devices=devices) if cuda else command, True, 600, {})
+    run_python(folder, with_cuda(command) if cuda else command, True, 600, {})
     return folder
 
 

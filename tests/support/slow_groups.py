@@ -1,4 +1,5 @@
 """Groups of slow tests, which `tools/test --all` or `tools/test --slow=GROUP` runs; `tools/test` leaves them out.
+What their tests do is in DEVELOPING.md.
 
 `@pytest.mark.slow("GROUP")` puts a test into a group. A group whose tests need packages that no others need has an
 optional dependency `dev-GROUP` in pyproject.toml, which tools/test installs.
@@ -12,7 +13,6 @@ GROUPS = (
     *("architectures", "browser", "builds", "cluster", "docs", "extremes", "integrations", "interpreters"),
     *("recording", "simcuda", "strangers"),
 )
-"""What their tests do is in DEVELOPING.md."""
 
 
 def counted(groups: Iterable[str]) -> str:
