@@ -13,6 +13,7 @@ from typing import IO
 
 import pytest
 from running import ROOT
+from test_building import CXX, script
 from test_install import copy_of_sources
 
 
@@ -62,10 +63,10 @@ def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.
 def test_the_environment_waits_for_another(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     """Run the script in a folder with a stub for the parts that take minutes."""
     (tmp_path / "tools").mkdir()
-    script = (ROOT / "tools" / "environment").read_text()
-    end = script.index("if [ -e .venv/unfinished ]")
+    text = (ROOT / "tools" / "environment").read_text()
+    end = text.index("if [ -e .venv/unfinished ]")
     tool = tmp_path / "tools" / "environment"
-    tool.write_text(script[:end] + 'echo "$python"\n')
+    tool.write_text(text[:end] + 'echo "$python"\n')
     tool.chmod(0o755)
     with locked(tmp_path / "build" / "environment.lock"):
         started.append(start([tool], tmp_path))
@@ -81,12 +82,8 @@ def test_the_simulated_device_is_built_once(tmp_path: Path, started: list[subpro
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "tools" / "simcuda" / "run", folder)
     output = tmp_path / "build" / "simcuda"
-    build = folder / "build"
-    build.write_text(
-        f"#!/bin/sh\necho built >> {tmp_path}/builds\nread goes_on < {tmp_path}/pipe\n"
-        f"{os.environ.get('CXX', 'c++')} -shared -o {output}/libsimcuda.so -x c /dev/null\n"
-    )
-    build.chmod(0o755)
+    compile_nothing = f"{CXX} -shared -o {output}/libsimcuda.so -x c /dev/null"
+    script(folder / "build", f"echo built >> {tmp_path}/builds\nread goes_on < {tmp_path}/pipe\n{compile_nothing}")
     os.mkfifo(tmp_path / "pipe")
     started += [start([folder / "run", "echo", "ran"], tmp_path) for _ in range(3)]
     with open(tmp_path / "pipe", "w"):  # opens when one of them builds
