@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,23 @@ def test_sequence_of_a_real_gpu_equals_the_simulated_one(path: Path, program: st
     ours = as_text(recorded(program, tmp_path, [str(ROOT / "tools/simcuda/run")]))
     different = list(difflib.unified_diff(result["sequences"][program], ours, "GPU", "simulated", lineterm="", n=1))
     assert not different, "\n".join(different[:30])
+
+
+@needs_cuda_build
+@pytest.mark.slow("simcuda")  # the test above records the same sequences, without the tool
+def test_gpu_check_records_all_programs(tmp_path: Path) -> None:
+    build_simulated_device()
+    out = tmp_path / "gpu-simulated.json"
+    command = [sys.executable, "tools/gpu_check.py", "--simulated", "--only", "device", "sequences", "--out", out]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert process.returncode == 0, process.stderr
+    simulated = json.loads(out.read_text())
+    assert not simulated["failed"] and simulated["simulated"] and set(simulated["seconds"]) == {"device", "sequences"}
+    assert simulated["device"]["name"] and simulated["device"]["torch"]
+    assert simulated["device"]["driver"] == "simulated"
+    events = {name: [line.split() for line in lines] for name, lines in simulated["sequences"].items()}
+    assert set(events) == set(PROGRAMS)
+    common = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
+    assert all(common <= {kind for kind, _, _ in sequence} for sequence in events.values())
+    assert ["oom", str(1 << 45)] in [event[:2] for event in events["out_of_memory"]]
+    assert max(int(stream) for _, _, stream in events["graphs"]) >= 2, "captures have a stream of their own"

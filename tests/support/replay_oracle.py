@@ -18,7 +18,6 @@ SEGMENT_COLUMNS = (
     "stream", "segment_type", "segment_pool_id", "is_expandable",
 )  # fmt: skip
 BLOCK_COLUMNS = ("device", "segment", "address", "nbytes", "requested_size", "state")
-STATES = ("active_allocated", "active_pending_free", "inactive")
 
 Row = tuple[Any, ...]
 
@@ -50,32 +49,6 @@ def read_expected(path: Path) -> list[Checkpoint]:
         reported["uses"] = {(device, tuple(pool)): count for device, pool, count in reported["uses"]}
         found.append(Checkpoint(**{"peaks": {}, "fractions": {}, **reported}))
     return found
-
-
-def contradictions(checkpoint: Checkpoint) -> list[str]:
-    """Return errors of a snapshot of any allocator: blocks must tile their segment and add up to its sums."""
-    wrong = []
-    blocks_of: dict[tuple[str, int], list[Row]] = {}
-    for block in checkpoint.blocks:
-        blocks_of.setdefault((block[0], block[1]), []).append(block)
-    for segment in checkpoint.segments:
-        device, begin, total, *sums = segment[:6]
-        name = f"{checkpoint.at}: segment {begin:#x} of {device}"
-        expected_sums, end = [0, 0, 0], begin
-        for _, _, address, size, requested, state in blocks_of.pop((device, begin), []):
-            if address != end or size <= 0 or state not in STATES:
-                wrong.append(f"{name}: block {address:#x} of {size} bytes, {state}, after {end:#x}")
-            end = address + size
-            if state != "inactive":
-                allocated = size if state == "active_allocated" else 0
-                expected_sums = [expected_sums[0] + allocated, expected_sums[1] + size, expected_sums[2] + requested]
-                if not 0 < requested <= size:
-                    wrong.append(f"{name}: block {address:#x} of {size} bytes for {requested} requested")
-        if end != begin + total:
-            wrong.append(f"{name}: {total} bytes, its blocks end after {end - begin}")
-        if sums != expected_sums:
-            wrong.append(f"{name}: says {sums} allocated, active, requested, its blocks {expected_sums}")
-    return wrong + [f"{checkpoint.at}: blocks at {where} without a segment" for where in blocks_of]
 
 
 def account_of_events(
