@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import subprocess
 import sys
 import textwrap
@@ -31,17 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow(group): left out unless asked for; the groups are in slow_groups.py")
     config.addinivalue_line("markers", "libraries: looks for holders in the variables of libraries, too")
     config.stash[LEFT_OUT] = []
-    # The same random examples on every machine and in every order of the tests: by itself hypothesis draws constants
-    # from the modules of the package that are imported so far.
+    # The same random examples on every machine and in every order of the tests: without the last line, hypothesis would
+    # also draw constants from the modules of the package that are imported so far.
     settings.register_profile(
         "same examples",
-        derandomize=True,
+        derandomize=os.environ.get("ALLOCTRACE_TEST_SCALE") != "full",
         database=None,
         deadline=None,
         print_blob=False,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[check for check in HealthCheck if check is not HealthCheck.filter_too_much],
     )
     settings.load_profile("same examples")
+    assert hasattr(providers, "_get_local_constants"), "hypothesis is too old or too new"
     providers._get_local_constants = lambda: providers._local_constants
 
 

@@ -84,7 +84,7 @@ def run_tests(clone: Path, arguments: list[str], limit: float) -> Outcome:
     start = time.monotonic()
     with open(log, "w") as file:
         process = subprocess.Popen(
-            ["tools/test", *arguments, "-x", "-q"],
+            ["tools/test", *arguments, "-x", "-q", "--no-loadscope-reorder"],
             cwd=clone,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -114,7 +114,9 @@ def build(clone: Path) -> None:
 def affected_tests(clone: Path, first: set[str]) -> list[str]:
     """Return the files that ``tools/test --changed`` chooses in the clone, beginning with those of `first`."""
     command = [sys.executable, "tests/support/affected_tests.py", "--base", "HEAD"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise CannotTestError(" | ".join(["no tests to run", *done.stderr.strip().splitlines()[-5:]]))
     return sorted(done.stdout.split(), key=lambda file: file not in first)
 
 

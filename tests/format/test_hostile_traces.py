@@ -64,7 +64,7 @@ def test_faces_answer_on_the_corpus_within_their_memory(share: int) -> None:
 
 
 def test_faces_answer_on_a_trace_of_the_fuzzer(tmp_path: Path) -> None:
-    """Deterministic: the same seed is the same trace and the same faces."""
+    """Show the trace of one seed: the same trace and the same faces in each run."""
     show_to_faces({fuzz_faces.write_trace(tmp_path, 9000): fuzz_faces.chosen_faces(9000)})
     assert hostile_traces.made_up(1) == hostile_traces.made_up(1) != hostile_traces.made_up(2)
 

@@ -12,16 +12,16 @@ import numpy as np
 from running import ROOT
 
 PROGRAM = """
-import numpy
+import {library}
 from pytorch_alloctrace.objects.roots import WAITING, modules
 print(*(root.name for root in modules()[0] if root.name not in WAITING))
 """
 INSTALLED = os.path.dirname(os.path.dirname(np.__file__))
 
 
-def own_modules(environment: Path, **variables: str) -> list[str]:
-    """The modules that count as the program's own."""
-    command = [environment / "bin" / "python", "-c", PROGRAM]
+def own_modules(environment: Path, library: str, **variables: str) -> list[str]:
+    """Return the modules that count as the program's own."""
+    command = [environment / "bin" / "python", "-c", PROGRAM.format(library=library)]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean | variables, timeout=600)
     return done.stdout.split()
@@ -31,8 +31,8 @@ def test_only_main_is_the_programs_own_when_packages_come_from_pythonpath_or_a_p
     venv.create(tmp_path, symlinks=True)
     site_packages = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
-    by_variable = own_modules(tmp_path, PYTHONPATH=os.pathsep.join((INSTALLED, str(ROOT))))
+    by_variable = own_modules(tmp_path, "torch", PYTHONPATH=os.pathsep.join((INSTALLED, str(ROOT))))
     (site_packages / "elsewhere.pth").write_text(f"{INSTALLED}\n{ROOT}\n")
-    by_file = own_modules(tmp_path)
+    by_file = own_modules(tmp_path, "numpy")
 
     assert by_variable == by_file == ["__main__"]

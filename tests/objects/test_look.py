@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import leak_cases_serving
 import pytest
 import torch
 from leak_corpus import LEAKING, cases
@@ -43,6 +44,12 @@ def test_what_holds_most(name: str) -> None:
     assert found.count == len(found.addresses) or found.count > 512
     del kept
     gc.collect()
+
+
+def test_class_attribute() -> None:
+    leak_cases_serving.global_registry("cpu")
+    assert str(first_group()) == "Session.everyone (list of 60), class attribute in leak_cases_serving.py"
+    leak_cases_serving.Session.everyone.clear()
 
 
 def test_garbage() -> None:

@@ -97,9 +97,10 @@ def test_holder_of_a_leak(trained: Trained, end: str) -> None:
     assert "Held by Trainer.predictions (list of " in " ".join(str(trace.diagnose()).split())
 
 
-# With time, without time, and with an error.
 @pytest.mark.parametrize(
-    ("setting", "sees_all"), [("", True), ("looks.AT_END = 0.0", False), ("looks.Looks._write = len", False)]
+    ("setting", "sees_all"),
+    [("", True), ("looks.AT_END = 0.0", False), ("looks.Looks._write = len", False)],
+    ids=["time", "no time", "error"],
 )
 def test_verdict_reports_an_incomplete_final_scan(run_program, tmp_path: Path, setting: str, sees_all: bool) -> None:
     program = TRAINER.replace("class Trainer:", f"looks.FREE = looks.SHARE = 0.0\n{setting}\nclass Trainer:", 1)

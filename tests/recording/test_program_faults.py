@@ -8,6 +8,7 @@ from pathlib import Path
 
 import core_probe
 import pytest
+from command_line import run_command
 from format_reader import TraceFile
 from native_library import build_library
 from shared_recordings import record_once
@@ -72,7 +73,9 @@ def native(tmp_path: Path) -> None:
 
 # At an exit from C, no exit handler of Python runs, but the destructors of all libraries do.
 @pytest.mark.parametrize(
-    ("call", "status"), [("ctypes.string_at(0)", -signal.SIGSEGV), ("ctypes.CDLL(None).exit(3)", 3)]
+    ("call", "status"),
+    [("ctypes.string_at(0)", -signal.SIGSEGV), ("ctypes.CDLL(None).exit(3)", 3)],
+    ids=["segmentation fault", "exit of C"],
 )
 def test_committed_events_are_read_when_a_program_ends_at_once(
     run_program, tmp_path: Path, call: str, status: int
@@ -240,11 +243,11 @@ def test_toggling_a_session_loses_no_events_of_eight_threads(run_program, tmp_pa
         assert trace.missed_frees == 0 and set(sizes(trace)) <= {*range(100, 108)}
 
 
-def test_many_functions_and_many_stacks_are_recorded(run_program, tmp_path: Path) -> None:
-    """Record 3,000 functions that reuse addresses, and 25,000 stacks."""
+def test_many_functions_many_stacks_and_deep_stacks_are_recorded(run_program, tmp_path: Path) -> None:
+    """Record 3,000 functions that reuse addresses, 25,000 stacks, and stacks of 10,000 frames: 4,096 are kept."""
     process = run_program(
         """
-        import torch, pytorch_alloctrace as alloctrace
+        import sys, threading, torch, pytorch_alloctrace as alloctrace
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * 4096
         with alloctrace.enable("made.alloctrace"):
@@ -261,10 +264,20 @@ def test_many_functions_and_many_stacks_are_recorded(run_program, tmp_path: Path
         with alloctrace.enable("many.alloctrace"):
             for a in range(250):
                 for b in range(0, 400, 4): names["two"](a, b)
+
+        sys.setrecursionlimit(20_000)
+        threading.stack_size(512 << 20)
+        def down(levels):
+            return torch.empty(levels + 1, dtype=torch.uint8) if levels == 0 else down(levels - 1)
+        def work():
+            with alloctrace.enable("deep.alloctrace"):
+                for _ in range(50): down(10_000)
+        thread = threading.Thread(target=work)
+        thread.start(); thread.join()
         """
     )
     assert int(process.stdout) < 64 << 20
-    made, many = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many"))
+    made, many, deep = (alloctrace.load(tmp_path / f"{name}.alloctrace") for name in ("made", "many", "deep"))
     events = made.events(kinds=["alloc"])
     assert len(events) == 2999  # nothing is allocated for the first
     for size, stack in zip(events["nbytes"].tolist()[::37], events["stack_id"].tolist()[::37], strict=True):
@@ -275,6 +288,11 @@ def test_many_functions_and_many_stacks_are_recorded(run_program, tmp_path: Path
     known = events[events["stack_id"] > 0]
     assert len(events) - len(known) <= many.integrity.unknown_stacks
     assert known["stack_id"].nunique() == len(known)
+    events = deep.events(kinds=["alloc"])
+    assert len(events) == 50 and events["stack_id"].nunique() == 1
+    frames = deep.frames(int(events["stack_id"].iloc[0]))
+    assert len(frames) == 4096 and {frame.function for frame in frames} == {"down"}
+    assert deep.integrity.state == "complete" and deep.verify().ok
 
 
 NAMES = [
@@ -288,7 +306,7 @@ NAMES = [
 ]
 
 
-def test_odd_file_names_are_read_unchanged(run_program, tmp_path: Path) -> None:
+def test_odd_file_names_are_read_unchanged_and_printed_without_control_characters(run_program, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # not opened for its source lines, which would wait for ever
     names = [*NAMES, str(pipe)]
@@ -309,6 +327,9 @@ def test_odd_file_names_are_read_unchanged(run_program, tmp_path: Path) -> None:
     assert {frame.function for frame in frames} == {"make"}
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in names]
     assert [frame.filename for frame in frames] == expected and frames[-1].source is None
+    for verb in ("diagnose", "sites", "leaks", "blocks"):
+        process = run_command(tmp_path, [verb, "t.alloctrace", *(["--csv"] if verb == "blocks" else [])], {})
+        assert process.returncode in (0, 1) and "\x1b" not in process.stdout + process.stderr, process.stderr
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the counter of other processors is always steady")

@@ -82,7 +82,9 @@ def test_wait_for_the_device_ends_by_the_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "expected"), [("handler", (3, "handled 15\n", "")), ("signal.SIG_IGN", (0, "", ""))]
+    ("handler", "expected"),
+    [("handler", (3, "handled 15\n", "")), ("signal.SIG_IGN", (0, "", ""))],
+    ids=["handled", "ignored"],
 )
 def test_a_program_that_handles_the_signal_is_not_disturbed(
     tmp_path: Path, handler: str, expected: tuple[int, str, str]
@@ -208,16 +210,23 @@ def test_hung_disk_delays_the_end_by_two_seconds_unless_a_second_signal_comes(tm
 
 
 def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None:
-    """Terminate a worker process, as torchrun does."""
+    """Terminate a worker process, as torchrun does, and the forked workers of a DataLoader."""
     source = """
         if sys.argv[1:]:
             held = torch.empty(4321)
             print("ready", flush=True)
             time.sleep(1000)
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, index): return torch.empty(12345)
         worker = subprocess.Popen([sys.executable, "program.py", "worker"], stdout=subprocess.PIPE)
         worker.stdout.readline()
+        batches = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1))
+        next(batches)
         worker.terminate()
         print("worker", worker.wait())
+        for process in batches._workers: process.terminate()
+        for process in batches._workers: process.join()
         """
     (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
     words = ["-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", "--follow", "program.py"]

@@ -113,7 +113,7 @@ def direct_dependencies(path: str, files: Mapping[str, str]) -> set[str]:
     found = set()
     if path.endswith(".py"):
         for module in imported_modules(path, text):
-            found |= module_files(module)
+            found |= {*module_files(module), f"{subject_of(path)}/{module.partition('.')[0]}.py"}
     if path.startswith("tests/"):
         # In programs and commands too, which are texts here.
         for module in re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text):

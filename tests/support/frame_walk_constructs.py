@@ -85,6 +85,7 @@ class Special:
         return True
 
     __add__ = __bool__ = __getitem__ = __call__ = __getattr__ = __enter__ = run
+    computed = property(run)
 
     def __exit__(self, *exception: object) -> None:
         self.run()
@@ -113,6 +114,7 @@ def special_methods(inner: Inner, number: int) -> object:
         lambda: special(),
         lambda: repr(special),
         lambda: special.missing,
+        lambda: special.computed,
         with_statement,
     )
     return choices[number % len(choices)]()

@@ -1,5 +1,5 @@
 """Groups of slow tests, which `tools/test --all` or `tools/test --slow=GROUP` runs; `tools/test` leaves them out.
-What their tests do is in DEVELOPING.md.
+DEVELOPING.md describes them.
 
 `@pytest.mark.slow("GROUP")` puts a test into a group. A group whose tests need packages that no others need has an
 optional dependency `dev-GROUP` in pyproject.toml, which tools/test installs.

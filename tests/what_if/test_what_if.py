@@ -199,7 +199,7 @@ def test_a_pool_with_an_allocator_of_its_own_is_modelled(tmp_path: Path) -> None
 
 
 def test_pools_are_given_back_in_any_order(tmp_path: Path) -> None:
-    """One with an allocator of its own frees segments, another unmaps them: torch's order is that of a hash table."""
+    """Release pools in the order of torch's hash table: some free segments (own allocator), the others unmap them."""
     trace = record("", tmp_path / "pools.alloctrace", "expandable_segments:True", "1GiB", POOLS_GIVEN_BACK)
     found = trace.what_if()
     assert found.check.is_exact and found.check.recorded == 18 and found.outcomes[0].retries == (1, 1)

@@ -37,7 +37,8 @@ void Driver::happened(const SegmentEvent& event) {
   if (expected_.empty()) return;
   // torch gives back the memory of several pools in the order of a hash table.
   const EventKind expected = expected_.front().kind;
-  if (event.kind == expected || (gives_back(event.kind) && gives_back(expected))) expected_ = expected_.subspan(1);
+  if (event.kind == expected || (is_given_back(event.kind) && is_given_back(expected)))
+    expected_ = expected_.subspan(1);
 }
 
 std::uint64_t Driver::allocate(std::uint64_t size) {

@@ -25,7 +25,7 @@ class Driver {
 
   // A recorded driver: the segment events that the next request caused.
   void expect(std::span<const SegmentEvent> events) { expected_ = events; }
-  // One of them happened, or one in place of it: what is given back comes in any order.
+  // Consumes the next expected event if it is of this kind. Frees and unmaps stand for each other.
   void happened(const SegmentEvent& event);
   // Whether a recorded driver also gives what it did not.
   void give_anything(bool anything) { gives_anything_ = anything; }

@@ -224,7 +224,7 @@ void RequestReader::complete(const Event& event, std::uint64_t sequence) {
 }
 
 void RequestReader::take_segment(const Event& event) {
-  const bool goes = gives_back(event.kind);
+  const bool goes = is_given_back(event.kind);
   const std::uint32_t pool = place(event.location).pool;
   bool is_by_empty_cache = goes && is_emptying_ && !gave_back_;
   if (is_by_empty_cache) {

@@ -57,7 +57,8 @@ struct SegmentEvent {
   std::uint64_t address = 0, size = 0;
   auto operator<=>(const SegmentEvent&) const = default;
 };
-constexpr bool gives_back(EventKind kind) {
+
+constexpr bool is_given_back(EventKind kind) {
   return kind == EventKind::kSegmentFree || kind == EventKind::kSegmentUnmap;
 }
 
