@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from marked_programs import line_with, run_analyze
-from shared_recordings import run_source
+from running import run_python
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import TraceError
@@ -65,7 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in (("models", MODEL), ("one", twin), ("two", twin)):
         (made / name).mkdir()
         (made / name / "model.py").write_text(text)
-    run_source(made, PROGRAM)
+    (made / "program.py").write_text(PROGRAM)
+    run_python(made, [sys.executable, "program.py"], True, 600, {})
     return made
 
 

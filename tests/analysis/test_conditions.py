@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from marked_programs import marked_line, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.conditions import find_conditions
@@ -22,10 +23,11 @@ NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("conditions")
-    run_marked(PROGRAM, folder, memory="8GiB")
-    return folder
+def traces() -> Path:
+    def record(made: Path) -> None:
+        run_marked(PROGRAM, made, memory="8GiB")
+
+    return record_once("conditions", record)
 
 
 @pytest.mark.parametrize("name", NAMES)

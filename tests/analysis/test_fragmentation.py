@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from marked_programs import marked_line, run_analyze, run_marked
 from running import has_nvidia_gpu, needs_cuda_build
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
@@ -38,10 +39,11 @@ RANDOM = ["random_sizes", "random_sizes_expandable"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("fragmentation")
-    run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB")
-    return made
+def folder() -> Path:
+    def record(made: Path) -> None:
+        run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB")
+
+    return record_once("fragmentation", record)
 
 
 def from_torch(folder: Path, case: str) -> Any:

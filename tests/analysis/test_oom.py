@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from marked_programs import marked_line, run_analyze, run_marked
 from running import ROOT, has_nvidia_gpu, needs_cuda_build
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory import oom
@@ -81,13 +82,14 @@ CUT_UP = ("fragmented", "fragmented_with_max_split_size", "fragmented_below_a_me
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("oom")
-    (made / "extra").write_text("0")
-    names = [*(case.name for case in CASES), *RANDOM, "no_case"]
-    others = {"SIMCUDA_OTHER_PROCESSES": "4711:5GiB@1", "SIMCUDA_NVML_EXTRA": str(made / "extra")}
-    run_marked(PROGRAM, made, *names, memory="8GiB", devices=3, **others)
-    return made
+def folder() -> Path:
+    def record(made: Path) -> None:
+        (made / "extra").write_text("0")
+        names = [*(case.name for case in CASES), *RANDOM, "no_case"]
+        others = {"SIMCUDA_OTHER_PROCESSES": "4711:5GiB@1", "SIMCUDA_NVML_EXTRA": str(made / "extra")}
+        run_marked(PROGRAM, made, *names, memory="8GiB", devices=3, **others)
+
+    return record_once("oom", record)
 
 
 def the_one(folder: Path, case: str) -> oom.OutOfMemory:
@@ -202,7 +204,7 @@ def test_leak_that_fills_the_device_is_told_from_activations_by_its_steps(folder
 
 def test_verb_oom_shows_the_verdict_in_every_form(folder: Path) -> None:
     assert "kept.append(torch.empty(12 * MIB" in run_analyze(folder, "oom", "fragmented.alloctrace")
-    plain = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50", PYTHONIOENCODING="ascii", NO_COLOR="1")
+    plain = run_analyze(folder, "oom", "fragmented.alloctrace", "--width", "50", encoding="ascii")
     assert plain.isascii() and "%%%" in plain
     assert max(len(line) for line in plain.splitlines() if PROGRAM not in line) <= 50
 

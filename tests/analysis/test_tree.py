@@ -112,7 +112,7 @@ def test_a_chain_of_calls_is_one_line(folder: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "more calls" in text, "30 bytes of a megabyte"
     assert "more call" not in run_analyze(folder, "peak", "t.alloctrace", "--tree", "--at", "mark:kept", "--top", "0")
-    plain = run_analyze(folder, "peak", "t.alloctrace", "--tree", PYTHONIOENCODING="ascii")
+    plain = run_analyze(folder, "peak", "t.alloctrace", "--tree", encoding="ascii")
     assert plain.isascii() and "`- " in plain and " > " in plain
 
 

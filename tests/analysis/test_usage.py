@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marked_programs import run_analyze
 from peak_programs import VERSIONS, line_of, record
+from shared_recordings import record_once
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.usage.composition import COMPOSITION_BY
@@ -32,10 +33,8 @@ POSITIONS = ("end", "peak", "step:3", "mark:stepped", 40, 0)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("usage")
-    record(made)
-    return made
+def folder() -> Path:
+    return record_once("usage", record)
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verdict_of(folder: Path, *arguments: str) -> str:
-    done = run_command(folder, list(arguments), {})
+    done = run_command(folder, list(arguments))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -76,7 +76,7 @@ def test_piped_text_is_plain_and_ascii_where_the_stream_is_and_shortens_nothing(
 
     narrow = verdict_of(folder, "run.alloctrace", "--width", "40", "--top", "0")
     assert "program.py:9" in narrow, "no place is cut"
-    done = run_command(folder, ["run.alloctrace"], {"PYTHONIOENCODING": "ascii"})
+    done = run_command(folder, ["run.alloctrace"], "ascii")
     assert done.returncode == 0 and done.stdout.isascii() and "LEAK" in done.stdout and "\\u" not in done.stdout
 
 
@@ -142,7 +142,7 @@ def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: P
 
 
 def refused(folder: Path, *arguments: str) -> str:
-    done = run_command(folder, list(arguments), {})
+    done = run_command(folder, list(arguments))
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     return done.stderr
 

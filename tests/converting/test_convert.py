@@ -116,7 +116,7 @@ def test_snapshot_without_a_history_is_read_by_api_and_verbs(write: Write, histo
     assert trace.peak().bytes == maker.segment["allocated_size"]
     assert trace.composition("peak").set_index("line")["bytes"].to_dict() == {11: 4 * MIB, 13: 5 * (MIB + 1024)}
     for verb in ("diagnose", "leaks", "peak", "sites", "timeline", "fragmentation", "oom", "verify"):
-        done = run_command(path.parent, [verb, "snapshot.alloctrace"], {})
+        done = run_command(path.parent, [verb, "snapshot.alloctrace"])
         assert (done.returncode, done.stderr) == (0, ""), verb
 
 

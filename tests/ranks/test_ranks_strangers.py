@@ -36,7 +36,7 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
         timeout=600,
         environment={},
     )
-    said = json.loads(run_command(tmp_path, ["traces", "--json"], {}).stdout)
+    said = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
     assert said["run"]["traces"] == expected["ranks"] and not said["run"]["missing"]
     found = said["findings"]
     if expected["truth"] == "healthy":

@@ -74,7 +74,7 @@ def test_nothing_committed_is_lost_when_a_bounded_recording_is_killed(tmp_path: 
 
 def output_of(folder: Path, verb: str) -> str:
     """Return a verb's output for the trace, in one line."""
-    return " ".join(run_command(folder, [verb, "run.alloctrace"], {}).stdout.split())
+    return " ".join(run_command(folder, [verb, "run.alloctrace"]).stdout.split())
 
 
 def test_live_blocks_are_recorded_when_they_exceed_max_bytes(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
     killed, ring = trace.read_bytes(), spool.read_bytes()
     shutil.copy(trace, copy)
     for arguments in (["t.alloctrace"], ["leaks", "t.alloctrace", "--json"]):
-        process = run_command(tmp_path, arguments, {})
+        process = run_command(tmp_path, arguments)
         assert process.returncode == 0 and process.stderr.count("finish t.alloctrace") == 1
 
     out = run_analyze(tmp_path, "finish", "copy.alloctrace")
@@ -184,7 +184,7 @@ def test_a_spool_next_to_the_trace_stays_for_a_copy_and_goes_with_its_folder(run
     assert alloctrace.finish(copy).was_ended and spool.exists()
     alloctrace.finish(trace)
     assert not spool.exists() and trace.read_bytes() == copy.read_bytes()
-    assert run_command(tmp_path, ["t.alloctrace"], {}).stderr == ""
+    assert run_command(tmp_path, ["t.alloctrace"]).stderr == ""
 
     trace.write_bytes(killed)
     spool.write_bytes(ring)

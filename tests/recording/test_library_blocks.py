@@ -107,9 +107,9 @@ def test_growing_workspaces_are_a_finding_with_a_name_in_all_output(record, tmp_
     assert leak.title.startswith(f"{WORKSPACE}: +32.0 MiB per step")
     assert "stream" in " ".join(leak.sentences)
     for verb in ("diagnose", "peak", "sites", "blocks", "diff --since 0 --until end"):
-        text = run_command(tmp_path, [*verb.split(), "run.alloctrace"], {}).stdout
+        text = run_command(tmp_path, [*verb.split(), "run.alloctrace"]).stdout
         assert WORKSPACE in text, f"{verb}: {text}"
-    data = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"], {}).stdout)
+    data = json.loads(run_command(tmp_path, ["run.alloctrace", "--json"]).stdout)
     (end,) = [device["end"] for device in data["devices"] if device["device"] == "cuda:0"]
     (site,) = [row for row in end["sites"] if row["site"]["function"] == WORKSPACE]
     assert site["site"]["filename"] == ""
@@ -151,12 +151,12 @@ def test_blocks_older_than_the_recording_have_no_age(record, tmp_path: Path) -> 
         for name in {"birth_seq", "birth_ns", "age_ns", "step"} & set(blocks):
             assert blocks.loc[older, name].isna().all(), name
             assert blocks.loc[~older, name].notna().all(), name
-    peak = run_command(tmp_path, ["peak", "run.alloctrace"], {}).stdout
+    peak = run_command(tmp_path, ["peak", "run.alloctrace"]).stdout
     assert peak.count(BEFORE) == 2, peak  # by line and by age
-    blocks_text = run_command(tmp_path, ["blocks", "run.alloctrace"], {}).stdout
+    blocks_text = run_command(tmp_path, ["blocks", "run.alloctrace"]).stdout
     assert "no age" in blocks_text
     assert BEFORE in blocks_text
-    assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"], {}).stdout
+    assert "null" in run_command(tmp_path, ["blocks", "run.alloctrace", "--json"]).stdout
 
 
 def test_backward_allocation_is_named_by_its_node_when_its_line_is_unknown(record) -> None:

@@ -328,7 +328,7 @@ def test_odd_file_names_are_read_unchanged_and_printed_without_control_character
     expected = ["".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in name) for name in names]
     assert [frame.filename for frame in frames] == expected and frames[-1].source is None
     for verb in ("diagnose", "sites", "leaks", "blocks"):
-        process = run_command(tmp_path, [verb, "t.alloctrace", *(["--csv"] if verb == "blocks" else [])], {})
+        process = run_command(tmp_path, [verb, "t.alloctrace", *(["--csv"] if verb == "blocks" else [])])
         assert process.returncode in (0, 1) and "\x1b" not in process.stdout + process.stderr, process.stderr
 
 

@@ -26,7 +26,6 @@ from command_line import run_command
 from extreme_traces import steps_of_many_devices
 from running import ROOT, run_python
 from shared_recordings import record_once, record_report
-from small_reports import make_reports_small
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.errors import ReportError
@@ -53,8 +52,7 @@ def trace() -> alloctrace.Trace:
 @pytest.fixture(scope="module")
 def report(trace: alloctrace.Trace) -> Report:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "_SMALL", bounds._SMALL)
-        make_reports_small()
+        patch.setattr(bounds, "_SMALL", dataclasses.replace(bounds._SMALL, maps=8))
         made = trace.report()
         assert made.html  # is made here
     return made
@@ -274,14 +272,14 @@ def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one
     with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
         kept = torch.empty(1000)
     del kept
-    done = run_command(tmp_path, ["report", "small.alloctrace"], {})
+    done = run_command(tmp_path, ["report", "small.alloctrace"])
     assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", done.stdout) and done.returncode == 0
     assert Page((tmp_path / "small.html").read_text()).data["redacted"] is False
-    done = run_command(tmp_path, ["report", "small.alloctrace", "-o", "other.html", "--redact", "--json"], {})
+    done = run_command(tmp_path, ["report", "small.alloctrace", "-o", "other.html", "--redact", "--json"])
     assert json.loads(done.stdout) == {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
     assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
     for target in ("no/such/folder.html", "small.alloctrace", "."):
-        done = run_command(tmp_path, ["report", "small.alloctrace", "-o", target], {})
+        done = run_command(tmp_path, ["report", "small.alloctrace", "-o", target])
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), target
 
 

@@ -31,8 +31,8 @@ def run_marked(program: str, folder: Path, *cases: str, memory: str, devices: in
     run_python(folder, command, check=True, timeout=600, environment=environment)
 
 
-def run_analyze(folder: Path, *arguments: str, status: int = 0, **environment: str) -> str:
+def run_analyze(folder: Path, *arguments: str, status: int = 0, encoding: str = "utf-8") -> str:
     """Return the output of the command line, run in a folder; its errors for status 2, which is bad input."""
-    process = run_command(folder, list(arguments), environment)
+    process = run_command(folder, list(arguments), encoding)
     assert process.returncode == status and "Traceback" not in process.stderr, process.stderr
     return process.stdout if status != 2 else process.stderr

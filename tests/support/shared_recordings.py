@@ -50,10 +50,19 @@ def _digest(files: Iterable[Path], *texts: str) -> str:
 
 
 def run_source(folder: Path, source: str, *arguments: str, cuda: bool = False) -> Path:
-    """Run a program given as text as program.py of the folder; return the folder."""
-    (folder / "program.py").write_text(source)
-    command = [sys.executable, "program.py", *arguments]
-    run_python(folder, with_cuda(command) if cuda else command, True, 600, {})
+    """Put program.py, with this text, and what it leaves in its folder into another folder; return that one.
+
+    The program runs in a folder of its own, and only if these or earlier tests have not run it.
+    """
+
+    def record(made: Path) -> None:
+        (made / "program.py").write_text(source)
+        command = [sys.executable, "program.py", *arguments]
+        run_python(made, with_cuda(command) if cuda else command, True, 600, {})
+
+    shutil.copytree(
+        record_once(f"program-{_digest([], source, *arguments, str(cuda))}", record), folder, dirs_exist_ok=True
+    )
     return folder
 
 
