@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import run_command
-from marked_programs import line_with
+from marked_programs import line_with, run_analyze
 from rich.console import Console
 from shared_recordings import run_source
 from test_watching import Terminal
@@ -141,21 +141,15 @@ def test_json_has_all_lines_and_text_the_largest_unless_top_is_given(tmp_path: P
     assert "in 6 more lines" in verdict_of(tmp_path, "run.alloctrace", "--top", "1")
 
 
-def refused(folder: Path, *arguments: str) -> str:
-    done = run_command(folder, list(arguments))
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    return done.stderr
-
-
 def test_bad_input_is_one_line_and_exit_2(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a trace, but long enough to have a header if it were one " * 100)
     (tmp_path / "program.py").write_text("x = 1\n")
     for name in ("missing", ".", "text", "text/below", "program.py", ""):
-        message = refused(tmp_path, name)
+        message = run_analyze(tmp_path, name, status=2)
         assert message.count("\n") == 1 and name in message, (name, message)
-    assert refused(folder, "a", "b").count("\n") == 1
+    assert run_analyze(folder, "a", "b", status=2).count("\n") == 1
     for arguments in (["program.py", "run"], ["--width", "80", "run", "program.py"]):
-        assert f"comes first: {command_line.PROGRAM} run SCRIPT" in refused(folder, *arguments)
+        assert f"comes first: {command_line.PROGRAM} run SCRIPT" in run_analyze(folder, *arguments, status=2)
 
 
 LONG = "9" * 400
@@ -181,7 +175,7 @@ def test_value_that_makes_no_sense_is_refused_in_a_sentence(folder: Path, option
     verb = "peak" if option in ("--at", "--top") else "timeline"
     of_position = ("position", "the trace has no step")
 
-    *usage, sentence = refused(folder, verb, "run.alloctrace", f"{option}={value}").splitlines()
+    *usage, sentence = run_analyze(folder, verb, "run.alloctrace", f"{option}={value}", status=2).splitlines()
 
     assert "error: " in sentence and (not usage or usage[0].startswith("usage: "))
     assert any(words in sentence for words in (of_position if option in ("--at", "--since") else [option])), sentence

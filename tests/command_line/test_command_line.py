@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_up_ranks import Rank, write_ranks
 from marked_programs import run_analyze
-from running import run_python, with_cuda
+from running import ROOT, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analyze import command_line
@@ -64,17 +64,12 @@ ALWAYS = {"json", "spool", "width"}
 """Options of every verb."""
 
 
-def help_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: Exit = Exit.OK) -> str:
-    """Return what a command prints that argparse ends."""
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(arguments)
-    assert ended.value.code == status
-    captured = capsys.readouterr()
-    return captured.out if status == Exit.OK else captured.err
+def help_of(*arguments: str) -> str:
+    return run_analyze(ROOT, *arguments)
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    return help_of(capsys, *arguments, status=Exit.BAD_INPUT).splitlines()[-1]
+def error_of(*arguments: str) -> str:
+    return run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT).splitlines()[-1]
 
 
 def options_of(text: str) -> set[str]:
@@ -87,9 +82,9 @@ def at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
-def test_help_of_a_verb(verb: Verb, at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_of(capsys, verb.name, "--help")
-    assert text == help_of(capsys, "run.alloctrace", "--help", verb.name)
+def test_help_of_a_verb(verb: Verb, at_80_columns: None) -> None:
+    text = help_of(verb.name, "--help")
+    assert text == help_of("run.alloctrace", "--help", verb.name)
     assert max(map(len, text.splitlines())) <= 80
     assert options_of(text) >= ALWAYS
     assert " ".join(verb.description.split()) in " ".join(text.split())
@@ -124,18 +119,18 @@ def test_a_command_imports_its_own_verb_alone(verb: str, folder: Path) -> None:
     assert "analysis.what_if" not in imported, "the model of torch's allocator, which none of these runs"
 
 
-def test_general_help_and_version(at_80_columns: None, capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_of(capsys, "--help")
-    assert text == help_of(capsys, "run.alloctrace", "-h")
+def test_general_help_and_version(at_80_columns: None) -> None:
+    text = help_of("--help")
+    assert text == help_of("run.alloctrace", "-h")
     assert max(map(len, text.splitlines())) <= 80
     listed = re.findall(r"^  ([a-z-]+)  +\S", text[text.index("verbs (") : text.index("examples:")], re.MULTILINE)
     assert listed == ["run", "build", "cost", *NAMES]
-    assert help_of(capsys, "--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
+    assert help_of("--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
-def test_no_verb_is_diagnose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_verb_is_diagnose(folder: Path) -> None:
     assert run_analyze(folder, "diagnose", "run.alloctrace") == run_analyze(folder, "run.alloctrace")
-    assert help_of(capsys, "diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
+    assert help_of("diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
@@ -156,12 +151,12 @@ def test_words_may_stand_in_any_order(folder: Path) -> None:
     assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
 
 
-def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    taken = {verb.name: options_of(help_of(capsys, verb.name, "--help")) for verb in VERBS.values()}
+def test_an_option_that_a_verb_does_not_take_is_refused() -> None:
+    taken = {verb.name: options_of(help_of(verb.name, "--help")) for verb in VERBS.values()}
     for option in set().union(*taken.values()):
         takers = [name for name in NAMES if option in taken[name]]
         for name in set(NAMES) - set(takers):
-            error = error_of(capsys, name, "missing.alloctrace", f"--{option}=1")
+            error = error_of(name, "missing.alloctrace", f"--{option}=1")
             assert f"error: {name} does not take --{option}: " in error, error
             *named, _ = re.findall(r"[a-z-]+", error.rpartition(": ")[2].replace("only ", "").replace(" and ", " "))
             assert named == takers, error
@@ -191,12 +186,11 @@ def test_an_option_that_a_verb_does_not_take_is_refused(capsys: pytest.CaptureFi
         ((), "name a trace"),
     ],
 )
-def test_what_does_not_go_together(arguments: tuple[str, ...], part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert part in error_of(capsys, *arguments)
+def test_what_does_not_go_together(arguments: tuple[str, ...], part: str) -> None:
+    assert part in error_of(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [("leeks",), ("leeks", "run.alloctrace")])
-def test_an_unknown_verb_is_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(arguments) == Exit.BAD_INPUT
-    error = capsys.readouterr().err
+def test_an_unknown_verb_is_one_line(arguments: tuple[str, ...]) -> None:
+    error = run_analyze(ROOT, *arguments, status=Exit.BAD_INPUT)
     assert error.count("\n") == 1 and "'leeks' is neither a trace nor a verb (diagnose, leaks, " in error

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 from command_line import run_command
+from marked_programs import run_analyze
 from running import program_environment
 from test_never_misread import FIRST
 
-from pytorch_alloctrace.analyze.command_line import main
 from pytorch_alloctrace.analyze.verb import Exit
 
 PROGRAM = """
@@ -78,26 +78,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield made
 
 
-def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    status = main(words)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def test_a_look(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(folder)
+def test_a_look(folder: Path) -> None:
     pid = (folder / "pid").read_text()
     ends = time.monotonic() + 300
-    while "# the leak" not in (said := say(capsys, "live", "run.alloctrace"))[1] and time.monotonic() < ends:
+    while "# the leak" not in (by_path := run_analyze(folder, "live", "run.alloctrace")) and time.monotonic() < ends:
         time.sleep(0.1)  # the text of a line is read from its file a moment after the event
-    status, by_path, errors = said
-    assert status == Exit.OK and errors == ""
     # Exactly: 60 blocks are there, though nothing was flushed.
     assert "+48.8 KiB per step  train.py:7 in train, 2.86 MiB in 60 blocks" in by_path.partition("GROWS")[2]
-    status, by_pid, _ = say(capsys, "live", pid, "--once")
-    assert status == Exit.OK and "train.py:7 in train" in by_pid
-    _, text, _ = say(capsys, "live", "run.alloctrace", "--json")
-    data = json.loads(text)
+    assert "train.py:7 in train" in run_analyze(folder, "live", pid, "--once")
+    data = json.loads(run_analyze(folder, "live", "run.alloctrace", "--json"))
     assert (data["process"], data["steps"], data["unit"], data["events_lost"]) == (int(pid), 60, "step", 0)
     (device,) = data["devices"]
     assert device["device"] == "cpu" and device["requested"] == 60 * 50_000 and device["rate"] == 50_000
@@ -105,21 +94,15 @@ def test_a_look(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("name", ["diagnose", "leaks", "annotate", "blocks", "timeline", "export", "verify"])
-def test_verb_of_a_running_recording_answers_and_says_that_the_program_runs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    monkeypatch.chdir(folder)
+def test_verb_of_a_running_recording_answers_and_says_that_the_program_runs(folder: Path, name: str) -> None:
     words = [word.replace("program.py", "train.py") for word in FIRST[name]]
-    status, out, errors = say(capsys, name, "run.alloctrace", *words)
-    assert status in (Exit.OK, Exit.FOUND), errors
-    assert "INCOMPLETE" not in out + errors and "killed" not in errors
-    assert "The program still runs: this is what it had recorded." in errors
+    done = run_command(folder, [name, "run.alloctrace", *words])
+    assert done.returncode in (Exit.OK, Exit.FOUND), done.stderr
+    assert "INCOMPLETE" not in done.stdout + done.stderr and "killed" not in done.stderr
+    assert "The program still runs: this is what it had recorded." in done.stderr
 
 
-def test_what_is_no_recording_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
         try:
@@ -129,15 +112,12 @@ def test_what_is_no_recording_is_one_line(
                 ("missing.alloctrace", "No such file"),
                 ("text", "is not an alloctrace trace"),
             ):
-                status, out, errors = say(capsys, "live", what)
-                assert status == Exit.BAD_INPUT and not out, what
-                assert why in errors and errors.count("\n") == 1
+                error = run_analyze(tmp_path, "live", what, status=Exit.BAD_INPUT)
+                assert why in error and error.count("\n") == 1
         finally:
             sleeper.kill()
     for options, why in ((["--every", "0"], "no time between looks"), (["other"], "takes one trace")):
-        with pytest.raises(SystemExit) as refused:
-            main(["live", "text", *options])
-        assert refused.value.code == Exit.BAD_INPUT and why in capsys.readouterr().err
+        assert why in run_analyze(tmp_path, "live", "text", *options, status=Exit.BAD_INPUT)
 
 
 BACK = "<back to the first screen>"

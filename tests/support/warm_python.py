@@ -1,4 +1,4 @@
-"""Processes that have imported torch, or the command line: a test's program starts in a fork of one.
+"""Processes that have imported torch: a test's program starts in a fork of one.
 
 A server is a Python process that has imported modules and waits. For each program it forks a child, which takes over
 the program's folder, environment, arguments and standard streams, and runs its script, module or text as `__main__`.
@@ -48,10 +48,9 @@ FRAME_NAME = "<frozen warm_python>"
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(SUPPORT))
 
-TORCH = "import torch, torch._dynamo"
 SERVER = """
 import gc, sys, warm_python
-{imports}
+import torch, torch._dynamo
 gc.freeze()
 exec(*warm_python.wait_for_program(int(sys.argv[1])))
 warm_python.end_program()
@@ -141,15 +140,15 @@ def _print_error_of_program(kind: type[BaseException], error: BaseException, tra
 
 
 class Server:
-    """A process that has run `imports`, and waits."""
+    """A process that has imported torch, and waits."""
 
-    def __init__(self, launcher: list[str], environment: dict[str, str], imports: str) -> None:
+    def __init__(self, launcher: list[str], environment: dict[str, str]) -> None:
         self.is_free = threading.Lock()
         self._requests, theirs = socket.socketpair()
         # Compiled, so that its frame has a name that makes it library code.
         self._folder = tempfile.TemporaryDirectory()
         script = Path(self._folder.name, "warm_python_server.pyc")
-        code = marshal.dumps(compile(SERVER.format(imports=imports), FRAME_NAME, "exec"))
+        code = marshal.dumps(compile(SERVER, FRAME_NAME, "exec"))
         script.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code)
         folders = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         self._process = subprocess.Popen(
@@ -230,27 +229,22 @@ def _is_read_at_start(name: str, value: str) -> bool:
 
 
 def run_warm(
-    directory: Path,
-    launcher: list[str],
-    arguments: list[str],
-    environment: dict[str, str],
-    timeout: float,
-    imports: str = TORCH,
+    directory: Path, launcher: list[str], arguments: list[str], environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run `launcher python arguments` in a fork of a server that has run `imports`; None if another program runs in it,
-    or if the process has to start with variables that these tests do not have."""
+    """Run `launcher python arguments` in a fork of a server; None if another program runs in it, or if the process
+    has to start with variables that these tests do not have."""
     at_start = {name: value for name, value in environment.items() if _is_read_at_start(name, value)}
     others = at_start.items() - os.environ.items()
     if "env" in launcher or not {name for name, _ in others} <= SERVED_SETTINGS:
         return None
-    key = (imports, *launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
+    key = (*launcher, *sorted(f"{name}={value}" for name, value in at_start.items()))
     with _choosing:
         server = _servers.pop(key, None)
         if server is None:
             idle = next((other for other, one in _servers.items() if not one.is_free.locked()), None)
             if len(_servers) >= MAX_SERVERS and idle is not None:
                 _servers.pop(idle).stop()  # the one that nobody has used for longest
-            server = Server(launcher, at_start, imports)
+            server = Server(launcher, at_start)
         _servers[key] = server
         if not server.is_free.acquire(blocking=False):
             return None
