@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from command_line import run_command
 from made_up_snapshots import BASE, MIB, RELEASES, Maker, frames, snapshot, training
 from marked_programs import run_analyze
+from replay_oracle import BLOCK_COLUMNS, rows_of, without_stale_sizes
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.converting.stacks import Function, line_table
@@ -72,12 +72,6 @@ def test_times_and_order(write: Write) -> None:
     assert trace.verify().agreeing == 2
 
 
-def in_use(blocks: pd.DataFrame) -> list[list[Any]]:
-    """torch leaves in a free block what was requested of an earlier one."""
-    requested = blocks["requested_size"].where(blocks["state"] != "inactive", 0)
-    return blocks.assign(requested=requested)[["address", "nbytes", "requested", "state"]].to_numpy().tolist()
-
-
 @pytest.mark.parametrize("last", [*range(0, 38, 3), 35, 37])
 def test_a_history_that_begins_in_mid_run(write: Write, last: int) -> None:
     """What was there before follows from the end, however much of the history is there."""
@@ -94,7 +88,8 @@ def test_a_history_that_begins_in_mid_run(write: Write, last: int) -> None:
     kinds = ["alloc", "free_completed"]
     events, all_events = trace.events(kinds=kinds), whole.events(kinds=kinds)
     for at, then in zip(events["seq"][::-1], all_events["seq"][::-1], strict=False):
-        assert in_use(trace.blocks(int(at))) == in_use(whole.blocks(int(then)))
+        ours, expected = (rows_of(one.blocks(int(seq)), BLOCK_COLUMNS) for one, seq in ((trace, at), (whole, then)))
+        assert without_stale_sizes(ours) == without_stale_sizes(expected)
     # Of what is live at the end the lines are known, though it was there before; when it was made is not.
     live = trace.live().set_index("address")
     assert live["line"].to_dict() == whole.live().set_index("address")["line"].to_dict()

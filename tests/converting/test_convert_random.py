@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import replay_strategies
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from replay_oracle import BLOCK_COLUMNS, SEGMENT_COLUMNS, Row, rows_of
+from replay_oracle import BLOCK_COLUMNS, SEGMENT_COLUMNS, rows_of, without_stale_sizes
+from replay_strategies import Runner, programs
 from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
 
 import pytorch_alloctrace as alloctrace
@@ -44,36 +44,21 @@ def told(operations: list[Any], first_settings: int = 2) -> list[Any]:
     return kept
 
 
-class Runner(replay_strategies.Runner):
-    """Runs snapshot_programs."""
-
-    def __init__(self, folder: Path) -> None:
-        simulated = [str(ROOT / "tools/simcuda/run"), "--memory", "6GiB", "--devices", "2"]
-        super().__init__(simulated, folder, program_environment())
-        self._command[-2] = str(ROOT / "tests/support/snapshot_programs.py")
-
-
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     build_simulated_device()
-    started = Runner(tmp_path_factory.mktemp("runner"))
+    simulated = [str(ROOT / "tools/simcuda/run"), "--memory", "6GiB", "--devices", "2"]
+    folder = tmp_path_factory.mktemp("runner")
+    started = Runner(simulated, folder, program_environment(), program="snapshot_programs.py")
     yield started
     started.stop()
-
-
-def in_use(blocks: list[Row]) -> list[Row]:
-    """torch leaves in a free block what was requested of an earlier one."""
-    return [(*row[:4], 0 if row[5] == "inactive" else row[4], row[5]) for row in blocks]
 
 
 def test_random_programs(runner: Runner, tmp_path: Path) -> None:
     compared = {"snapshots": 0, "begun in mid-run": 0, "events": 0, "programs at which torch fails": 0}
 
-    @settings(
-        max_examples=EXAMPLES,
-        phases=(Phase.generate, Phase.shrink),
-    )
-    @given(replay_strategies.programs(), st.sampled_from((10**6, 10**6, 5, 20, 60)), st.integers(0, 30))
+    @settings(max_examples=EXAMPLES, phases=(Phase.generate, Phase.shrink))
+    @given(programs(), st.sampled_from((10**6, 10**6, 5, 20, 60)), st.integers(0, 30))
     def compare(operations: list[Any], entries: int, begin: int) -> None:
         program = told(operations)
         # In a third of the programs the history begins with them.
@@ -98,7 +83,8 @@ def test_random_programs(runner: Runner, tmp_path: Path) -> None:
                 for block in segment["blocks"]
             )
             assert rows_of(trace.segments(), SEGMENT_COLUMNS) == segment_rows
-            assert in_use(rows_of(trace.blocks(), BLOCK_COLUMNS)) == in_use(block_rows)
+            ours = rows_of(trace.blocks(), BLOCK_COLUMNS)
+            assert without_stale_sizes(ours) == without_stale_sizes(block_rows)
             verified = trace.verify()
             assert verified.ok and not done.faults, (done, verified)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import pytest
+from marked_programs import line_with
 from running import ROOT, needs_cuda_build, run_python, with_cuda
 
 import pytorch_alloctrace as alloctrace
@@ -29,10 +30,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assert done.frames and not done.faults and not done.mid_run and not done.skipped
     assert done.devices == ("cuda:0",)
     return Pair(alloctrace.load(folder / "run.alloctrace"), alloctrace.load(done.trace))
-
-
-def line(pair: Pair, comment: str) -> int:
-    return next(at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith(comment))
 
 
 def test_converted_trace_agrees_with_itself_and_tells_the_users_files_apart(pair: Pair) -> None:
@@ -62,7 +59,7 @@ def test_leaks_are_the_same(pair: Pair) -> None:
     if len(ours) and ours["unit"][0] == "step":
         assert theirs["unit"].tolist() == ["iteration"]
         assert theirs["rate"].tolist() == pytest.approx(ours["rate"].tolist(), rel=0.02)
-        assert theirs["line"].tolist() == [line(pair, "# THE LEAK")]
+        assert theirs["line"].tolist() == [line_with("# THE LEAK", PROGRAM.read_text())]
 
 
 def test_refused_requests_are_the_same(pair: Pair) -> None:

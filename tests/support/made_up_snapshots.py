@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-KIB, MIB = 2**10, 2**20
+MIB = 2**20
 BASE = 0x7F00_0000_0000
 BEGIN_US = 1_760_000_000_000_000
 

@@ -191,10 +191,14 @@ def rows_of(table: pd.DataFrame, columns: Sequence[str]) -> list[Row]:
     return [*zip(*(table[name].tolist() for name in columns), strict=True)]
 
 
-def without_stale_sizes(blocks: list[Row], expandable: set[tuple[str, int]]) -> list[Row]:
-    """Remove the stale requested sizes that torch keeps in free blocks: a recording begun later cannot know them."""
+def without_stale_sizes(blocks: list[Row], segments: set[tuple[str, int]] | None = None) -> list[Row]:
+    """Remove the requested sizes that torch keeps in free blocks of some segments, or of all.
+
+    They are of earlier requests: a recording begun later cannot know them.
+    """
     return [
-        (*row[:4], None, row[5]) if row[5] == "inactive" and (row[0], row[1]) in expandable else row for row in blocks
+        (*row[:4], None, row[5]) if row[5] == "inactive" and (segments is None or row[:2] in segments) else row
+        for row in blocks
     ]
 
 

@@ -107,9 +107,16 @@ class Runner:
     """Runs one program after another in a process that has imported torch, which takes longer than a program: in a fork
     of it, and in a new one when a program has failed or has left something behind."""
 
-    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], mode: str = "serve") -> None:
+    def __init__(
+        self,
+        command: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        mode: str = "serve",
+        program: str = "replay_programs.py",
+    ) -> None:
         self._simulated = command
-        self._command = [*command, sys.executable, str(Path(__file__).with_name("replay_programs.py")), mode]
+        self._command = [*command, sys.executable, str(Path(__file__).with_name(program)), mode]
         self._folder, self._environment = folder, environment
         self._process: subprocess.Popen[str] | None = None
         self._is_first = True  # whether the next program is the first of its fork

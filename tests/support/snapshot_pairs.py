@@ -12,11 +12,11 @@ import pytorch_alloctrace as alloctrace
 MIB = 2**20
 
 
-def train(steps: int, keep: bool) -> list[torch.Tensor]:
+def train(*, keep: bool) -> list[torch.Tensor]:
     model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for _ in range(steps):
+    for _ in range(60):
         batch = torch.randn(64, 512, device="cuda")
         hidden = model(batch)
         loss = hidden.square().mean()
@@ -28,15 +28,7 @@ def train(steps: int, keep: bool) -> list[torch.Tensor]:
     return losses
 
 
-def leak() -> object:
-    return train(60, keep=True)
-
-
-def healthy() -> object:
-    return train(60, keep=False)
-
-
-def out_of_memory() -> object:
+def run_out_of_memory() -> list[torch.Tensor]:
     """Free every second block of 24 MiB: half of the memory is free, and no request of 48 MiB can be met."""
     held: list[torch.Tensor] = []
     free, _ = torch.cuda.mem_get_info()
@@ -44,16 +36,16 @@ def out_of_memory() -> object:
         arena = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
         del arena
         for _ in range(4):
-            held.append(torch.empty(24 * MIB, dtype=torch.uint8, device="cuda"))  # THE PINNERS
+            held.append(torch.empty(24 * MIB, dtype=torch.uint8, device="cuda"))
     del held[::2]
     with contextlib.suppress(torch.OutOfMemoryError):
-        held.append(torch.empty(96 * MIB, dtype=torch.uint8, device="cuda"))  # THE REQUEST
+        held.append(torch.empty(96 * MIB, dtype=torch.uint8, device="cuda"))
     return held
 
 
 if __name__ == "__main__":
     alloctrace.enable("run.alloctrace", devices=["cuda"])
     torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
-    kept = {"leak": leak, "healthy": healthy, "out_of_memory": out_of_memory}[sys.argv[1]]()
+    kept = run_out_of_memory() if sys.argv[1] == "out_of_memory" else train(keep=sys.argv[1] == "leak")
     torch.cuda.memory._dump_snapshot("snapshot.pickle")
     alloctrace.disable()
