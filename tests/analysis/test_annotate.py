@@ -142,7 +142,7 @@ def test_annotate_finds_a_file_that_moved_with_the_trace(folder: Path) -> None:
     assert "The file" not in text and "def both" in text
 
 
-def test_an_unknown_file_lists_those_there_are(folder: Path) -> None:
+def test_unknown_and_ambiguous_files_are_refused_with_the_names_there_are(folder: Path) -> None:
     trace = alloctrace.load(folder / "t.alloctrace")
     for name in ("other.py", "odel.py", ""):
         with pytest.raises(TraceError, match=r"models/model\.py and program\.py$"):
@@ -151,9 +151,6 @@ def test_an_unknown_file_lists_those_there_are(folder: Path) -> None:
         assert len(trace.annotate(name)) == MODEL.count("\n")
     assert "name a file: the trace has" in run_analyze(folder, "annotate", "t.alloctrace", status=2)
     assert "one file" in run_analyze(folder, "annotate", "t.alloctrace", "model.py", "program.py", status=2)
-
-
-def test_two_files_of_one_name_are_told_apart_by_their_folders(folder: Path) -> None:
     trace = alloctrace.load(folder / "twins.alloctrace")
     with pytest.raises(TraceError, match=r"2 files .model\.py.: say which, one/model\.py or two/model\.py"):
         trace.annotate("model.py")

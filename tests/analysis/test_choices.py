@@ -30,7 +30,6 @@ with alloctrace.enable("run.alloctrace", devices=("cuda",)):
     held.clear()
     large = block({last})
 """
-LIMIT = "torch.cuda.set_per_process_memory_fraction(0.5)"
 
 
 def record(folder: Path, limit: str, last: int) -> alloctrace.Trace:
@@ -47,7 +46,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     [
         # 18.6 GiB and as much again, which does not go into pieces of 1.8 GiB: unless segments are expandable.
         ("", 19_000, {"as recorded": "40 GB", "expandable_segments:True": "24 GB"}),
-        (LIMIT, 2000, {}),
+        ("torch.cuda.set_per_process_memory_fraction(0.5)", 2000, {}),
     ],
 )
 def test_the_smallest_card_is_that_of_fit(tmp_path: Path, limit: str, last: int, cards: dict[str, str]) -> None:

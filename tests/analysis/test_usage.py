@@ -401,7 +401,7 @@ def test_files_are_matched_by_what_their_paths_share() -> None:
     }
 
 
-def test_verb_diff_of_two_runs(folder: Path) -> None:
+def test_verb_diff_of_two_runs_and_of_two_positions(folder: Path, traces: Traces) -> None:
     two = ("diff", "base/cuda.alloctrace", "changed/cuda.alloctrace")
     [found] = json.loads(run_analyze(folder, *two, "--json"))
     assert found["change"] == 11 * MIB == found["bytes_after"] - found["bytes_before"]
@@ -417,11 +417,7 @@ def test_verb_diff_of_two_runs(folder: Path) -> None:
     # CUDA in one, the CPU in the other: each device is compared by itself.
     other = run_analyze(folder, "diff", "base/cuda.alloctrace", "base/cpu.alloctrace", "--device", "cuda:0")
     assert other.startswith("LESS  cuda:0")
-
-
-def test_verb_diff_of_two_positions(folder: Path, traces: Traces) -> None:
-    arguments = ("diff", "base/cuda.alloctrace", "--since", "mark:kept", "--until", "peak")
-    [found] = json.loads(run_analyze(folder, *arguments, "--json"))
+    [found] = json.loads(run_analyze(folder, *two[:2], "--since", "mark:kept", "--until", "peak", "--json"))
     expected = traces["base", "cuda"].diff("mark:kept", "peak")
     assert [row["change"] for row in found["changes"]] == [*expected["change"]]
 

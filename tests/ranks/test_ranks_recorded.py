@@ -63,12 +63,15 @@ def paths_with(monkeypatch: pytest.MonkeyPatch, path: object, **environment: str
     return made, alloctrace.load(made).header
 
 
-def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_files_and_a_file_in_place_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"alloctrace-0-{os.getpid()}.alloctrace"
     made, header = paths_with(monkeypatch, tmp_path)
     assert made == tmp_path / name and header["world_size"] is None and header["parent_process"] == os.getppid()
     made, _ = paths_with(monkeypatch, f"{tmp_path}/new/folder/")
     assert made == tmp_path / "new/folder" / name
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(alloctrace.SessionError, match="cannot be made"):
+        alloctrace.enable(f"{tmp_path}/taken/")
     # One rank alone has the name that it was given.
     made, _ = paths_with(monkeypatch, tmp_path / "a.alloctrace", RANK="0", WORLD_SIZE="1")
     assert made.name == "a.alloctrace"
@@ -88,9 +91,3 @@ def test_other_launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: 
     # A launcher in a launcher: the inner one counts.
     made, header = paths_with(monkeypatch, tmp_path / "b.alloctrace", RANK="1", WORLD_SIZE="2")
     assert made.name == "b-rank1.alloctrace" and (header["rank"], header["world_size"]) == ("1", 2)
-
-
-def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(alloctrace.SessionError, match="cannot be made"):
-        alloctrace.enable(f"{tmp_path}/taken/")

@@ -34,8 +34,7 @@ class Rank:
     leak: int = 12 * MIB
     """of so many bytes."""
     larger_from: int | None = None
-    """From this step on it holds a cache,"""
-    cache: int = 600 * MIB
+    """From this step on it holds a cache of 600 MiB."""
     oom_at: int | None = None
     """In this step a request is refused."""
     seconds_per_step: float = 0.5
@@ -111,7 +110,7 @@ class Rank:
             batch = 0x100000 + step * 4096
             add(ALLOC, begin, batch, 4096, "batch", cpu)
             if step == self.larger_from:
-                grow(begin, self.cache, "cache")
+                grow(begin, 600 * MIB, "cache")
             if activations:
                 add(ALLOC, begin, activations, self.activations, "forward")
             else:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 from collections import OrderedDict
@@ -212,14 +213,9 @@ def flat(device: str) -> nn.Module:
     return model
 
 
-def sparse() -> nn.Module:
-    """Return a model whose gradient is sparse."""
-    return nn.Sequential(nn.Embedding(500, 200, sparse=True))
-
-
-def momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
-
+sparse = functools.partial(nn.Embedding, 500, 200, sparse=True)
+"""A layer whose gradient is sparse."""
+momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 PROGRAMS: dict[str, Callable[[str], Account]] = {
     "plain": lambda device: train(device, Transformer()),
@@ -230,7 +226,7 @@ PROGRAMS: dict[str, Callable[[str], Account]] = {
     "tied": lambda device: train(device, Transformer(tied=True)),
     "keeping": lambda device: train(device, Transformer(), optimizer=momentum, set_to_none=False),
     "flat": lambda device: train(device, flat(device), vectors),
-    "sparse": lambda device: train(device, sparse(), optimizer=torch.optim.SparseAdam),
+    "sparse": lambda device: train(device, nn.Sequential(sparse()), optimizer=torch.optim.SparseAdam),
     "inference": infer,
 }
 

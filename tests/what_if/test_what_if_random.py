@@ -63,7 +63,6 @@ def programs(body: st.SearchStrategy[list[Any]], *lengths: int) -> st.SearchStra
     return st.sampled_from(lengths).flatmap(lambda length: st.lists(body, min_size=length, max_size=length + 15))
 
 
-PROGRAMS = programs(BODY, 20, 70, 120)
 # torch 2.9 makes no MemPool where there are expandable segments: the two runs would be different programs.
 OF_POOLS = tuple(
     text
@@ -94,10 +93,8 @@ WITH_FRACTIONS = one_of(
     }
 )
 COLLECTING = ("garbage_collection_threshold:0.6", "garbage_collection_threshold:0.2,max_split_size_mb:64")
-RANDOM = settings(
-    max_examples=EXAMPLES,
-    phases=(Phase.explicit, Phase.generate),  # a failing program is short enough, and to shrink one takes minutes
-)
+# A failing program is short enough, and to shrink one takes minutes.
+RANDOM = settings(max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate))
 
 
 @dataclass
@@ -142,7 +139,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @RANDOM
-@given(operations=PROGRAMS, setting=st.sampled_from(SETTINGS), other=st.sampled_from(SETTINGS))
+@given(operations=programs(BODY, 20, 70, 120), setting=st.sampled_from(SETTINGS), other=st.sampled_from(SETTINGS))
 def test_random_programs_are_predicted(runs: Runs, operations: list[Any], setting: str, other: str) -> None:
     runs.check_prediction(operations, setting, other)
 
