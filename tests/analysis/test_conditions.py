@@ -24,10 +24,7 @@ NAMES = ("healthy", "fragmentation", "cache", "rounding", "pending", "churn")
 
 @pytest.fixture(scope="module")
 def traces() -> Path:
-    def record(made: Path) -> None:
-        run_marked(PROGRAM, made, memory="8GiB")
-
-    return record_once("conditions", record)
+    return record_once("conditions", lambda made: run_marked(PROGRAM, made, memory="8GiB"))
 
 
 @pytest.mark.parametrize("name", NAMES)

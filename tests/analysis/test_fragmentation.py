@@ -40,10 +40,7 @@ RANDOM = ["random_sizes", "random_sizes_expandable"]
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    def record(made: Path) -> None:
-        run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB")
-
-    return record_once("fragmentation", record)
+    return record_once("fragmentation", lambda made: run_marked(PROGRAM, made, *PLANTED, *RANDOM, memory="16GiB"))
 
 
 def from_torch(folder: Path, case: str) -> Any:

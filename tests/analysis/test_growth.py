@@ -176,7 +176,6 @@ def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:
     assert leak.sites == tuple(sorted(leak.sites, key=lambda site: -site.bytes))
     assert leak.path[0].function == "train" and leak.path_share > 0.95
     assert leak.rate == pytest.approx(sum(site.rate for site in leak.sites))
-    assert len(kept) == 40
 
 
 class Model(torch.nn.Module):

@@ -26,9 +26,7 @@ from pytorch_alloctrace.report.verdict import diagnosis
 
 pytestmark = [
     needs_cuda_build,
-    pytest.mark.skipif(
-        has_nvidia_gpu(), reason="the programs are made for devices of 8 GiB, one shared with another process"
-    ),
+    pytest.mark.skipif(has_nvidia_gpu(), reason="made for devices of 8 GiB, one shared with another process"),
 ]
 MIB, GIB = 2**20, 2**30
 PROGRAM = "oom_programs.py"

@@ -110,7 +110,7 @@ def of_line(table: pd.DataFrame, line: int) -> Any:
 
 
 @pytest.mark.parametrize("by", COMPOSITION_BY)
-def test_composition_sums_to_what_is_live(base: Base, by: str) -> None:
+def test_composition_sums_to_what_is_live_and_diff_to_its_change(base: Base, by: str) -> None:
     for trace in base.values():
         for at in POSITIONS:
             live, table = trace.live(at), trace.composition(at, by=by)
@@ -120,6 +120,16 @@ def test_composition_sums_to_what_is_live(base: Base, by: str) -> None:
             if len(live):
                 assert table["largest"].max() == live["nbytes"].max()
                 assert table["share"].sum() == pytest.approx(1)
+        for a, b in ((0, "mark:stepped"), ("end", 30)):
+            live_a, live_b = trace.live(a), trace.live(b)
+            table = trace.diff(a, b, by=by)
+            assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)
+            assert table["bytes_before"].sum() == live_a["nbytes"].sum()
+            assert table["blocks_after"].sum() == len(live_b)
+            assert table["change"].abs().is_monotonic_decreasing
+            back = trace.diff(b, a, by=by)
+            assert sorted(back["change"]) == sorted(-table["change"])
+        assert (trace.diff("peak", "peak", by=by)["change"] == 0).all()
 
 
 def calls_with_callers(tree: Tree) -> list[tuple[Call, ...]]:
@@ -226,21 +236,6 @@ def test_unknown_measures_and_groupings_are_refused(base: Base) -> None:
         trace.composition(by="moon")
     with pytest.raises(ValueError, match="use one of"):
         trace.lifetimes(by="phase")
-
-
-@pytest.mark.parametrize("by", COMPOSITION_BY)
-def test_diff_sums_to_the_change_of_what_is_live(base: Base, by: str) -> None:
-    for trace in base.values():
-        for a, b in ((0, "mark:stepped"), ("end", 30)):
-            live_a, live_b = trace.live(a), trace.live(b)
-            table = trace.diff(a, b, by=by)
-            assert table["change"].sum() == int(live_b["nbytes"].sum()) - int(live_a["nbytes"].sum()), (a, b)
-            assert table["bytes_before"].sum() == live_a["nbytes"].sum()
-            assert table["blocks_after"].sum() == len(live_b)
-            assert table["change"].abs().is_monotonic_decreasing
-            back = trace.diff(b, a, by=by)
-            assert sorted(back["change"]) == sorted(-table["change"])
-        assert (trace.diff("peak", "peak", by=by)["change"] == 0).all()
 
 
 def in_plain_python(trace: alloctrace.Trace) -> dict[str, dict[int, int]]:

@@ -43,21 +43,18 @@ def test_converted_trace_agrees_with_itself_and_tells_the_users_files_apart(pair
     assert Path(pair.converted.header["program"]) == PROGRAM
 
 
-def test_the_first_finding_is_the_same(pair: Pair) -> None:
+def test_first_finding_and_leaks_are_the_same(pair: Pair) -> None:
+    """Except for units and forecasts: torch's history has neither the ends of steps nor the size of the device."""
     ours, theirs = next(iter(pair.recorded.diagnose())), next(iter(pair.converted.diagnose()))
     assert (theirs.kind, theirs.bytes, theirs.device) == (ours.kind, ours.bytes, ours.device)
     our_line, their_line = (one.site and (one.site.filename, one.site.line) for one in (ours, theirs))
     assert their_line == our_line
 
-
-def test_leaks_are_the_same(pair: Pair) -> None:
-    """But for the unit: torch does not say where a step ends, so that loops stand for steps; and the forecast: nor how
-    large the device is."""
     columns = ["device", "filename", "line", "function", "kind", "confidence", "bytes", "blocks", "bytes_at_end"]
     ours, theirs = pair.recorded.leaks(), pair.converted.leaks()
     pd.testing.assert_frame_equal(theirs[columns], ours[columns], rtol=1e-6)
     if len(ours) and ours["unit"][0] == "step":
-        assert theirs["unit"].tolist() == ["iteration"]
+        assert theirs["unit"].tolist() == ["iteration"]  # loops stand for steps
         assert theirs["rate"].tolist() == pytest.approx(ours["rate"].tolist(), rel=0.02)
         assert theirs["line"].tolist() == [line_with("# THE LEAK", PROGRAM.read_text())]
 

@@ -24,18 +24,11 @@ KINDS = {"one_leaks": "leak", "all_leak": "leak", "one_peaks": "differs"}
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     expected = EXPECTED[name]
-    run_python(
-        tmp_path,
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(expected["ranks"])),
-            *("--no-python", sys.executable, "-m", "pytorch_alloctrace", "run", "--devices", "cpu"),
-            *("--out", "traces/", str(PROGRAMS / name)),
-        ],
-        check=False,  # torch's own threads abort at the exit now and then, on a busy machine, recorded or not
-        timeout=600,
-        environment={},
-    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(expected["ranks"]))
+    run = ("-m", "pytorch_alloctrace", "run", "--devices", "cpu", "--out", "traces/", str(PROGRAMS / name))
+    command = [sys.executable, *torchrun, "--no-python", sys.executable, *run]
+    # torch's own threads abort at the exit now and then, on a busy machine, recorded or not.
+    run_python(tmp_path, command, check=False, timeout=600, environment={})
     said = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
     assert said["run"]["traces"] == expected["ranks"] and not said["run"]["missing"]
     found = said["findings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import sys
@@ -64,21 +65,11 @@ def buffers() -> None:
             held.pop(random.randrange(len(held)))
 
 
-def shared(name: str, steps: int) -> Callable[[], None]:
-    return lambda: SHARED[name].run(steps)
-
-
+STEPS = {"mlp": 20, "transformer": 6, "convnet": 12, "streams": 40, "empty_cache": 40}
+"""Steps of each program that cuda_programs has."""
 PROGRAMS: dict[str, Callable[[], None]] = {
-    "mlp": shared("mlp", 20),
-    "transformer": shared("transformer", 6),
-    "convnet": shared("convnet", 12),
-    "streams": shared("streams", 40),
-    "empty_cache": shared("empty_cache", 40),
-    "server": server,
-    "lengths": lengths,
-    "generation": generation,
-    "images": images,
-    "buffers": buffers,
+    **{name: functools.partial(SHARED[name].run, steps) for name, steps in STEPS.items()},
+    **{program.__name__: program for program in (server, lengths, generation, images, buffers)},
 }
 
 
