@@ -113,7 +113,7 @@ def test_text_shows_the_lines_around_and_data_all_lines(folder: Path) -> None:
     pd.testing.assert_frame_equal(read[["line", *COLUMNS]], table[["line", *COLUMNS]])
 
 
-def test_a_file_that_changed_or_is_gone_shows_what_the_trace_has(folder: Path) -> None:
+def test_file_that_changed_or_is_gone_shows_what_the_trace_has_and_one_that_moved_is_found(folder: Path) -> None:
     model = folder / "models/model.py"
     before = figures(alloctrace.load(folder / "t.alloctrace").annotate("model.py"))
     for text, said in ((MODEL.replace("first = leaf", "a = leaf"), "has changed since"), (None, "is not here")):
@@ -133,9 +133,7 @@ def test_a_file_that_changed_or_is_gone_shows_what_the_trace_has(folder: Path) -
     assert sorted(alloctrace.load(folder / "t.alloctrace").annotate("model.py")["line"]) == sorted(before)
     model.unlink()
     model.write_text(MODEL)
-
-
-def test_annotate_finds_a_file_that_moved_with_the_trace(folder: Path) -> None:
+    # A file that moved with the trace is found.
     (folder / "models").rename(folder / "elsewhere")
     text = run_analyze(folder / "elsewhere", "annotate", "../t.alloctrace", "model.py")
     (folder / "elsewhere").rename(folder / "models")

@@ -136,34 +136,27 @@ def test_what_may_be_a_buffer_that_is_not_full_is_not_certain(record: Record) ->
     assert leak.never_died and leak.confidence < CERTAIN
 
 
-def test_a_list_cleared_every_epoch_is_no_leak_though_steps_count_from_zero_again(record: Record) -> None:
+@pytest.mark.parametrize(("epoch", "is_cleared"), [(25, True), (10, False)])
+def test_list_leaks_unless_each_epoch_clears_it_when_step_numbers_restart(
+    record: Record, epoch: int, is_cleared: bool
+) -> None:
     def program() -> list[torch.Tensor]:
         losses: list[torch.Tensor] = []
-        for _ in range(4):
-            losses.clear()
-            for number in range(25):
-                losses.append(block())
-                alloctrace.step(number)
+        for number in range(100):
+            if is_cleared and number % epoch == 0:
+                losses.clear()
+            losses.append(block())
+            alloctrace.step(number % epoch)
         return losses
 
     trace = record(program)
-    assert judge(trace).leaks == ()
     growth = step_growth(trace, "cpu")
     assert growth is not None and growth.steps == 100
-
-
-def test_a_leak_is_found_though_steps_count_from_zero_again(record: Record) -> None:
-    def program() -> list[torch.Tensor]:
-        losses = []
-        for number in range(100):
-            losses.append(block())
-            alloctrace.step(number % 10)
-        return losses
-
-    trace = record(program)
-    leak, growth = only_leak(trace), step_growth(trace, "cpu")
-    assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
-    assert growth is not None and growth.steps == 100
+    if is_cleared:
+        assert judge(trace).leaks == ()
+    else:
+        leak = only_leak(trace)
+        assert leak.rate == SIZE and leak.units_with_survivors == leak.units_judged
 
 
 def test_a_loss_kept_with_its_graph_is_one_finding(record: Record) -> None:

@@ -23,9 +23,9 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def written(data: Any, protocol: int = 4) -> Path:
+    def written(data: Any) -> Path:
         path = tmp_path / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(data, protocol=protocol))
+        path.write_bytes(pickle.dumps(data, protocol=4))
         return path
 
     return written

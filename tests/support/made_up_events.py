@@ -27,9 +27,9 @@ def freed(address: int, size: int) -> list[Row]:
     return [event(kind, address=address, size=size) for kind in ("free_requested", "free_completed")]
 
 
-def make_trace(path: Path, rows: list[Row], block_events: int = 1000) -> alloctrace.Trace:
+def make_trace(path: Path, rows: list[Row]) -> alloctrace.Trace:
     """Write events, one a microsecond, and load the trace."""
-    write_trace(path, make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)]), block_events)
+    write_trace(path, make_events([{"time": 1000 * number, **row} for number, row in enumerate(rows)]))
     return alloctrace.load(path)
 
 
