@@ -49,11 +49,11 @@ class Checker:
         frames = self.probe.frames(stack)
         wanted = [(printable(name), printable(filename), line) for name, filename, line in expected]
         self.compared += 1
-        if [(name, filename, line) for name, _, filename, line in frames] != wanted[-MAX_FRAMES:]:
+        if [(name, filename, line) for name, _, filename, line, *_ in frames] != wanted[-MAX_FRAMES:]:
             self.differences.append(f"found {frames[-12:]}, expected {wanted[-12:]}")
         if sys.version_info >= (3, 11):
             names = [printable(entry.f_code.co_qualname) for entry, _ in traceback.walk_stack(frame)][::-1]
-            if [name for _, name, _, _ in frames] != names[-MAX_FRAMES:]:
+            if [name for _, name, *_ in frames] != names[-MAX_FRAMES:]:
                 self.differences.append(f"qualified names {frames[-12:]}, expected {names[-12:]}")
 
     def expect(self, condition: bool, what: str) -> None:

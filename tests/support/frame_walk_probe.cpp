@@ -97,19 +97,6 @@ struct Session {
 std::unique_ptr<Session> session;
 thread_local StackCache cache{};  // outlives sessions on purpose, as those of the recorder do
 
-std::uint32_t walk_without_gil() {
-  std::uint32_t stack = 0;
-  Py_BEGIN_ALLOW_THREADS;
-  stack = current_stack(cache, session->registry, session->modules);
-  Py_END_ALLOW_THREADS;
-  return stack;
-}
-
-PyObject* check_layout(PyObject*, PyObject*) {
-  const std::string problem = alloctrace::python::check_layout();
-  return PyUnicode_FromString(problem.c_str());
-}
-
 #if PY_VERSION_HEX >= 0x030C0000
 void take_all_code_watchers() {
   while (PyCode_AddWatcher([](PyCodeEvent, PyCodeObject*) { return 0; }) >= 0) {
@@ -143,30 +130,6 @@ PyObject* start(PyObject*, PyObject* argument) {
 PyObject* watch_calls(PyObject*, PyObject* code) {
   PyCodeObject* const watched = code == Py_None ? nullptr : reinterpret_cast<PyCodeObject*>(code);
   return PyBool_FromLong(alloctrace::python::watch_module_calls(watched));
-}
-
-// modules(stack): the id of the module that each frame calls, outermost first; 0 for none.
-PyObject* modules(PyObject*, PyObject* argument) {
-  const unsigned long stack = PyLong_AsUnsignedLong(argument);
-  if (PyErr_Occurred()) return nullptr;
-  session->read_definitions();
-  PyObject* const result = PyList_New(0);
-  for (auto at = static_cast<std::uint32_t>(stack); at != 0; at = session->definitions.frame(at).parent) {
-    PyObject* const module = PyLong_FromUnsignedLong(session->definitions.frame(at).module);
-    PyList_Append(result, module);
-    Py_DECREF(module);
-  }
-  PyList_Reverse(result);
-  return result;
-}
-
-// class_of(module id)
-PyObject* class_of(PyObject*, PyObject* argument) {
-  const unsigned long module = PyLong_AsUnsignedLong(argument);
-  if (PyErr_Occurred()) return nullptr;
-  session->read_definitions();
-  const alloctrace::ModuleRecord& record = session->definitions.module(static_cast<std::uint32_t>(module));
-  return PyUnicode_FromString(session->definitions.string(record.class_name).c_str());
 }
 
 // calls_now(): the modules that this thread calls, outermost first.
@@ -206,7 +169,13 @@ PyObject* forget(PyObject*, PyObject* address) {
 
 PyObject* generation(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(alloctrace::python::generation()); }
 
-PyObject* stack_without_gil(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(walk_without_gil()); }
+PyObject* stack_without_gil(PyObject*, PyObject*) {
+  std::uint32_t stack = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  stack = current_stack(cache, session->registry, session->modules);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromUnsignedLong(stack);
+}
 
 PyObject* stack_with_gil(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLong(current_stack(cache, session->registry, session->modules));
@@ -271,8 +240,8 @@ PyObject* call_on_native_thread(PyObject*, PyObject* function) {
   return Py_BuildValue("(IINI)", before, without_code, result, after);
 }
 
-// frames(stack): (name, qualified name, file name, line) of each frame, outermost first, as a reader of a trace has
-// them.
+// frames(stack): (name, qualified name, file name, line, id of the module that it calls or 0, that module's class) of
+// each frame, outermost first, as a reader of a trace has them.
 PyObject* frames(PyObject*, PyObject* argument) {
   const unsigned long stack = PyLong_AsUnsignedLong(argument);
   if (PyErr_Occurred()) return nullptr;
@@ -281,9 +250,11 @@ PyObject* frames(PyObject*, PyObject* argument) {
   PyObject* const result = PyList_New(0);
   for (auto at = static_cast<std::uint32_t>(stack); result && at != 0; at = known.frame(at).parent) {
     const alloctrace::Code& code = known.code(known.frame(at).code);
+    const std::uint32_t module = known.frame(at).module;
     PyObject* const frame =
-        Py_BuildValue("(sssi)", known.string(code.name).c_str(), known.string(code.qualified_name).c_str(),
-                      known.string(code.filename).c_str(), known.line(at));
+        Py_BuildValue("(sssiIs)", known.string(code.name).c_str(), known.string(code.qualified_name).c_str(),
+                      known.string(code.filename).c_str(), known.line(at), module,
+                      known.string(known.module(module).class_name).c_str());
     const bool appended = frame && PyList_Append(result, frame) == 0;
     Py_XDECREF(frame);
     if (!appended) {
@@ -326,11 +297,8 @@ PyObject* request_object_scan(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"check_layout", check_layout, METH_NOARGS, nullptr},
     {"start", start, METH_O, nullptr},
     {"watch_calls", watch_calls, METH_O, nullptr},
-    {"modules", modules, METH_O, nullptr},
-    {"class_of", class_of, METH_O, nullptr},
     {"calls_now", calls_now, METH_NOARGS, nullptr},
     {"settle", settle, METH_O, nullptr},
     {"forget", forget, METH_O, nullptr},

@@ -329,16 +329,15 @@ class ModuleAccount:
 
     def check(self) -> None:
         checker = self.checker
-        found = checker.probe.modules(checker.walk())
+        found = [frame[4:] for frame in checker.probe.frames(checker.walk())]
         called = self.called()
         checker.compared += 1
-        checker.expect([module != 0 for module in found] == [module is not None for module in called], f"{found}")
+        checker.expect([module != 0 for module, _ in found] == [module is not None for module in called], f"{found}")
         now = checker.probe.calls_now()
         checker.expect([id(module) for module in now] == [id(module) for module in called if module], "calls_now")
-        for identifier, module in zip(found, called, strict=False):
+        for (identifier, name), module in zip(found, called, strict=False):
             if module is None:
                 continue
-            name = checker.probe.class_of(identifier)
             checker.expect(name == type(module).__name__, f"a {type(module).__name__} is called {name}")
             known = self.named.get(id(module))
             checker.expect(known is None or known[1] == identifier, f"{identifier}, not {known and known[1]}")
@@ -437,7 +436,7 @@ def module_that_is_let_go_of(checker: Checker, seed: int) -> None:
     def call(self: object, lets_go: bool) -> list[int]:
         if lets_go:
             del self
-        return checker.probe.modules(checker.walk())
+        return [frame[4] for frame in checker.probe.frames(checker.walk())]
 
     checker.expect(checker.probe.watch_calls(call.__code__), "calls of modules cannot be watched")
     for lets_go in (True, False, True, True, False, False):
