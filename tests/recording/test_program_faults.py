@@ -344,7 +344,7 @@ def test_times_are_monotonic_when_the_kernel_distrusts_the_counter(run_program, 
                 torch.empty(1000 + number, dtype=torch.uint8)
                 time.sleep(0.01)
         """,
-        LD_PRELOAD=str(core_probe.preloaded("clock_source.c")),
+        LD_PRELOAD=str(core_probe.preloaded("faulty_files.c")),
         CLOCK_SOURCE=str(tmp_path / "source"),
     )
     file = TraceFile(tmp_path / "t.alloctrace")

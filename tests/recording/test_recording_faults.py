@@ -114,7 +114,7 @@ for how in sys.argv[1:]:
 
 def test_no_event_is_lost_when_writes_fail(run_program, tmp_path: Path) -> None:
     """Check that nothing in the spool is lost, and that no torn block stays in the file."""
-    shim = {"LD_PRELOAD": str(core_probe.preloaded("failing_writes.c")), "FAILING_WRITES": str(tmp_path / "failing")}
+    shim = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "FAILING_WRITES": str(tmp_path / "failing")}
     done = run_program(WRITES, "eio", "short", "eintr", **shim)
     outcomes = ["eio SessionError touched", "short flushed touched", "eintr flushed touched"]
     assert done.stdout.splitlines() == outcomes
@@ -169,7 +169,7 @@ def test_ctrl_c_interrupts_disable_while_the_disk_hangs(tmp_path: Path) -> None:
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         """
-    shim = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    shim = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
     with start_python(tmp_path, "-c", textwrap.dedent(source), **shim) as process:
         assert process.stdout.readline() == "ready\n"
         flag.touch()

@@ -183,7 +183,7 @@ def test_children_die_at_once_and_leave_their_parents_trace_alone(run_program, t
 @pytest.mark.parametrize("signals", [1, 2])
 def test_hung_disk_delays_the_end_by_two_seconds_unless_a_second_signal_comes(tmp_path: Path, signals: int) -> None:
     flag = tmp_path / "hangs"
-    slow = {"LD_PRELOAD": str(core_probe.preloaded("slow_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
+    slow = {"LD_PRELOAD": str(core_probe.preloaded("faulty_files.c")), "SLOW_WRITES": str(flag), "SLOW_MS": "60000"}
     source = """
         alloctrace.enable("t.alloctrace")
         held = [torch.empty(777) for _ in range(100)]
