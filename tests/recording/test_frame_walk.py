@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from frame_walk_programs import SCENARIOS
-from running import ROOT, only_one
+from running import ROOT, SUPPORT, only_one, run_compiler
 
-SUPPORT = ROOT / "tests/support"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORE_SOURCES = ("recording/definition_log", "format/definitions", "format/line_table", "recording/stack_table")
@@ -77,15 +76,11 @@ def build_probe(interpreter: Interpreter, root: Path = ROOT) -> Path:
             # The object apart, by names relative to the root: so ccache knows it in any clone.
             whole, compiled = output.with_name("whole.cpp"), output.with_name("unfinished.o")
             whole.write_text("".join(f'#include "{name}"\n' for name in sources))
-            _compile(root, *options, "-iquote", ".", "-c", str(whole), "-o", str(compiled))
-            _compile(root, "-shared", "-pthread", str(compiled), "-o", str(output.with_name("unfinished")))
-            output.with_name("unfinished").rename(output)
+            compiler, unfinished = os.environ.get("CXX", "g++"), output.with_name("unfinished")
+            run_compiler([compiler, *options, "-iquote", ".", "-c", str(whole), "-o", str(compiled)], root)
+            run_compiler([compiler, "-shared", "-pthread", str(compiled), "-o", str(unfinished)])
+            unfinished.rename(output)
     return output.parent
-
-
-def _compile(folder: Path, *words: str) -> None:
-    process = subprocess.run([os.environ.get("CXX", "g++"), *words], cwd=folder, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
 
 
 @functools.cache

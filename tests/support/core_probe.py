@@ -8,14 +8,13 @@ import hashlib
 import json
 import os
 import secrets
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import ROOT, only_one
+from running import ROOT, only_one, run_compiler
 
 CORE = ROOT / "csrc" / "core"
 BUILT = ROOT / "build" / "probes"
@@ -89,8 +88,7 @@ def _made(name: str, sources: str, arguments: list[str]) -> Path:
         if not made.exists():
             # Under its name only when it is complete: others look for it without the lock.
             unfinished = BUILT / f"{made.name}.unfinished"
-            process = subprocess.run([compiler, *arguments, "-o", str(unfinished)], capture_output=True, text=True)
-            assert process.returncode == 0, process.stderr
+            run_compiler([compiler, *arguments, "-o", str(unfinished)])
             unfinished.rename(made)
     return made
 

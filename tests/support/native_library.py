@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import torch
-from running import ROOT, torch_has_cuda
+from running import ROOT, run_compiler, torch_has_cuda
 from shared_recordings import record_once
 
 
@@ -24,9 +23,9 @@ def build_library(source: Path, library: Path, *options: str) -> None:
         libraries.append("-lc10_cuda")
     compiled = library.with_suffix(".o").resolve()
     command = ["g++", "-std=c++20", "-fPIC", "-O1", *options, *(f"-isystem{folder}" for folder in headers)]
-    _run([*command, "-c", source.name, "-o", str(compiled)], source.parent)
+    run_compiler([*command, "-c", source.name, "-o", str(compiled)], source.parent)
     search = [f"-L{installed}/lib", f"-Wl,-rpath,{installed}/lib", "-Wl,--as-needed"]
-    _run(["g++", "-shared", str(compiled), "-o", str(library.resolve()), *search, *libraries], source.parent)
+    run_compiler(["g++", "-shared", str(compiled), "-o", str(library.resolve()), *search, *libraries], source.parent)
 
 
 def contract_library() -> Path:
@@ -37,8 +36,3 @@ def contract_library() -> Path:
         build_library(ROOT / "tests/support/allocator_contract.cpp", folder / "contract.so", *options)
 
     return record_once("allocator_contract", build) / "contract.so"
-
-
-def _run(command: list[str], folder: Path) -> None:
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
