@@ -24,8 +24,10 @@ def nothing_left_recording():
         alloctrace.disable()
 
 
-def test_context_manager_ends_the_session_even_after_an_error(tmp_path: Path) -> None:
+def test_context_manager_ends_the_session_even_after_an_error_and_a_second_enable(tmp_path: Path) -> None:
     with pytest.raises(KeyError), alloctrace.enable(tmp_path / "a.alloctrace") as session:
+        with pytest.raises(alloctrace.SessionError, match=r"a\.alloctrace"):
+            alloctrace.enable(tmp_path / "second.alloctrace")
         assert alloctrace.is_enabled() and session.is_recording
         raise KeyError
     assert not alloctrace.is_enabled() and not session.is_recording
@@ -38,18 +40,17 @@ def test_context_manager_ends_the_session_even_after_an_error(tmp_path: Path) ->
     assert other.is_recording
 
 
-def test_placeholders_of_a_relative_path_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_relative_path_has_its_placeholders_replaced_in_a_folder_whose_name_is_not_utf8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("RANK", "7")
-    path = alloctrace.enable("x-{rank}-{host}-{pid}.t").path
-    assert path == tmp_path / f"x-7-{os.uname().nodename}-{os.getpid()}.t"
-
-
-def test_enable_twice_names_the_running_file(tmp_path: Path) -> None:
-    alloctrace.enable(tmp_path / "first.alloctrace")
-    with pytest.raises(alloctrace.SessionError, match=r"first\.alloctrace"):
-        alloctrace.enable(tmp_path / "second.alloctrace")
-    assert not (tmp_path / "second.alloctrace").exists()
+    with alloctrace.enable("x-{rank}-{host}-{pid}.t") as session:
+        kept = torch.empty(10)
+    assert session.path == folder / f"x-7-{os.uname().nodename}-{os.getpid()}.t"
+    assert list(session.load().live()["address"]) == [kept.data_ptr()]
 
 
 def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_path: Path) -> None:
@@ -170,15 +171,6 @@ def test_enabled_by_the_environment(run_program, tmp_path: Path) -> None:
 def test_refusal_by_the_environment_lets_the_program_run(run_program, tmp_path: Path) -> None:
     process = run_program("import pytorch_alloctrace; print('ran')", ALLOCTRACE=str(tmp_path / "no" / "t"))
     assert process.stdout == "ran\n" and "not recording" in process.stderr and "Traceback" not in process.stderr
-
-
-def test_recording_works_in_a_folder_whose_name_is_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with alloctrace.enable("t.alloctrace") as session:
-        kept = torch.empty(10)
-    assert list(session.load().live()["address"]) == [kept.data_ptr()]
 
 
 def test_interrupted_disable_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
