@@ -168,13 +168,10 @@ def test_tensor_of_a_graph_is_held_through_it() -> None:
     assert kept is not None and "through an autograd graph" in str(found)
 
 
-def test_lru_cache_of_a_method() -> None:
+def test_class_attributes_and_global() -> None:
     tensor = Encoder().encode(4)
     assert first(tensor) == f"Encoder.encode(...): Encoder.encode (lru_cache of 1), class attribute in {HERE}"
     Encoder.encode.cache_clear()
-
-
-def test_class_attribute_and_global() -> None:
     Server.sessions["a"] = Answer(torch.ones(1))
     tensor = Server.sessions["a"].logits
     assert first(tensor) == f'Server.sessions["a"].logits: Server.sessions (dict of 1), class attribute in {HERE}'

@@ -22,6 +22,7 @@ import pytorch_alloctrace as alloctrace
 pytestmark = needs_cuda_build
 FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
 SCALE = 3.0 if FULL else 0.3
+TIMEOUT_S = 1800 if FULL else 600
 
 RECORD = """
 import pathlib, sys, warnings
@@ -67,7 +68,7 @@ def test_sequence_equals_torchs_history_and_the_drivers_log(run_cuda_program, tm
         *programs,
         memory=setting.memory,
         devices=setting.devices,
-        timeout=1800 if FULL else 600,
+        timeout=TIMEOUT_S,
         PYTHONPATH=WITH_SUPPORT,
         PYTORCH_ALLOC_CONF=setting.allocator,
         SIMCUDA_LOG=str(tmp_path / "driver.log"),
@@ -144,8 +145,7 @@ history.write("history.npz")
 def test_events_and_states_are_complete_while_threads_allocate(run_cuda_program, tmp_path: Path) -> None:
     devices = available_devices(2)
     step = round(200 * SCALE)
-    timeout = 1800 if FULL else 600
-    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=timeout, PYTHONPATH=WITH_SUPPORT)
+    run_cuda_program(MID_RUN, str(step), devices=devices, timeout=TIMEOUT_S, PYTHONPATH=WITH_SUPPORT)
     reported, _ = read_history(tmp_path / "history.npz")
     snapshots = 0  # of torch's on each device, before this recording
     for name in ("first", "second"):

@@ -179,7 +179,13 @@ def test_modules_on_two_devices_in_one_process_and_in_two(tmp_path: Path) -> Non
     )
 
 
-NVML = """
+@pytest.mark.slow("simcuda")
+def test_nvml(tmp_path: Path) -> None:
+    extra = tmp_path / "extra"
+    extra.write_text("")
+    run(
+        tmp_path,
+        """
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         class Memory(ctypes.Structure):
             _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
@@ -203,17 +209,6 @@ NVML = """
             entries = (Process * count.value)()
             assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), entries) == 0
             return {entry.pid: entry.used for entry in entries}
-"""
-
-
-@pytest.mark.slow("simcuda")
-def test_nvml(tmp_path: Path) -> None:
-    extra = tmp_path / "extra"
-    extra.write_text("")
-    run(
-        tmp_path,
-        NVML
-        + """
         MIB, GIB = 2**20, 2**30
         count, handle = ctypes.c_uint(), ctypes.c_void_p()
         assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 1           # not initialised
