@@ -152,15 +152,11 @@ assert not written, written
 )
 
 
-def load(folder: Path) -> alloctrace.Trace:
-    return alloctrace.load(folder / "run.alloctrace")
-
-
 def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp_path: Path) -> None:
     process = run_program(TOOLS)
     assert len(process.stdout.split()) == 5, "not every tool came to its end"
 
-    trace = load(tmp_path)
+    trace = alloctrace.load(tmp_path / "run.alloctrace")
     assert trace.integrity.state == "complete"
     named = {trace.stacks.modules.name(stack) for stack in trace.events()["stack_id"].unique() if stack}
     assert "Linear" in named, "modules called under a tracer have no name"
@@ -169,4 +165,4 @@ def test_scans_run_and_modules_are_named_under_tools_that_trace(run_program, tmp
 def test_scan_passes_on_exceptions_of_the_program_but_not_its_own(run_program, tmp_path: Path) -> None:
     run_program(INTERRUPTED)
 
-    assert how_it_ended(load(tmp_path).ending) == {"reason": "disable"}
+    assert how_it_ended(alloctrace.load(tmp_path / "run.alloctrace").ending) == {"reason": "disable"}
