@@ -128,9 +128,13 @@ def test_general_help_and_version(at_80_columns: None) -> None:
     assert help_of("--version") == f"pytorch_alloctrace {alloctrace.__version__}\n"
 
 
-def test_no_verb_is_diagnose(folder: Path) -> None:
+def test_no_verb_is_diagnose_and_words_may_stand_in_any_order(folder: Path) -> None:
     assert run_analyze(folder, "diagnose", "run.alloctrace") == run_analyze(folder, "run.alloctrace")
     assert help_of("diagnose", "--help").startswith(f"usage: {PROGRAM} [diagnose] TRACE [options]")
+    expected = run_analyze(folder, "peak", "run.alloctrace", "--at", "peak")
+    assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected
+    expected = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--top", "1")
+    assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=NAMES)
@@ -142,13 +146,6 @@ def test_examples_run(verb: Verb, folder: Path) -> None:
             continue
         status = Exit.FOUND if "--fail" in words or "--fail-above" in words else Exit.OK
         assert run_analyze(folder, *words, status=status), arguments
-
-
-def test_words_may_stand_in_any_order(folder: Path) -> None:
-    expected = run_analyze(folder, "peak", "run.alloctrace", "--at", "peak")
-    assert run_analyze(folder, "--at", "peak", "run.alloctrace", "peak") == expected
-    expected = run_analyze(folder, "diff", "before.alloctrace", "after.alloctrace", "--top", "1")
-    assert run_analyze(folder, "before.alloctrace", "diff", "--top", "1", "after.alloctrace") == expected
 
 
 def test_an_option_that_a_verb_does_not_take_is_refused() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, program_environment, run_python
+from running import ROOT, program_environment, run_python, start_python
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -184,21 +184,13 @@ def test_an_interrupt_during_an_import_is_one_line(folder: Path, moment: str, wo
 def test_an_interrupt_at_any_time_is_one_line(folder: Path) -> None:
     statuses = set()
     for number in range(4):
-        started = subprocess.Popen(
-            [*MODULE, "t.alloctrace"],
-            cwd=folder,
-            env=program_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        # From where the package is loaded: before, Python itself is starting.
-        while started.poll() is None and "_replay" not in Path(f"/proc/{started.pid}/maps").read_text():
-            time.sleep(0.01)
-        time.sleep(0.15 * number)
-        started.send_signal(signal.SIGINT)
-        _, error = started.communicate(timeout=600)
+        with start_python(folder, *MODULE[1:], "t.alloctrace") as started:
+            # From where the package is loaded: before, Python itself is starting.
+            while started.poll() is None and "_replay" not in Path(f"/proc/{started.pid}/maps").read_text():
+                time.sleep(0.01)
+            time.sleep(0.15 * number)
+            started.send_signal(signal.SIGINT)
+            _, error = started.communicate(timeout=600)
         statuses.add(started.returncode)
         assert (started.returncode, error) in ((130, "alloctrace: interrupted\n"), (0, "")), error
     assert 130 in statuses

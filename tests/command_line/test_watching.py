@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import program_environment
+from running import program_environment, start_python
 from test_never_misread import FIRST
 
 from pytorch_alloctrace.analyze.verb import Exit
@@ -48,20 +48,9 @@ COMMAND = [sys.executable, "-m", "pytorch_alloctrace"]
 def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A program that takes as many steps as it is told, and waits."""
     (folder / "train.py").write_text(PROGRAM)
-    program = subprocess.Popen(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        env=program_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with start_python(folder, "train.py") as program:
         tell(program, 60)
         yield program
-    finally:
-        program.kill()
-        program.wait()
 
 
 def tell(program: subprocess.Popen[str], steps: int) -> None:

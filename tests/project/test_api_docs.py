@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from types import ModuleType
 
-import pytest
 from running import ROOT
 
 import pytorch_alloctrace as alloctrace
 
 
-@pytest.fixture(scope="module")
-def api_docs() -> ModuleType:
+def test_api_page_is_up_to_date_and_has_every_public_name() -> None:
     spec = importlib.util.spec_from_file_location("api_docs", ROOT / "tools/api_docs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_api_page_is_up_to_date(api_docs: ModuleType) -> None:
-    assert api_docs.PAGE.read_text() == api_docs.page(), "out of date: run tools/api_docs"
-
-
-def test_every_public_name_is_documented(api_docs: ModuleType) -> None:
-    assert api_docs.undocumented() == set()
+    api_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(api_docs)
     page = api_docs.PAGE.read_text()
+    assert page == api_docs.page(), "out of date: run tools/api_docs"
+    assert api_docs.undocumented() == set()
     for name in dir(alloctrace.Trace):
         assert name.startswith("_") or f"- `{name}" in page, name
     entries = page.split("\n- `")[1:]

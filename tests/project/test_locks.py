@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
-from running import ROOT
+from running import ROOT, only_one
 from test_building import CXX, script
 from test_install import copy_of_sources
-
-
-def locked(path: Path) -> IO[str]:
-    """Lock a file until it is closed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("w")
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return file
 
 
 @pytest.fixture
@@ -49,7 +39,7 @@ def start(command: list[str | Path], folder: Path, **environment: str) -> subpro
 
 def test_setup_waits_for_another_build(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     checkout = copy_of_sources(tmp_path / "checkout")
-    with locked(checkout / "build" / "setup.lock"):
+    with only_one(checkout / "build" / "setup.lock"):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         started.append(start(command, checkout, ALLOCTRACE_READER_ONLY="1", CXX="false"))
         assert any("waiting for another build in this folder" in line for line in started[0].stderr)
@@ -68,7 +58,7 @@ def test_the_environment_waits_for_another(tmp_path: Path, started: list[subproc
     tool = tmp_path / "tools" / "environment"
     tool.write_text(text[:end] + 'echo "$python"\n')
     tool.chmod(0o755)
-    with locked(tmp_path / "build" / "environment.lock"):
+    with only_one(tmp_path / "build" / "environment.lock"):
         started.append(start([tool], tmp_path))
         assert "waiting for another tools/environment in this folder" in started[0].stderr.readline()
         assert started[0].poll() is None

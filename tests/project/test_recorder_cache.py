@@ -42,6 +42,15 @@ def refusal(**options):
         assert loading.NAME not in sys.modules and not os.path.exists("never.alloctrace")
         return str(error)
     raise AssertionError("recorded")
+def give_away(path):
+    if os.geteuid() == 0:
+        return os.chown(path, 12345, 12345)
+    real_stat, path = os.stat, os.path.abspath(path)
+    def stat(asked, *arguments, **named):
+        found = real_stat(asked, *arguments, **named)
+        is_foreign = not isinstance(asked, int) and os.path.abspath(asked) == path
+        return os.stat_result((*found[:4], 12345, *found[5:])) if is_foreign else found
+    os.stat = stat
 built_for = dict(_build_info.RECORDER_FOR)
 assert built_for == target._asdict()
 _build_info.RECORDER_FOR = built_for | {"torch": "2.10.0+cu130"}
@@ -130,19 +139,6 @@ assert "set ALLOCTRACE_CACHE to a folder of yours" in refusal()
 """)
 
 
-TO_ANOTHER_USER = """
-def give_away(path):
-    if os.geteuid() == 0:
-        return os.chown(path, 12345, 12345)
-    real_stat, path = os.stat, os.path.abspath(path)
-    def stat(asked, *arguments, **named):
-        found = real_stat(asked, *arguments, **named)
-        is_foreign = not isinstance(asked, int) and os.path.abspath(asked) == path
-        return os.stat_result((*found[:4], 12345, *found[5:])) if is_foreign else found
-    os.stat = stat
-"""
-
-
 def test_open_cache_folder_is_closed_and_its_recorder_built_again(run: RunProgram) -> None:
     run("""
 for level in (1, 0):
@@ -157,9 +153,7 @@ for level in (1, 0):
 
 
 def test_folders_of_the_cache_are_private_and_no_others_are_touched(run: RunProgram) -> None:
-    run(
-        TO_ANOTHER_USER
-        + """
+    run("""
 # A shared folder named by its owner, and a link where the cache would be, to a folder that others may write to: their
 # modes stay.
 shared, linked, other = pathlib.Path("shared"), pathlib.Path("linked"), pathlib.Path("other")
@@ -194,8 +188,7 @@ give_away(home)
 os.environ["ALLOCTRACE_CACHE"] = "home/.cache"
 assert loading._writable_folder(key).parent == pathlib.Path(f"temporary/pytorch_alloctrace-{os.geteuid()}").absolute()
 assert not list(home.iterdir())
-"""
-    )
+""")
 
 
 def test_built_files_are_private_whatever_the_umask(run: RunProgram, tmp_path: Path) -> None:
@@ -229,9 +222,7 @@ DAMAGE = {
 
 
 def test_damaged_or_untrusted_recorder_is_built_again(run: RunProgram) -> None:
-    ran = run(
-        TO_ANOTHER_USER
-        + f"""
+    ran = run(f"""
 for reason, action in {UNTRUSTED | DAMAGE!r}.items():
     os.environ["ALLOCTRACE_CACHE"] = os.path.abspath(reason)
     cache = next(loading._cache_folders())
@@ -246,8 +237,7 @@ building.seal(cached)
 alloctrace.enable("now.alloctrace")
 assert loading.load_recorder().__file__ == str(cached)
 alloctrace.disable()
-"""
-    )
+""")
     count = len(UNTRUSTED) + len(DAMAGE)
     assert ran.stderr.count("building the recorder") == count == len(ran.stderr.splitlines())
 

@@ -4,7 +4,6 @@ that traces of allocators without segments have none."""
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 from format_reader import BLOCK_HEADER, EVENTS, Block, TraceFile
 from replay_oracle import read_expected, state_differences
-from running import ROOT, has_nvidia_gpu, needs_cuda_build
+from running import WITH_SUPPORT, has_nvidia_gpu, needs_cuda_build
 
 import pytorch_alloctrace as alloctrace
 
@@ -22,7 +21,6 @@ pytestmark = [
     needs_cuda_build,
     pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
 ]
-WITH_TESTS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 MIB = 2**20
 BLOCK_ALLOCATED = 1  # node_seq of a state_block
 
@@ -113,7 +111,7 @@ def test_each_block_of_events_cut_out_changes_nothing_before_it_and_nothing_afte
     run_cuda_program: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Where the block has a part of an allocator's state, what is left of the state is not taken for all of it."""
-    arguments = {"PYTHONPATH": WITH_TESTS, "PYTORCH_ALLOC_CONF": "expandable_segments:False"}
+    arguments = {"PYTHONPATH": WITH_SUPPORT, "PYTORCH_ALLOC_CONF": "expandable_segments:False"}
     run_cuda_program(RUN, json.dumps(OPERATIONS), devices=2, **arguments)
     sample = Sample(tmp_path)
     assert alloctrace.load(sample.path).verify().ok and len(sample.states) >= 6
@@ -152,7 +150,7 @@ def test_what_two_losses_leave_goes_with_the_next_state(run_cuda_program, tmp_pa
         [["snapshot"]],
     ]
     operations = [operation for part in parts for operation in (["check"], ["flush"], *part, ["flush"])]
-    run_cuda_program(RUN, json.dumps(operations), devices=2, PYTHONPATH=WITH_TESTS)
+    run_cuda_program(RUN, json.dumps(operations), devices=2, PYTHONPATH=WITH_SUPPORT)
     sample = Sample(tmp_path)
     marks = [sample.mark_of[f"mark:check-{number}"] for number in range(len(parts))]
     blocks = [block for block in TraceFile(sample.path).blocks if block.type == EVENTS]
@@ -243,7 +241,7 @@ def states_that_differ(events: pd.DataFrame) -> int:
 
 
 def test_events_that_were_dropped_while_recording(run_cuda_program, tmp_path: Path) -> None:
-    run_cuda_program(DROPPING, PYTHONPATH=WITH_TESTS)
+    run_cuda_program(DROPPING, PYTHONPATH=WITH_SUPPORT)
     trace = alloctrace.load(tmp_path / "t.0")
     assert trace.integrity.lost > 100 and trace.integrity.state == "gaps"
     events = trace.events(columns=["seq", "kind", "address", "nbytes", "node_seq"])

@@ -28,7 +28,7 @@ from replay_oracle import (
     verification_differences,
 )
 from replay_strategies import Runner, programs
-from running import ROOT, build_simulated_device, has_nvidia_gpu, needs_cuda_build, program_environment
+from running import WITH_SUPPORT, has_nvidia_gpu, needs_cuda_build, program_environment, with_cuda
 
 import pytorch_alloctrace as alloctrace
 
@@ -37,19 +37,11 @@ pytestmark = [
     pytest.mark.skipif(has_nvidia_gpu(), reason="the programs take memory as if they were alone on the device"),
 ]
 FULL = os.environ.get("ALLOCTRACE_TEST_SCALE") == "full"
-EXAMPLES = 600 if FULL else 30
-RANDOM = settings(
-    max_examples=EXAMPLES,
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
-)
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    build_simulated_device()
-    folder = tmp_path_factory.mktemp("runner")
-    simulated = [str(ROOT / "tools/simcuda/run"), "--memory", "6GiB", "--devices", "2"]
-    started = Runner(simulated, folder, program_environment())
+    started = Runner(with_cuda([], "6GiB", 2), tmp_path_factory.mktemp("runner"), program_environment())
     yield started
     started.stop()
 
@@ -69,7 +61,7 @@ def assert_replay_agrees(folder: Path, expected: str = "expected") -> int:
     return len(checkpoints)
 
 
-@RANDOM
+@settings(max_examples=600 if FULL else 30, phases=(Phase.explicit, Phase.generate, Phase.shrink))
 @given(operations=programs())
 def test_random_programs(runner: Runner, tmp_path_factory: pytest.TempPathFactory, operations: list[Any]) -> None:
     folder = tmp_path_factory.getbasetemp() / "random"
@@ -235,7 +227,7 @@ def test_training_loops(run_cuda_program, tmp_path: Path, name: str) -> None:
         memory=loops.memory,
         devices=loops.devices,
         timeout=1800 if FULL else 600,
-        PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")]),
+        PYTHONPATH=WITH_SUPPORT,
         PYTORCH_ALLOC_CONF=loops.allocator,
     )
     for program in loops.programs:

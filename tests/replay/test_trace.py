@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from marked_programs import line_with
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -42,10 +43,6 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
     return alloctrace.load(run_source(tmp_path_factory.mktemp("program"), PROGRAM) / "t.alloctrace")
 
 
-def line_of(text: str) -> int:
-    return [line.strip() for line in PROGRAM.splitlines()].index(text) + 1
-
-
 def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
     events = trace.events()
     assert tuple(events.columns) == alloctrace.trace.EVENT_COLUMNS
@@ -68,13 +65,13 @@ def test_events_in_chunks_are_all_events(trace: alloctrace.Trace) -> None:
 
 def test_sites_by_line(trace: alloctrace.Trace) -> None:
     sites = trace.sites().set_index("line")
-    small = sites.loc[line_of("return torch.empty(10, dtype=torch.uint8)")]
+    small = sites.loc[line_with("return torch.empty(10, dtype=torch.uint8)", PROGRAM)]
     assert (small["allocations"], small["bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
     assert small["function"] == "small" and small["source"] == "    return torch.empty(10, dtype=torch.uint8)"
-    large = sites.loc[line_of("return torch.empty(1000, dtype=torch.uint8)")]
+    large = sites.loc[line_with("return torch.empty(1000, dtype=torch.uint8)", PROGRAM)]
     assert (large["allocations"], large["bytes"], large["live_bytes"], large["largest"]) == (8, 8000, 0, 1000)
     # What torch.nn allocates belongs to the user's line that called it.
-    layer = sites.loc[line_of('return torch.nn.Linear(2, 3, bias=False, device="cpu")')]
+    layer = sites.loc[line_with('return torch.nn.Linear(2, 3, bias=False, device="cpu")', PROGRAM)]
     assert layer["live_bytes"] == 24 and layer["user"]
     frames = trace.frames(layer["stack_id"])
     assert "linear.py" in frames[0].filename + frames[1].filename and frames[-1].function == "<module>"

@@ -50,13 +50,11 @@ def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
 
 
 def ask(
-    server: ReportServer, path: str, *, method: str = "GET", host: str | None = None, **headers: str
+    server: ReportServer, path: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.port}" if host is None else host)
-    for name, value in headers.items():
-        connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
     answer = connection.getresponse()
     content = answer.read()

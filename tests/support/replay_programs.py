@@ -271,9 +271,8 @@ class Machine:
     # Settings
 
     def do_settings(self, text: str) -> None:
-        with contextlib.suppress(
-            ValueError
-        ):  # not all go together with others; some are then set, as on a mistake of a user
+        # Not all go together with others; some are then set, as on a mistake of a user.
+        with contextlib.suppress(ValueError):
             set_allocator_settings(text)
 
     def do_fraction(self, percent: int, device: int) -> None:
