@@ -9,8 +9,9 @@ import every_face
 import hostile_traces
 import numpy as np
 import pytest
+from extreme_traces import location
 from hostile_traces import DEFINITIONS, END, EVENTS, HEADER
-from test_hostile_traces import location, show_to_faces
+from test_hostile_traces import show_to_faces
 
 import pytorch_alloctrace as alloctrace
 

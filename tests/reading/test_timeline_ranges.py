@@ -59,7 +59,9 @@ def spans(folder: Path, *arguments: str, device: str = "cpu") -> list[int]:
     return [begins.index(begin) for begin in shown(folder, *arguments, device=device)["time_ns"]]
 
 
-def test_timeline_of_a_range_shows_all_intervals_it_touches(folder: Path, trace: alloctrace.Trace) -> None:
+def test_timeline_of_a_range_has_all_intervals_it_touches_and_their_extremes(
+    folder: Path, trace: alloctrace.Trace
+) -> None:
     assert spans(folder, "--since", "mark:in 5", "--until", "mark:in 7") == [5, 6, 7]
     # The interval in which the range begins has its peak.
     assert shown(folder, "--since", "mark:in 4", "--until", "mark:in 6")["allocated_max"].max() >= 50 << 20
@@ -68,10 +70,7 @@ def test_timeline_of_a_range_shows_all_intervals_it_touches(folder: Path, trace:
     # The peak is that of the device.
     assert spans(folder, "--since", "peak", device="cpu") == [*range(4, SPANS)]
     assert spans(folder, "--until", "peak", device="cuda:0") == [*range(13)]
-
-
-def test_timeline_of_a_range_has_lowest_and_highest_of_all_instants(folder: Path) -> None:
-    """Each interval has 11 MiB at its highest, and falls to 1 MiB."""
+    # Each interval has 11 MiB at its highest, and falls to 1 MiB.
     words = ("timeline", "run.alloctrace", "--points", str(SPANS), "--device", "cpu")
     text = run_analyze(folder, *words, "--since", "mark:in 14", "--until", "mark:in 16")
     [line] = [line for line in text.splitlines() if line.strip().startswith("allocated")]

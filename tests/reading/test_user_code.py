@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from command_line import run_command
+from marked_programs import line_with, run_analyze
 from running import program_environment, run_python
 
 import pytorch_alloctrace as alloctrace
@@ -117,10 +117,8 @@ def test_cells_have_the_number_of_ipython_or_are_counted_as_they_appear(folder: 
 
 def test_generated_code_shows_the_line_that_calls_it(folder: Path) -> None:
     found = sources(alloctrace.load(folder / "run.alloctrace"))
-    lines = PROGRAM.splitlines()
     for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
-        name, line, _ = found[size]
-        assert (name, comment in lines[line - 1]) == ("program.py", True), found
+        assert found[size][:2] == ("program.py", line_with(comment, PROGRAM)), found
 
 
 def test_functions_have_qualified_names(folder: Path) -> None:
@@ -131,12 +129,12 @@ def test_functions_have_qualified_names(folder: Path) -> None:
 
 def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
     for verb in ("diagnose", "sites"):
-        text = run_command(folder, [verb, "run.alloctrace", "--device", "cpu", "--width", "120"]).stdout
+        text = run_analyze(folder, verb, "run.alloctrace", "--device", "cpu", "--width", "120")
         inner, other, note = text.partition("kept = model(30_000)")[2].splitlines()[1:4]
         assert "938 KiB" in inner and "library/layers.py:4 in big" in inner, text
         assert "117 KiB" in other and "library/layers.py:6 in small" in other, text
         assert "--user-path library" in note, text
-    data = json.loads(run_command(folder, ["peak", "run.alloctrace", "--device", "cpu", "--json"]).stdout)
+    data = json.loads(run_analyze(folder, "peak", "run.alloctrace", "--device", "cpu", "--json"))
     inside = data["composition"][0]["inside"]
     assert (inside["package"], inside["bytes"]) == ("library", 9 * 4 * 30_000)
     assert [line["function"] for line in inside["lines"]] == ["big", "small"]
@@ -157,7 +155,7 @@ def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Pat
     )
     run_with_library(folder, "train.py")
     for words, times_by_title in (((), {"CHURN": 1}), (("--in", "training"), {"ALLOCATED": 5, "CHURN": 1})):
-        text = run_command(folder, ["sites", "train.alloctrace", "--width", "120", *words]).stdout
+        text = run_analyze(folder, "sites", "train.alloctrace", "--width", "120", *words)
         sections = {section.split()[0]: section for section in text.split("\n\n")}
         for title, times in times_by_title.items():
             _, _, after = sections[title].partition("model(30_000)\n")
@@ -166,7 +164,7 @@ def test_what_is_made_and_freed_in_a_package_is_shown_below_its_line(folder: Pat
             assert units.size(times * 120_000) in other and "library/layers.py:6 in small" in other, text
         assert text.count("--user-path library shows") == 1  # below the first table
         assert "--user-path library shows" in sections[next(iter(times_by_title))]
-    text = run_command(folder, ["sites", "train.alloctrace", "--user-path", "library"]).stdout
+    text = run_analyze(folder, "sites", "train.alloctrace", "--user-path", "library")
     assert "library/layers.py:4 in big" in text and "--user-path library shows" not in text
 
 
@@ -176,7 +174,7 @@ def test_a_package_a_module_or_a_path_can_be_opened(folder: Path) -> None:
     for name in ("library", "library.layers", "site-packages/library", "site-packages/library/layers.py"):
         opened = sources(alloctrace.load(folder / "run.alloctrace", user_paths=[name]))
         assert opened[8 * 120_000] == ("layers.py", 4, "big"), name
-    text = run_command(folder.parent, ["peak", str(folder / "run.alloctrace"), "--user-path", name]).stdout
+    text = run_analyze(folder.parent, "peak", str(folder / "run.alloctrace"), "--user-path", name)
     assert "library/layers.py:4 in big" in text and "--user-path library shows" not in text
 
 
@@ -184,15 +182,12 @@ def test_a_name_that_no_file_has_is_refused(folder: Path) -> None:
     with pytest.raises(alloctrace.UserPathError, match=r"'libra'.*library") as refused:
         alloctrace.load(folder / "run.alloctrace", user_paths=["library", "libra"])
     assert refused.value.paths == ("libra",)
-    done = run_command(folder, ["run.alloctrace", "--user-path", "libra"])
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "library" in done.stderr
-
-
-def test_of_two_traces_one_may_lack_the_package(folder: Path) -> None:
-    traces = ["diff", "other.alloctrace", "run.alloctrace", "--device", "cpu", "--user-path"]
-    assert "library/layers.py" in run_command(folder, [*traces, "library"]).stdout
-    assert "libra'" in run_command(folder, [*traces, "libra"]).stderr
+    error = run_analyze(folder, "run.alloctrace", "--user-path", "libra", status=2)
+    assert error.count("\n") == 1 and "library" in error
+    # Of two traces one may lack the package.
+    traces = ("diff", "other.alloctrace", "run.alloctrace", "--device", "cpu", "--user-path")
+    assert "library/layers.py" in run_analyze(folder, *traces, "library")
+    assert "libra'" in run_analyze(folder, *traces, "libra", status=2)
 
 
 @pytest.mark.parametrize(

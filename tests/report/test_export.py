@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from command_line import run_command
 from frees import in_two
+from marked_programs import run_analyze
 from shared_recordings import record_once, record_report
 
 import pytorch_alloctrace as alloctrace
@@ -168,14 +168,13 @@ def test_without_pyarrow_it_says_what_to_install(
 
 def test_export_writes_next_to_the_trace_and_names_the_file(trace: alloctrace.Trace, tmp_path: Path) -> None:
     shutil.copy(trace.path, tmp_path)
-    done = run_command(tmp_path, ["export", "run.alloctrace", "--to", "speedscope", "--in", "validation"])
-    assert done.stdout.startswith("run.speedscope.json: ") and (tmp_path / "run.speedscope.json").exists()
+    out = run_analyze(tmp_path, "export", "run.alloctrace", "--to", "speedscope", "--in", "validation")
+    assert out.startswith("run.speedscope.json: ") and (tmp_path / "run.speedscope.json").exists()
     for arguments, error in (
         (["perfetto", "--at", "peak"], "takes --since and --until"),
         (["speedscope", "--at", "peak", "--since", "step:1"], "--at is one moment"),
         (["collapsed", "-o", "no/such/file"], "cannot be written"),
     ):
-        done = run_command(tmp_path, ["export", "run.alloctrace", "--to", *arguments])
-        assert (done.returncode, done.stdout) == (2, "") and error in done.stderr
+        assert error in run_analyze(tmp_path, "export", "run.alloctrace", "--to", *arguments, status=2)
     with pytest.raises(ValueError, match="use one of speedscope, collapsed"):
         trace.export(tmp_path / "x", "svg")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from report_in_browser import Opened, labels, open_browser
 from running import ROOT, run_python
+from served import running_server
 from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
@@ -371,20 +371,11 @@ class Served(Opened):
         self.page.wait_for_selector(".asked:empty", state="attached")
 
 
-def started(trace: alloctrace.Trace) -> tuple[ReportServer, threading.Thread]:
-    server = ReportServer(trace)
-    assert server.page  # made before the browser asks for it
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    return server, thread
-
-
 @pytest.fixture(scope="module")
 def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
-    made, thread = started(trace)
-    yield made
-    made.close()
-    thread.join(timeout=10)
+    with running_server(trace) as started:
+        assert started.page  # made before the browser asks for it
+        yield started
 
 
 @pytest.fixture
@@ -452,11 +443,10 @@ def test_arrows_go_from_an_event_to_the_next_moment_of_the_page(served: Served) 
 
 
 def test_a_server_that_is_gone_is_said(browser: Any, trace: alloctrace.Trace) -> None:
-    server, thread = started(trace)
-    made = Served(browser, server.address)
-    made.wait()
-    server.close()
-    thread.join(timeout=10)
+    with running_server(trace) as server:
+        assert server.page
+        made = Served(browser, server.address)
+        made.wait()
     made.page.fill("#event", "5")
     made.page.press("#event", "Enter")
     made.page.wait_for_selector("text=alloctrace serve does not answer: was it stopped?")

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command_line import run_command
 from extreme_traces import steps_of_many_devices
+from marked_programs import run_analyze
 from running import ROOT, run_python
 from shared_recordings import record_once, record_report
 
@@ -272,15 +272,13 @@ def test_the_verb_writes_next_to_the_trace_or_where_it_is_told_or_refuses_in_one
     with alloctrace.enable(tmp_path / "small.alloctrace", devices=("cpu",)):
         kept = torch.empty(1000)
     del kept
-    done = run_command(tmp_path, ["report", "small.alloctrace"])
-    assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", done.stdout) and done.returncode == 0
+    assert re.fullmatch(r"small\.html: [\d.]+ KiB\n", run_analyze(tmp_path, "report", "small.alloctrace"))
     assert Page((tmp_path / "small.html").read_text()).data["redacted"] is False
-    done = run_command(tmp_path, ["report", "small.alloctrace", "-o", "other.html", "--redact", "--json"])
-    assert json.loads(done.stdout) == {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
+    out = run_analyze(tmp_path, "report", "small.alloctrace", "-o", "other.html", "--redact", "--json")
+    assert json.loads(out) == {"path": "other.html", "bytes": (tmp_path / "other.html").stat().st_size}
     assert Page((tmp_path / "other.html").read_text()).data["redacted"] is True
     for target in ("no/such/folder.html", "small.alloctrace", "."):
-        done = run_command(tmp_path, ["report", "small.alloctrace", "-o", target])
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), target
+        assert run_analyze(tmp_path, "report", "small.alloctrace", "-o", target, status=2).count("\n") == 1, target
 
 
 def test_in_a_notebook_it_is_a_frame_of_its_own(report: Report) -> None:

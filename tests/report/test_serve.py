@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
-from served import served
+from served import running_server, served
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
@@ -40,13 +39,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> alloctrace.Trace:
 
 @pytest.fixture(scope="module")
 def server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
-    started = ReportServer(trace)
-    thread = threading.Thread(target=started.serve)
-    thread.start()
-    yield started
-    started.close()
-    thread.join(timeout=10)
-    assert not thread.is_alive()
+    with running_server(trace) as started:
+        yield started
 
 
 def ask(

@@ -1,14 +1,32 @@
-"""`alloctrace serve` as a user runs it, until Ctrl-C."""
+"""`alloctrace serve` as a user runs it, until Ctrl-C, and its server in the tests' own process."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from running import start_python
+
+import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.page.server import ReportServer
+
+
+@contextlib.contextmanager
+def running_server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
+    """Serve a report on a thread, which must end when the server is closed."""
+    server = ReportServer(trace)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.close()
+        thread.join(timeout=10)
+    assert not thread.is_alive()
 
 
 @contextlib.contextmanager
