@@ -164,11 +164,10 @@ def test_sums_of_all_regions_of_a_name(folder: Path, name: str, allocated: int, 
     (sites,) = shown(folder, "sites", "--in", name)
     assert (sites["bytes"], sites["live_change"], sites["largest"]) == (allocated * KIB, change * KIB, largest * KIB)
     last = f"region:{name}:end" if "#" in name else f"region:{name}#{12 if name == 'training' else 5}:end"
-    (held,) = json.loads(run_analyze(folder, "sites", "run.alloctrace", "--at", last, "--json"))
+    (held,) = shown(folder, "sites", "--at", last)
     assert [sites[key] for key in ("live_bytes", "live_blocks")] == [held[key] for key in ("live_bytes", "live_blocks")]
-    words = ("annotate", "run.alloctrace", "program.py", "--in", name, "--json")
-    lines = {row["line"]: row for row in json.loads(run_analyze(folder, *words))}
-    line = next(row for row in lines.values() if "return torch.empty" in (row["source"] or ""))
+    lines = shown(folder, "annotate", "program.py", "--in", name)
+    line = next(row for row in lines if "return torch.empty" in (row["source"] or ""))
     assert (line["bytes"], line["net_bytes"]) == (allocated * KIB, change * KIB)
     assert line["peak_bytes"] == shown(folder, "peak", "--in", name)["requested"]
 

@@ -176,8 +176,7 @@ def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_
     assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
     assert "GROWS" not in shown
     # Afterwards, the verdict.
-    done = run_command(tmp_path, ["live", "run.alloctrace"])
-    assert done.returncode == Exit.OK and "The recording has ended. The verdict:" in done.stdout
+    assert "The recording has ended. The verdict:" in run_analyze(tmp_path, "live", "run.alloctrace")
 
 
 def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:

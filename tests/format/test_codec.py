@@ -18,7 +18,7 @@ import pytest
 from core_probe import FIELDS, Recorder, decode, encode, fields_of, make_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import WITH_SUPPORT, program_environment
+from running import WITH_SUPPORT, run_python
 
 import pytorch_alloctrace as alloctrace
 
@@ -206,12 +206,8 @@ def test_a_full_disk_costs_what_the_trace_says(tmp_path: Path, small_disk: Path 
             path.unlink()
     (folder / "full").mkdir(exist_ok=True)
     core_probe.library()  # built here: under the limit the compiler could not write it
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, how, ending, str(folder)],
-        env=program_environment(PYTHONPATH=WITH_SUPPORT),
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", FULL_DISK, how, ending, str(folder)]
+    done = run_python(tmp_path, command, True, 600, {"PYTHONPATH": WITH_SUPPORT}, fresh=True)
     run: dict[str, Any] = json.loads(done.stdout)
     spool = folder / "t.spool"
     trace = alloctrace.load(folder / "full" / "t.alloctrace", spool=spool if spool.exists() else None)

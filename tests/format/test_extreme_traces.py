@@ -37,17 +37,8 @@ FOUND = {
 """Those that took minutes or gigabytes, and the faces that showed it first."""
 
 SHOWN_TO_ALL = (
-    "broad_stacks",
-    "deep_stacks",
-    "free_sizes",
-    "free_sizes_that_change",
-    "line_table",
-    "live_blocks",
-    "marks",
-    "pools",
-    "states_that_agree",
-    "states_that_differ",
-    "states_without_sense",
+    *("broad_stacks", "deep_stacks", "free_sizes", "free_sizes_that_change", "line_table", "live_blocks", "marks"),
+    *("pools", "states_that_agree", "states_that_differ", "states_without_sense"),
 )
 """Those that every face is shown in the slow tests. For the others that is done by hand, with every_face.py: together
 they take half an hour."""

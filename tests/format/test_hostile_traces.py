@@ -20,7 +20,7 @@ import hostile_traces
 import pytest
 from extreme_traces import location, string
 from format_reader import FILE_HEADER
-from running import SUPPORT, WITH_SUPPORT, program_environment
+from running import SUPPORT, WITH_SUPPORT, program_environment, start_python
 from test_damage import some_events
 
 import pytorch_alloctrace as alloctrace
@@ -198,12 +198,8 @@ def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: 
         hostile_traces.file_header()
         + hostile_traces.block(hostile_traces.HEADER, header, 0, 0, anchor, anchor, [0] * 6)
     )
-    writer = subprocess.Popen([sys.executable, "-c", f"open({str(pipe)!r}, 'w')"])
-    try:
+    with start_python(tmp_path, "-c", f"open({str(pipe)!r}, 'w')") as writer:
         for _ in range(20):
             assert _replay.TraceReader(str(path)).integrity.spool_read is False
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)
-    finally:
-        writer.kill()
-        writer.wait()

@@ -30,11 +30,7 @@ from pytorch_alloctrace.reading.kinds import KINDS
 
 FOLD = 6
 """Type of the block that has the fold."""
-CASES = (
-    "loss_kept_with_its_graph",
-    "plain_training",
-    "sessions_that_come_and_go",
-)
+CASES = ("loss_kept_with_its_graph", "plain_training", "sessions_that_come_and_go")
 """Of leak_corpus, on a device with segments. Folds of the CPU's memory: those of the made-up traces below."""
 
 
@@ -269,10 +265,8 @@ def write_trace(path: Path, operations: list[tuple[str, int, int, int]]) -> int:
             push("step", 1, next(steps))
         elif kind == "mark":
             push("mark", 0, text)
-    names = ("kind", "time", "address", "size", "stack", "thread", "location", "sequence", "node_sequence")
     if rows:
-        columns = zip(names, zip(*rows, strict=True), strict=True)
-        writer.push(**{name: np.array(column) for name, column in columns})
+        writer.push(*(np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True)))
     writer.finish('{"reason": "converted"}')
     return len(rows)
 

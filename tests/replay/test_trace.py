@@ -152,12 +152,9 @@ def test_user_paths_turn_a_library_into_user_code(trace: alloctrace.Trace) -> No
     assert any(filename.startswith(folder) for filename in own.sites()["filename"])
 
 
-def test_unknown_stacks_are_refused_and_zero_is_empty(trace: alloctrace.Trace) -> None:
+def test_unknown_stack_or_spool_is_refused_and_stack_zero_is_empty(trace: alloctrace.Trace) -> None:
     assert trace.frames(0) == []
     with pytest.raises(IndexError):
         trace.frames(10**6)
-
-
-def test_a_spool_that_is_not_there_is_refused(trace: alloctrace.Trace) -> None:
     with pytest.raises(alloctrace.TraceError, match=r"no spool .*run\.spol"):
         alloctrace.load(trace.path, spool="run.spol")

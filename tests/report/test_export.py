@@ -117,8 +117,6 @@ def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
             assert values[-1] == trace.timeline(6000, device=device)[measure].iloc[-1]
     assert sum(one["ph"] == "X" and one["name"].startswith("step ") for one in events) == len(trace.steps())
     assert {"validation", "out of memory on cuda:0"} <= {one["name"] for one in events}
-    times = [one["ts"] for one in events if one["name"] == "cuda:0 allocated" and one["ph"] == "C"]
-    assert times == sorted(times) and times[-1] <= (trace.end_ns - trace.begin_ns) / 1000
     assert data["displayTimeUnit"] in ("ms", "ns")
     latest: dict[str, float] = {}
     for event in events:
@@ -136,7 +134,7 @@ def test_perfetto_has_the_peaks_steps_and_marks_and_keeps_the_rules_of_its_json(
             assert isinstance(event["tid"], int) and event["dur"] >= 0
         if event["ph"] == "i":
             assert event["s"] in ("g", "p", "t")
-    assert latest
+    assert latest["cuda:0 allocated"] <= (trace.end_ns - trace.begin_ns) / 1000
 
     events = exported(trace, "perfetto", tmp_path, since="step:4", until="step:14")["traceEvents"]
     begin, end = ((trace.time_ns(at) - trace.begin_ns) / 1000 for at in ("step:4", "step:14"))

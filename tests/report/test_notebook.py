@@ -35,6 +35,7 @@ with open("shown.json", "w") as file:
     json.dump(shown, file)
 """
 LOAD = "%load_ext pytorch_alloctrace"
+START = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\n"
 TRAIN = """\
 %%alloctrace
 import torch
@@ -83,10 +84,9 @@ def test_a_cell_is_recorded_and_judged_though_it_fails(run_cells, tmp_path: Path
 
 
 def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\n"
     before = "early = torch.empty(40 << 20, dtype=torch.uint8)\ndel early\nlast = torch.empty(1 << 20)"
     _, _, train, wrong, again, nothing, whole, ended, own = run_cells(
-        start + before,
+        START + before,
         LOAD,
         TRAIN,
         "%%alloctrace other.alloctrace\nran = True",
@@ -111,7 +111,6 @@ def test_a_cell_of_a_running_recording_is_a_region_of_it(run_cells, tmp_path: Pa
 
 
 def test_the_magic_of_a_cell_is_no_caller(run_cells, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    start = "import torch, pytorch_alloctrace as a\nsession = a.enable('t.alloctrace', devices=('cpu',))\nkept = []"
     cell = """\
 %%alloctrace
 def grow():
@@ -120,7 +119,9 @@ def grow():
 for _ in range(20):
     grow()
 """
-    _, _, grown, _, _ = run_cells(start, LOAD, cell, cell.replace("%%alloctrace", "%%time"), "a.disable()")
+    _, _, grown, _, _ = run_cells(
+        START + "kept = []", LOAD, cell, cell.replace("%%alloctrace", "%%time"), "a.disable()"
+    )
     text = text_of(grown["html"][0])
     assert "LEAK In[3]:3" in text and "Called from: In[3]:6 grow()" in text and "run_cell_magic" not in text
     trace = alloctrace.load(tmp_path / "t.alloctrace")

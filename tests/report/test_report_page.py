@@ -24,6 +24,7 @@ import pytest
 import torch
 from extreme_traces import steps_of_many_devices
 from marked_programs import run_analyze
+from report_in_browser import labels
 from running import ROOT, run_python
 from shared_recordings import record_once, record_report
 
@@ -153,7 +154,6 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
     seqs = page.column(page.data["moments"]["seq"])
     sites = page.column(page.data["stacks"]["frames"]["site"])
     texts = page.data["texts"]
-    names = SiteNames(trace.header["working_directory"])
     for device in page.data["devices"]:
         held = {name: page.column(reference) for name, reference in device["holdings"].items()}
         for moment, seq in enumerate(seqs):
@@ -162,11 +162,7 @@ def test_what_stacks_hold_is_what_the_api_says(trace: alloctrace.Trace, page: Pa
                 if held["first"][run] <= moment <= held["first"][run] + held["length"][run]:
                     label = texts[page.data["stacks"]["sites"][sites[frame]][0]]
                     found[label] = found.get(label, 0) + held["bytes"][run]
-            expected: dict[str, int] = {}
-            for row in trace.composition(seq, device=device["device"]).itertuples():
-                label = names.site(alloctrace.trace.Frame(row.function, row.filename, row.line))
-                expected[label] = expected.get(label, 0) + row.bytes
-            assert found == expected
+            assert found == labels(trace, trace.composition(seq, device=device["device"]), "bytes")
 
 
 def test_stacks_that_do_not_fit_are_put_together_by_line(trace: alloctrace.Trace) -> None:
