@@ -20,11 +20,11 @@ SECOND = 10**9
 
 def trace_with(tmp_path: Path, anchors: list[tuple[int, int, int]], counters: list[list[int]]) -> Path:
     """A trace in which the events of each block have these counters; anchors: at the beginning and after each block."""
-    path, first, none = tmp_path / "t.alloctrace", 0, [0] * 6
+    path, first = tmp_path / "t.alloctrace", 0
     made = [
         hostile_traces.file_header(),
-        hostile_traces.block(HEADER, b"{}", 0, 0, anchors[0], anchors[0], none),
-        hostile_traces.block(DEFINITIONS, location(1, 1, 0), 0, 0, anchors[0], anchors[0], none),
+        hostile_traces.block(HEADER, b"{}", 0, 0, anchors[0], anchors[0]),
+        hostile_traces.block(DEFINITIONS, location(1, 1, 0), 0, 0, anchors[0], anchors[0]),
     ]
     for begin, end, times in zip(anchors[:-1], anchors[1:], counters, strict=True):
         rows = [
@@ -32,9 +32,9 @@ def trace_with(tmp_path: Path, anchors: list[tuple[int, int, int]], counters: li
             for at, time in enumerate(times)
         ]
         payload = hostile_traces.event_payload(rows, begin[0])
-        made.append(hostile_traces.block(EVENTS, payload, first, len(rows), begin, end, none))
+        made.append(hostile_traces.block(EVENTS, payload, first, len(rows), begin, end))
         first += len(rows)
-    made.append(hostile_traces.block(END, json.dumps({}).encode(), first, 0, anchors[-1], anchors[-1], none))
+    made.append(hostile_traces.block(END, json.dumps({}).encode(), first, 0, anchors[-1], anchors[-1]))
     path.write_bytes(b"".join(made))
     return path
 

@@ -19,7 +19,7 @@ import fuzz_faces
 import hostile_traces
 import pytest
 from extreme_traces import location, string
-from format_reader import FILE_HEADER
+from format_reader import DEFINITIONS, EVENTS, FILE_HEADER, HEADER, block
 from running import SUPPORT, WITH_SUPPORT, program_environment, start_python
 from test_damage import some_events
 
@@ -71,15 +71,11 @@ def test_faces_answer_on_a_trace_of_the_fuzzer(tmp_path: Path) -> None:
 
 def trace_of(tmp_path: Path, events: list[dict[str, int]], definitions: bytes = b"", first: int = 0) -> Path:
     """A trace of these events."""
-    path, anchor, none = tmp_path / "t.alloctrace", [10**6, 10**6, 10**18], [0] * 6
+    path, anchor = tmp_path / "t.alloctrace", [10**6, 10**6, 10**18]
     later = [part + 10**9 for part in anchor]
-    path.write_bytes(
-        hostile_traces.file_header()
-        + hostile_traces.block(hostile_traces.DEFINITIONS, definitions, 0, 0, anchor, anchor, none)
-        + hostile_traces.block(
-            hostile_traces.EVENTS, hostile_traces.event_payload(events, 0), first, len(events), anchor, later, none
-        )
-    )
+    names = block(DEFINITIONS, definitions, 0, 0, anchor, anchor)
+    rows = block(EVENTS, hostile_traces.event_payload(events, 0), first, len(events), anchor, later)
+    path.write_bytes(hostile_traces.file_header() + names + rows)
     return path
 
 
@@ -194,10 +190,7 @@ def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: 
     os.mkfifo(pipe)
     path, anchor = tmp_path / "t.alloctrace", [1, 1, 1]
     header = json.dumps({"spool": str(pipe)}).encode()
-    path.write_bytes(
-        hostile_traces.file_header()
-        + hostile_traces.block(hostile_traces.HEADER, header, 0, 0, anchor, anchor, [0] * 6)
-    )
+    path.write_bytes(hostile_traces.file_header() + block(HEADER, header, 0, 0, anchor, anchor))
     with start_python(tmp_path, "-c", f"open({str(pipe)!r}, 'w')") as writer:
         for _ in range(20):
             assert _replay.TraceReader(str(path)).integrity.spool_read is False

@@ -107,24 +107,19 @@ def sources(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
     }
 
 
-def test_cells_have_the_number_of_ipython_or_are_counted_as_they_appear(folder: Path) -> None:
+def test_lines_are_named_as_a_user_knows_them(folder: Path) -> None:
+    """Cells have the number of IPython, or are counted as they appear. Generated code shows the line that calls it."""
     trace = alloctrace.load(folder / "run.alloctrace")
-    assert sources(trace)[4000] == ("In[7]", 3, "<module>") and sources(trace)[4008] == ("In[3]", 1, "<module>")
+    found = sources(trace)
+    assert found[4000] == ("In[7]", 3, "<module>") and found[4008] == ("In[3]", 1, "<module>")
     assert trace.sites(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
     bare = sources(alloctrace.load(folder / "bare.alloctrace"))
     assert [bare[4000][0], bare[4004][0], bare[4008][0]] == ["cell#1", "cell#2", "In[3]"]
-
-
-def test_generated_code_shows_the_line_that_calls_it(folder: Path) -> None:
-    found = sources(alloctrace.load(folder / "run.alloctrace"))
     for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
         assert found[size][:2] == ("program.py", line_with(comment, PROGRAM)), found
-
-
-def test_functions_have_qualified_names(folder: Path) -> None:
-    trace = alloctrace.load(folder / "run.alloctrace")
+    # Functions have qualified names.
     expected = "Outer.Inner.make.<locals>.<listcomp>" if sys.version_info < (3, 12) else "Outer.Inner.make"
-    assert sources(trace)[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
+    assert found[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
 
 
 def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:

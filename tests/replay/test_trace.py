@@ -61,7 +61,7 @@ def test_events_have_the_documented_columns(trace: alloctrace.Trace) -> None:
     pd.testing.assert_frame_equal(pd.concat(trace.iter_events(1), ignore_index=True), events)
 
 
-def test_sites_by_line(trace: alloctrace.Trace) -> None:
+def test_sites_by_line_stack_function_and_file(trace: alloctrace.Trace) -> None:
     sites = trace.sites().set_index("line")
     small = sites.loc[line_with("return torch.empty(10, dtype=torch.uint8)", PROGRAM)]
     assert (small["allocations"], small["bytes"], small["live_bytes"], small["live_blocks"]) == (4, 40, 40, 4)
@@ -73,9 +73,6 @@ def test_sites_by_line(trace: alloctrace.Trace) -> None:
     assert layer["live_bytes"] == 24 and layer["user"]
     frames = trace.frames(layer["stack_id"])
     assert "linear.py" in frames[0].filename + frames[1].filename and frames[-1].function == "<module>"
-
-
-def test_sites_by_everything_else(trace: alloctrace.Trace) -> None:
     total = trace.sites()["bytes"].sum()
     for by in ("stack", "function", "file"):
         assert trace.sites(by=by)["bytes"].sum() == total

@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 import torch
 from extreme_traces import steps_of_many_devices
+from format_reader import Cursor
 from marked_programs import run_analyze
 from report_in_browser import labels
 from running import ROOT, run_python
@@ -74,16 +75,8 @@ class Page:
 
     def column(self, reference: list[int]) -> list[int]:
         begin, count, is_difference = reference
-        values: list[int] = []
-        number = shift = 0
-        for byte in self._bytes[begin:]:
-            if len(values) == count:
-                break
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                values.append(-((number + 1) // 2) if number % 2 else number // 2)
-                number = shift = 0
+        numbers = Cursor(self._bytes[begin:])
+        values = [numbers.signed() for _ in range(count)]
         return [*itertools.accumulate(values)] if is_difference else values
 
 

@@ -92,7 +92,7 @@ def trace(
     def add(kind: int, payload: bytes, count: int = 0) -> None:
         nonlocal anchor
         begin, anchor = anchor, [part + count * 1000 + 1 for part in anchor]
-        blocks.append(block(kind, payload, first, count, begin, anchor, [0] * 6))
+        blocks.append(block(kind, payload, first, count, begin, anchor))
 
     add(HEADER, json.dumps(header or {"program": "train.py", "arguments": []}).encode())
     add(DEFINITIONS, PLAIN + definitions)

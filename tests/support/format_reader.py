@@ -21,6 +21,7 @@ BLOCK_MAGIC = b"ATBK"
 HEADER, DEFINITIONS, DICTIONARY, EVENTS, END = 1, 2, 3, 4, 5
 FREE_COMPLETED = 3
 COMPLETED, TAKEN = 1 << 31, 1 << 30
+Numbers = Sequence[int]
 
 
 class Damage(Exception):
@@ -405,7 +406,7 @@ def delta(value: int, previous: int) -> bytes:
 
 
 def block(
-    kind: int, payload: bytes, first: int, count: int, begin: Sequence[int], end: Sequence[int], counters: Sequence[int]
+    kind: int, payload: bytes, first: int, count: int, begin: Numbers, end: Numbers, counters: Numbers = (0,) * 6
 ) -> bytes:
     numbers = [number & MASK for number in (len(payload), first, count, *begin, *end, *counters)]
     rest = struct.pack("<IHH15Q", zlib.crc32(payload), kind, 0, *numbers)
