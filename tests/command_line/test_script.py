@@ -106,8 +106,7 @@ def test_hints_have_the_shortest_spelling_that_works(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "closed"),
-    [(["t.alloctrace"], "stdout"), (["t.alloctrace"], "both"), (["run", "--help"], "both")],
+    ("arguments", "closed"), [(["t.alloctrace"], "stdout"), (["t.alloctrace"], "both"), (["run", "--help"], "both")]
 )
 def test_a_closed_pipe_is_no_error(folder: Path, arguments: list[str], closed: str) -> None:
     reading, writing = os.pipe()

@@ -105,13 +105,18 @@ def test_a_free_of_an_unknown_block_counts_once(tmp_path: Path, rows: list[Row])
     assert make_trace(tmp_path / "t.alloctrace", rows).unmatched_frees == 1
 
 
+def state_of_blocks(*blocks: tuple[int, int]) -> list[Row]:
+    """Return the state of a segment of blocks of 1 MiB, given by requested bytes and state."""
+    size = len(blocks) * MIB
+    rows = [event("allocator_state", size=1 + len(blocks)), event("state_segment", address=BEGIN, size=size)]
+    for part, (requested, state) in enumerate(blocks):
+        rows.append(event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=requested, node_sequence=state))
+    return rows
+
+
 def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
     """What died between two positions is found by them."""
-    rows = [event("allocator_state", size=3), event("state_segment", address=BEGIN, size=2 * MIB)]
-    rows += [
-        event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB, node_sequence=1) for part in (0, 1)
-    ]
-    trace = make_trace(tmp_path / "t.alloctrace", [*rows, *freed(BEGIN, MIB)])
+    trace = make_trace(tmp_path / "t.alloctrace", [*state_of_blocks((MIB, 1), (MIB, 1)), *freed(BEGIN, MIB)])
     before, after = trace.replay.live(4), trace.replay.live(trace.end_seq)
     assert before["birth_seq"].is_unique and len(before) == 2
     assert set(before["birth_seq"]) - set(after["birth_seq"]) == {before["birth_seq"].min()}
@@ -120,14 +125,8 @@ def test_blocks_of_a_state_have_numbers_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_free_has_the_size_of_its_block_in_a_state(tmp_path: Path) -> None:
-    rows = [event("allocator_state", size=3), event("state_segment", address=BEGIN, size=2 * MIB)]
-    rows += [
-        event("state_block", address=BEGIN + part * MIB, size=MIB, sequence=MIB - 7 - part, node_sequence=part + 1)
-        for part in (0, 1)
-    ]
-    trace = make_trace(
-        tmp_path / "t.alloctrace", [*rows, *freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)]
-    )
+    frees = [*freed(BEGIN, 0), event("free_completed", address=BEGIN + MIB)]
+    trace = make_trace(tmp_path / "t.alloctrace", [*state_of_blocks((MIB - 7, 1), (MIB - 8, 2)), *frees])
     sizes = trace.events(kinds=("free_requested", "free_completed"))["nbytes"]
     assert sizes.tolist() == [MIB - 7, MIB - 7, MIB - 8]
 

@@ -187,12 +187,8 @@ def test_importing_costs_no_notebook(run_program) -> None:  # type: ignore[no-un
 
 def test_a_notebook_is_called_one() -> None:
     other = "/home/user/my_launcher.py"
-    for path in (
-        "/lib/site-packages/ipykernel_launcher.py",
-        "-m ipykernel_launcher",
-        "/lib/colab_kernel_launcher.py",
-        other,
-    ):
+    launchers = ("/lib/site-packages/ipykernel_launcher.py", "-m ipykernel_launcher", "/lib/colab_kernel_launcher.py")
+    for path in (*launchers, other):
         arguments = ("-f", "/run/kernel-1.json")
         program = Program(path, arguments, "", "2.11.0", "", "3.11.7", "host", 1, "0", ("cpu",), "python")
         shown = f"{other} -f /run/kernel-1.json" if path == other else "notebook"
