@@ -176,6 +176,16 @@ def lines_of_one_statement(steps: int) -> None:
                 step + 1,
             )[:1]
         )
+        [
+            block(size)
+            for size in (
+                2,
+                3,
+            )
+        ]
+        exec(
+            compile(f"{chr(10) * (step % 30)}kept = block({step} + 1)", f"<made {step % 7}>", "exec"), {"block": block}
+        )
 
 
 ALLOCATOR_STEPS = {
