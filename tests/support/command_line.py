@@ -14,7 +14,10 @@ from pathlib import Path
 from unittest import mock
 
 from pytorch_alloctrace.analyze.command_line import main
+from pytorch_alloctrace.analyze.verbs import VERBS
 from pytorch_alloctrace.report.page import bounds
+
+[*VERBS.values()]  # imports them now: what is imported after the collection of tests makes walks through objects longer
 
 
 def run_command(folder: Path, arguments: list[str], encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
