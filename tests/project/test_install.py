@@ -128,7 +128,7 @@ def test_a_plain_install_records_after_building_once(installed: Path, tmp_path: 
     assert re.fullmatch(building, messages[0])
     assert re.fullmatch(r"pytorch_alloctrace: waiting for another process that builds .* \.\.\. \d+ s\n", messages[1])
     # Neither objects nor unfinished files are left.
-    assert sorted(path.suffix for path in cache.glob("*/*")) == ["", ".sha256", ".so"]
+    assert sorted(path.suffix for path in cache.glob("*/*/*")) == ["", ".sha256", ".so"]
 
     again = record(2)
     assert again.returncode == 0 and again.stderr == "" and again.stdout == ranks[0].stdout
