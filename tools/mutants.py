@@ -161,7 +161,7 @@ def main() -> int:
         if not is_open or (options.names and defect.name not in options.names):
             continue
         by = "all" if is_second else "folders" if options.folders else "changed"
-        # What caught it in another commit is likely to catch it again, and the run ends with the first failure.
+        # The run ends with the first failure: tests that caught the defect in another commit come first.
         first = {other[defect.name]["test"].partition("::")[0] for other in results.values() if defect.name in other}
         try:
             outcome = examine(defect, clone, by, options.limit * (3 if is_second else 1), first)

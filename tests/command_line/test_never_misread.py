@@ -53,13 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", FIRST)
 def test_verb_says_first_that_a_part_is_missing(folder: Path, name: str) -> None:
-    found = run_command(folder, [name, "cut.alloctrace", *FIRST[name]])
-    text = " ".join(found.stdout.split())
+    process = run_command(folder, [name, "cut.alloctrace", *FIRST[name]])
+    text = " ".join(process.stdout.split())
     assert text.startswith("INCOMPLETE") and ("the break" in text or "breaks off" in text), text
     # Data have no room for it.
-    found = run_command(folder, [name, "damaged.alloctrace", *FIRST[name], "--json"])
-    json.loads(found.stdout)
-    text = " ".join(found.stderr.split())
+    process = run_command(folder, [name, "damaged.alloctrace", *FIRST[name], "--json"])
+    json.loads(process.stdout)
+    text = " ".join(process.stderr.split())
     assert text.startswith("INCOMPLETE") and "Where events are missing" in text, text
 
 

@@ -29,9 +29,9 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     command = [sys.executable, *torchrun, "--no-python", sys.executable, *run]
     # torch's own threads abort at the exit now and then, on a busy machine, recorded or not.
     run_python(tmp_path, command, check=False, timeout=600, environment={})
-    said = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
-    assert said["run"]["traces"] == expected["ranks"] and not said["run"]["missing"]
-    found = said["findings"]
+    verdict = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
+    assert verdict["run"]["traces"] == expected["ranks"] and not verdict["run"]["missing"]
+    found = verdict["findings"]
     if expected["truth"] == "healthy":
         assert not {"leak", "oom"} & {one["kind"] for one in found}, found
         return

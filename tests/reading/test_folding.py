@@ -116,15 +116,17 @@ def test_the_last_refused_request_is_explained_after_folding(tmp_path: Path) -> 
         assert found.request.outcome == "ended"
         assert str(found.top_sites) == str(expected.top_sites)
         assert "OUT OF MEMORY" in run_analyze(tmp_path, "diagnose", previous.name)
-    said = run_command(tmp_path, ["oom", previous.name])
-    assert said.returncode == 0 and "10 requests of the folded part ran out of memory" in " ".join(said.stderr.split())
+    process = run_command(tmp_path, ["oom", previous.name])
+    assert process.returncode == 0
+    assert "10 requests of the folded part ran out of memory" in " ".join(process.stderr.split())
 
 
 def test_refused_requests_that_a_fold_leaves_out_are_counted(tmp_path: Path) -> None:
     _, folded = fold_bytes(tmp_path, refused_requests(600))
     assert len(folded.refused_requests) == 512
-    said = run_command(tmp_path, ["oom", "f.alloctrace"])
-    assert said.returncode == 0 and "598 requests of the folded part ran out of memory" in " ".join(said.stderr.split())
+    process = run_command(tmp_path, ["oom", "f.alloctrace"])
+    assert process.returncode == 0
+    assert "598 requests of the folded part ran out of memory" in " ".join(process.stderr.split())
 
 
 def place_of_fold(data: bytearray) -> tuple[int, int]:

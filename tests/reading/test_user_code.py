@@ -179,7 +179,7 @@ def test_a_name_that_no_file_has_is_refused(folder: Path) -> None:
     assert refused.value.paths == ("libra",)
     error = run_analyze(folder, "run.alloctrace", "--user-path", "libra", status=2)
     assert error.count("\n") == 1 and "library" in error
-    # Of two traces one may lack the package.
+    # One of two traces may lack the package.
     traces = ("diff", "other.alloctrace", "run.alloctrace", "--device", "cpu", "--user-path")
     assert "library/layers.py" in run_analyze(folder, *traces, "library")
     assert "libra'" in run_analyze(folder, *traces, "libra", status=2)
