@@ -181,8 +181,8 @@ def test_a_build_without_isolation_where_wheel_is_installed_makes_both_modules(t
     # In this checkout, whose objects are up to date: that saves minutes.
     options = ["--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path / "wheels"]
     inherited = {name: value for name, value in os.environ.items() if name == "ALLOCTRACE_WERROR"}
-    made = run([sys.executable, "-m", "pip", "wheel", *options, "."], ROOT, **inherited)
-    assert made.returncode == 0, report(made)
+    process = run([sys.executable, "-m", "pip", "wheel", *options, "."], ROOT, **inherited)
+    assert process.returncode == 0, report(process)
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")

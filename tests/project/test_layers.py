@@ -166,5 +166,5 @@ def test_the_reading_half_has_no_linux_calls() -> None:
     names = {path.name for path in read}
     assert "trace_reader.cpp" in names and "spool_writer.cpp" not in names
     assert LINUX_ONLY.search((ROOT / "csrc/core/recording/spool_writer.cpp").read_text(encoding="utf-8"))
-    found = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    calls_of = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
+    assert {name: calls for name, calls in calls_of.items() if calls} == {}

@@ -47,9 +47,9 @@ def give_away(path):
         return os.chown(path, 12345, 12345)
     real_stat, path = os.stat, os.path.abspath(path)
     def stat(asked, *arguments, **named):
-        found = real_stat(asked, *arguments, **named)
+        status = real_stat(asked, *arguments, **named)
         is_foreign = not isinstance(asked, int) and os.path.abspath(asked) == path
-        return os.stat_result((*found[:4], 12345, *found[5:])) if is_foreign else found
+        return os.stat_result((*status[:4], 12345, *status[5:])) if is_foreign else status
     os.stat = stat
 built_for = dict(_build_info.RECORDER_FOR)
 assert built_for == target._asdict()

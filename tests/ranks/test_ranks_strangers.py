@@ -31,11 +31,11 @@ def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     run_python(tmp_path, command, check=False, timeout=600, environment={})
     verdict = json.loads(run_command(tmp_path, ["traces", "--json"]).stdout)
     assert verdict["run"]["traces"] == expected["ranks"] and not verdict["run"]["missing"]
-    found = verdict["findings"]
+    findings = verdict["findings"]
     if expected["truth"] == "healthy":
-        assert not {"leak", "oom"} & {one["kind"] for one in found}, found
+        assert not {"leak", "oom"} & {one["kind"] for one in findings}, findings
         return
-    (one,) = found
+    (one,) = findings
     assert one["kind"] == KINDS[expected["truth"]], one
     assert one["site"]["filename"].endswith(name) and one["site"]["line"] == expected["line"], one
     assert sorted(one["ranks"]) == (list(range(expected["ranks"])) if expected["rank"] is None else [expected["rank"]])

@@ -110,16 +110,16 @@ def sources(trace: alloctrace.Trace) -> dict[int, tuple[str, int, str]]:
 def test_lines_are_named_as_a_user_knows_them(folder: Path) -> None:
     """Cells have the number of IPython, or are counted as they appear. Generated code shows the line that calls it."""
     trace = alloctrace.load(folder / "run.alloctrace")
-    found = sources(trace)
-    assert found[4000] == ("In[7]", 3, "<module>") and found[4008] == ("In[3]", 1, "<module>")
+    places = sources(trace)
+    assert places[4000] == ("In[7]", 3, "<module>") and places[4008] == ("In[3]", 1, "<module>")
     assert trace.sites(device="cpu").query("live_bytes == 4000")["source"].item() == "kept = [torch.empty(1000)]"
     bare = sources(alloctrace.load(folder / "bare.alloctrace"))
     assert [bare[4000][0], bare[4004][0], bare[4008][0]] == ["cell#1", "cell#2", "In[3]"]
     for size, comment in ((4012, "what torch.compile made"), (480_000, "what torch.fx made")):
-        assert found[size][:2] == ("program.py", line_with(comment, PROGRAM)), found
+        assert places[size][:2] == ("program.py", line_with(comment, PROGRAM)), places
     # Functions have qualified names.
     expected = "Outer.Inner.make.<locals>.<listcomp>" if sys.version_info < (3, 12) else "Outer.Inner.make"
-    assert found[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
+    assert places[4016][2] == (expected if sys.version_info >= (3, 11) else "<listcomp>")
 
 
 def test_what_a_line_calls_in_a_package_is_shown_below_it(folder: Path) -> None:
