@@ -9,9 +9,12 @@ code into errors; MAX_JOBS bounds the compilers that run at once; CXX names the 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,18 +126,29 @@ class BuildExtensions(build_ext):
                 encoding="utf-8",
             )
 
-    def build_extension(self, extension: Extension) -> None:
-        if extension.name.endswith("._record"):
-            import torch
+    def build_extensions(self) -> None:
+        modules = {}
+        for extension in self.extensions:
+            output = Path(self.get_ext_fullpath(extension.name)).absolute()
+            if extension.name.endswith("._record"):
+                import torch
 
-            module = building.recorder(CSRC, building.target_of(torch), Path(torch.__file__).parent, sys.path)
-        else:
-            module = building.reader(CSRC, pybind11_include())
-        output = Path(self.get_ext_fullpath(extension.name))
-        # A folder for each: both compile csrc/core, with other options.
-        objects = Path(self.build_temp, extension.name)
-        print(f"building {output.name}", flush=True)
-        building.build(module, output.absolute(), objects.absolute(), lambda said: print(said, flush=True))
+                folder = Path(torch.__file__).parent
+                modules[output] = building.recorder(CSRC, building.target_of(torch), folder, sys.path)
+            else:
+                modules[output] = building.reader(CSRC, pybind11_include())
+        folder = Path(self.build_temp).absolute()
+        building.build(modules, CSRC, folder, building.find_ninja(), say)
+
+
+def say(line: str) -> None:
+    """Print a line of a build. pip shows none of them until the end: in its terminal they take the place of its own."""
+    print(line, flush=True)
+    step = re.match(r"\[(\d+)/(\d+)\]", line)
+    if step and "PIP_BUILD_TRACKER" in os.environ and not sys.stdout.isatty():
+        # The spaces: pip puts a turning character over the last one, and "done" in the end.
+        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+            terminal.write(f"\r  Building pytorch_alloctrace: compiling {step[1]} of {step[2]} ...  ")
 
 
 def say_that_it_waits() -> None:
@@ -143,6 +157,7 @@ def say_that_it_waits() -> None:
 
 def main() -> None:
     os.chdir(ROOT)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # say() would be stopped in a background job
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     makes_wheel = command in ("bdist_wheel", "dist_info", "editable_wheel")
     if makes_wheel and not (is_importable("setuptools.command.bdist_wheel") or is_importable("wheel")):

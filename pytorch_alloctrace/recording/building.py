@@ -1,4 +1,4 @@
-"""Compiles the extension modules: from which sources, with which options, several files at once.
+"""Builds the extension modules: lists for ninja what is compiled from which sources with which options, and runs it.
 
 Serves two callers that must agree. setup.py loads this file before anything is installed, so it imports the standard
 library alone. And enable() runs it as a program (see loading.py): compiling takes a minute of processor time, threads
@@ -12,6 +12,7 @@ import hashlib
 import importlib.machinery
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -19,9 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,22 +28,25 @@ MINIMUM_TORCH = (2, 9)
 MINIMUM_GCC = 11
 """The first with all of C++20 that is used here."""
 
-# The folders of csrc that each module is built from. A new file needs no entry here.
-SHARED = ("core/base", "core/format")
-READER = (*SHARED, "core/reading", "core/replay", "core/folding", "core/what_if", "core/writing", "python/reading")
-# These make Linux calls and include torch's headers: the reading half compiles none of them.
-FOLDING = ("core/reading", "core/replay", "core/folding")
-"""What a recording needs that keeps its own trace small: it reads it."""
-RECORDER = (*SHARED, "core/recording", *FOLDING, "core/bounding", "system", "python/recording", "torch")
+# The folders of csrc that the modules are built from. A new file needs no entry here.
+CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/folding")
+"""Of both modules: a recording that keeps its own trace small reads it. Includes neither torch nor Python."""
+READER = ("core/what_if", "core/writing")
+HOOK = ("core/recording", "core/bounding", "system")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_stand_ins"
+RECORDER = (*CORE, *HOOK, "python/recording", "torch")
+
+MOST_LINES = 500
+"""Of a unit: files of a folder that are compiled as one, which reads their headers once. More lines would take less
+processor time in all, and longer to compile again after a change."""
 
 # The hook, whole: its parts lie in three folders, and its code competes with the program's for the nearest cache. In
 # tools/bench/cuda this takes a sixth off what an allocation costs.
 WHOLE_PROGRAM = ["-flto=auto"]
 # But for what has inline variables of torch's headers: there is to be one of them in the process, and as a part of the
 # whole the compiler makes it the module's own. (torch keeps the settings of its CUDA allocator in one.)
-APART = {"allocator_settings.cpp": ["-fno-lto"]}
+APART = {"torch/cuda/allocator_settings.cpp"}
 # No vectors made of single fields: those would be written to the stack one by one and read from there in pairs, and the
 # processor waits until what was written has left it. On one machine it added half as much again, without stacks.
 HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt", "-fno-tree-slp-vectorize"]
@@ -76,14 +78,21 @@ class Target(NamedTuple):
     """A home folder may be shared by machines with different C libraries."""
 
 
-class Module(NamedTuple):
-    """An extension module, and how it is compiled."""
+class Group(NamedTuple):
+    """Sources that are compiled with the same options."""
 
-    sources: list[Path]
+    sources: list[str]
+    """Relative to csrc."""
     options: list[str]
+    made_for: str = ""
+    """What else the objects depend on: the release of the headers of others."""
+
+
+class Module(NamedTuple):
+    """An extension module, and how it is built."""
+
+    groups: list[Group]
     link_options: list[str]
-    made_for: str
-    """What else the objects depend on. When it differs from that of existing objects, they are compiled again."""
 
 
 def python_abi() -> str:
@@ -112,9 +121,9 @@ def is_too_old(torch_version: str) -> bool:
     return tuple(int(part) for part in torch_version.split("+")[0].split(".")[:2]) < MINIMUM_TORCH
 
 
-def sources(csrc: Path, *folders: str) -> list[Path]:
-    """The files of these folders of csrc, without those of the folders in them."""
-    return [path for folder in folders for path in sorted((csrc / folder).glob("*.cpp"))]
+def sources(csrc: Path, *folders: str) -> list[str]:
+    """Return the files of these folders of csrc, relative to it, without those of the folders in them."""
+    return [f"{folder}/{path.name}" for folder in folders for path in sorted((csrc / folder).glob("*.cpp"))]
 
 
 def recorder_files(csrc: Path) -> list[Path]:
@@ -134,10 +143,11 @@ def recorder_key(target: Target, csrc: Path) -> str:
 
 def reader(csrc: Path, pybind11_include: str) -> Module:
     return Module(
-        sources=sources(csrc, *READER),
-        options=_options([pybind11_include]),
+        groups=[
+            Group(sources(csrc, "python/reading"), _options(csrc, pybind11_include, _python_include()), python_abi()),
+            Group(sources(csrc, *CORE, *READER), _options(csrc)),
+        ],
         link_options=["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"],
-        made_for=python_abi(),
     )
 
 
@@ -145,7 +155,7 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     """packages: folders where installed packages are, among them those of CUDA."""
     include = torch_folder / "include"
     # Only torch's copy of pybind11: its headers include pybind11 too, and two versions must not meet in one file.
-    includes = [str(include), str(include / "torch" / "csrc" / "api" / "include")]
+    includes = [str(include), str(include / "torch" / "csrc" / "api" / "include"), _python_include()]
     if not (include / "torch" / "csrc").is_dir():
         raise BuildError(
             f"the torch in {torch_folder} has no headers to compile the recorder with: install one from PyPI, "
@@ -155,30 +165,36 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     if target.cuda is not None:
         includes += _cuda_includes(target.cuda, packages, csrc)
         libraries += ["c10_cuda", "torch_cuda"]
-    folders = (*RECORDER, WITHOUT_CUDA if target.cuda is None else WITH_CUDA)
     whole_program = WHOLE_PROGRAM if _links_whole_programs() else []
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}"
+    # Compilers have the new one unless told.
+    abi = [] if target.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
+    with_torch = sources(csrc, "torch", WITHOUT_CUDA if target.cuda is None else WITH_CUDA, "python/recording")
+    options = [*_options(csrc, *includes), *abi, *HOOK_CODE]
     return Module(
-        # The slowest first: begun last, it would run alone in the end.
-        sources=sorted(sources(csrc, *folders), key=lambda path: path.name != "autograd_context.cpp"),
-        options=[*_options(includes), abi, *HOOK_CODE, *whole_program],
+        groups=[
+            Group([source for source in with_torch if source not in APART], [*options, *whole_program], repr(target)),
+            Group([source for source in with_torch if source in APART], options, repr(target)),
+            Group(sources(csrc, *HOOK), [*_options(csrc), *abi, *HOOK_CODE, *whole_program]),
+            Group(sources(csrc, *CORE), [*_options(csrc), *abi]),
+        ],
         link_options=[
             *("-shared", "-O2", *whole_program, f"-L{torch_folder / 'lib'}"),
             *(f"-l{name}" for name in libraries),
         ],
-        made_for=repr(target),
     )
 
 
-def _options(system_includes: list[str]) -> list[str]:
+def _options(csrc: Path, *system_includes: str) -> list[str]:
     # As Python's own extension modules are compiled: NDEBUG and -fwrapv concern its headers, and torch's.
-    options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden"]
+    options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden", f"-I{csrc}"]
     if os.environ.get("ALLOCTRACE_WERROR") == "1":
-        options += ["-Wall", "-Wextra", "-Werror"]
+        options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage"]
     # -isystem, not -I: warnings in the headers of others are not ours to mend.
-    for folder in [*system_includes, sysconfig.get_path("include")]:
-        options += ["-isystem", folder]
-    return options
+    return [*options, *(word for folder in system_includes for word in ("-isystem", folder))]
+
+
+def _python_include() -> str:
+    return sysconfig.get_path("include")
 
 
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
@@ -266,91 +282,104 @@ def jobs() -> int:
     return min(cores, MOST_JOBS)
 
 
-def build(module: Module, output: Path, objects: Path, say: Callable[[str], None]) -> None:
-    """Compiles what has changed since the last build into `objects`, and links it to `output`, which others may load
-    in the same moment: it is replaced as a whole. Raises BuildError; `say` gets each command and its messages."""
+def find_ninja() -> str:
+    """Return the path of ninja: of this environment, of this user, else of PATH. Raises BuildError if there is none."""
+    of_user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
+    of_targets = (os.path.join(folder, "bin") for folder in sys.path if folder)  # pip install --target
+    folders = [sysconfig.get_path("scripts"), of_user, *of_targets, *os.get_exec_path()]
+    if found := shutil.which("ninja", path=os.pathsep.join(folders)):
+        return found
+    raise BuildError("ninja, which runs the compilers, is missing: run `pip install ninja`")
+
+
+def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, say: Callable[[str], None]) -> None:
+    """Build each module into the file that is its key. What was compiled into `folder` before and is current stays.
+
+    `say` gets a line an object, "[12/46] compiling core/base/a.cpp and 2 more", and what compilers say. Raises
+    BuildError.
+    """
     check_compiler()
-    objects.mkdir(parents=True, exist_ok=True)
-    object_of = {source: objects / ("-".join(source.parts[-3:]) + ".o") for source in module.sources}
-    commands = {
-        source: [
-            *(*compiler(), *module.options, *APART.get(source.name, ())),
-            *("-MMD", "-MF", f"{made}.d", "-c", str(source), "-o", str(made)),
-        ]
-        for source, made in object_of.items()
-    }
-    changed = [
-        source for source in module.sources if not _is_current(object_of[source], commands[source], module.made_for)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.ninja").write_text(ninja_rules(modules, csrc, folder), encoding="utf-8")
+    said = []
+    with subprocess.Popen(
+        [ninja, f"-j{jobs()}"],
+        cwd=folder,
+        env={**os.environ, "NINJA_STATUS": "[%f/%t] "},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.strip())
+            say(line.rstrip())
+    if process.returncode != 0:
+        raise BuildError(_first_error(said))
+
+
+def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str:
+    """Return the text of a build.ninja, and write the units that it names into the folder."""
+    compiler_words = _words(compiler())
+    rules = [
+        "rule compile",
+        f"  command = {compiler_words} $options -MMD -MF $out.d -c $in -o $out",
+        "  deps = gcc",
+        "  depfile = $out.d",
+        "  description = compiling $unit",
+        "rule link",  # replaced as a whole: others may load the module in that moment
+        f"  command = {compiler_words} $in $options -o $out.$$$$ && mv -f $out.$$$$ $out",
+        "  description = linking",
     ]
-    stop = threading.Event()
-
-    def compile_one(number: int, source: Path) -> None:
-        if stop.is_set():
-            return
-        try:
-            _made(object_of[source], commands[source], module.made_for, f"[{number}/{len(changed)}]", say)
-        except BaseException:
-            stop.set()  # the first error is the one to show
-            raise
-
-    with ThreadPoolExecutor(jobs()) as pool:
-        for done in [pool.submit(compile_one, number, source) for number, source in enumerate(changed, 1)]:
-            done.result()
-    linked = objects / "linked"
-    link = [*compiler(), *map(str, object_of.values()), *module.link_options, "-o", str(linked)]
-    if changed or not _is_current(linked, link, module.made_for):
-        _made(linked, link, module.made_for, "link:", say)
-    elif output.exists() and output.stat().st_mtime_ns > linked.stat().st_mtime_ns:
-        return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f"{output.name}.{os.getpid()}.unfinished")
-    try:
-        shutil.copyfile(linked, unfinished)
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())  # the loader dies of a file that a power failure has cut short
-        os.replace(unfinished, output)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    edges: list[str] = []
+    for output, module in modules.items():
+        objects = []
+        for group in module.groups:
+            options = _words(group.options)
+            for files in _units(csrc, group.sources):
+                key = hashlib.sha256(f"{options} {group.made_for} {files}".encode()).hexdigest()[:8]
+                name = f"{files[0].removesuffix('.cpp').replace('/', '-')}.{key}"
+                objects.append(f"{name}.o")
+                if not (folder / f"{name}.cpp").exists():
+                    (folder / f"{name}.cpp").write_text("".join(f'#include "{file}"\n' for file in files))
+                unit = files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+                edges.append(f"build {name}.o: compile {name}.cpp\n  options = {options}\n  unit = {unit}")
+        edges.append(f"build {_path(output)}: link {' '.join(objects)}\n  options = {_words(module.link_options)}")
+    return "\n".join([*rules, *dict.fromkeys(edges), ""])  # an object of two modules once
 
 
-def _made(made: Path, command: list[str], made_for: str, step: str, say: Callable[[str], None]) -> None:
-    """Runs a command that makes a file, and writes down what it was made with."""
-    record = made.with_name(f"{made.name}.command")
-    record.unlink(missing_ok=True)
-    # The time at which it began, by the clock of the file system: a file edited since is newer.
-    with tempfile.TemporaryFile(dir=made.parent) as started:
-        time = os.fstat(started.fileno()).st_mtime_ns
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    said = done.stdout + done.stderr
-    say(f"{step} {shlex.join(command)}\n{said}".strip())
-    if done.returncode != 0:
-        raise BuildError(_first_error(said) or f"{command[0]} ended with status {done.returncode}")
-    os.utime(made, ns=(time, time))
-    record.write_text(repr((command, made_for)), encoding="utf-8")
+def _units(csrc: Path, files: list[str]) -> list[list[str]]:
+    """Return the files that are compiled as one: neighbours of a folder, up to MOST_LINES."""
+    units: list[list[str]] = []
+    folder, lines = "", 0
+    for file in files:
+        count = (csrc / file).read_bytes().count(b"\n")
+        if os.path.dirname(file) != folder or lines + count > MOST_LINES:
+            units.append([])
+            folder, lines = os.path.dirname(file), 0
+        units[-1].append(file)
+        lines += count
+    return units
 
 
-def _first_error(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines()]
+def _words(words: Iterable[str]) -> str:
+    """Return words of a command as a value in a build.ninja."""
+    return shlex.join(words).replace("$", "$$")
+
+
+def _path(path: Path) -> str:
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def _first_error(lines: list[str]) -> str:
     if any("Killed" in line for line in lines):
-        return "the compiler was killed, perhaps for want of memory: try again with `MAX_JOBS=1`"
+        return "the compiler was killed, perhaps because memory ran out: try again with `MAX_JOBS=1`"
     marks = (" error: ", "undefined reference", "cannot find", "rror: ")
-    return next((line for mark in marks for line in lines if mark in line), next(iter(lines), ""))
-
-
-def _is_current(made: Path, command: list[str], made_for: str) -> bool:
-    """Whether a file was made by this very command, and from no file that has changed since."""
-    try:
-        if made.with_name(f"{made.name}.command").read_text(encoding="utf-8") != repr((command, made_for)):
-            return False
-        time = made.stat().st_mtime_ns
-        dependencies = made.with_name(f"{made.name}.d")
-        if not dependencies.exists():
-            return True
-        # In the language of make: "object: file file \", a backslash before a space in a name.
-        _, _, listed = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(": ")
-        return all(Path(name).stat().st_mtime_ns < time for name in shlex.split(listed))
-    except OSError:  # a header that is gone, for instance
-        return False
+    of_ninja = ("[", "FAILED: ", "ninja: ", _words(compiler()))
+    others = [line for line in lines if not line.startswith(of_ninja)]
+    fallback = next(iter(others), f"{shlex.join(compiler())} failed without a message")
+    return next((line for mark in marks for line in lines if mark in line), fallback)
 
 
 @contextlib.contextmanager
@@ -403,7 +432,8 @@ def _checksum(built: Path) -> str:
 def main(request: dict[str, Any]) -> int:
     """Builds a recorder into a file, unless another process has done so by the time that it is this one's turn.
 
-    Prints "waiting" and "building" when it does so, and last "failed: SENTENCE" if it could not.
+    Prints "waiting" and "building" when it does so, then how far it is ("[12/46] ..."), and last
+    "failed: SENTENCE" if it could not.
     """
     # A program may ignore the ends of its children, and this one inherits that: every compiler would seem to succeed.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -411,6 +441,12 @@ def main(request: dict[str, Any]) -> int:
     output, log = Path(request["output"]), Path(request["output"]).with_name("build.log")
     target = Target(**request["target"])
     lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if line.startswith("["):
+            print(line, flush=True)
+
     try:
         if target.abi != python_abi() or target.python != sys.version.split()[0]:
             raise BuildError(
@@ -421,10 +457,11 @@ def main(request: dict[str, Any]) -> int:
             if is_sealed(output):
                 return 0
             print("building", flush=True)
-            module = recorder(Path(request["csrc"]), target, Path(request["torch"]), request["packages"])
-            with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as objects:
+            csrc = Path(request["csrc"])
+            module = recorder(csrc, target, Path(request["torch"]), request["packages"])
+            with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as folder:
                 try:
-                    build(module, output, Path(objects), lines.append)
+                    build({output: module}, csrc, Path(folder), request["ninja"], say)
                 except BuildError as error:
                     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
                     raise BuildError(

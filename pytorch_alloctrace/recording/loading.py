@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -264,12 +265,17 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
         if os.path.lexists(path) and not _is_trusted_file(path):
             _remove(path)
     torch_folder = Path(torch.__file__).resolve().parent
+    try:
+        ninja = building.find_ninja()
+    except building.BuildError as error:
+        raise RecorderUnavailableError(f"recording is not possible: {error}") from None
     request = {
         "target": target._asdict(),
         "csrc": str(csrc),
         "torch": str(torch_folder),
         "packages": [*map(os.path.abspath, filter(None, sys.path)), str(torch_folder.parent)],
         "output": str(output),
+        "ninja": ninja,
     }
     # -I and -S: no module of the program's, of PYTHONPATH's or of a .pth file's may take part.
     command = [_python(), "-I", "-S", building.__file__, json.dumps(request)]
@@ -297,6 +303,8 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
                     line.begin(f"building the recorder for torch {target.torch}, once (a minute or two{refused}) ...")
                 elif word == "failed":
                     failure = rest
+                elif step := re.match(r"\[(\d+)/(\d+)\]", said):
+                    line.show(f"compiling {step[1]} of {step[2]} ...")
             other = child.stderr.read().strip()
         except BaseException:  # KeyboardInterrupt
             child.kill()
@@ -312,15 +320,25 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
 
 
 class _Line:
-    """A line on stderr that is begun when something starts and ended when it is done. Never raises: the program may
-    have closed or replaced its stderr."""
+    """A line on stderr that is begun when something starts and ended when it is done; in a terminal, a second one below
+    it shows how far it is. Never raises: the program may have closed or replaced its stderr."""
 
     def __init__(self) -> None:
         self._is_begun = False
+        self._shown = ""
 
     def begin(self, text: str) -> None:
         self._write(("\n" if self._is_begun else "") + f"pytorch_alloctrace: {text}")
         self._is_begun = True
+
+    def show(self, progress: str) -> None:
+        try:
+            if not sys.stderr.isatty():
+                return
+        except Exception:
+            return
+        self._write(("\r" if self._shown else "\n") + f"  {progress}")
+        self._shown = progress
 
     def end(self, text: str) -> None:
         if self._is_begun:

@@ -13,39 +13,38 @@ import torch
 from running import ROOT
 
 from pytorch_alloctrace.recording import building
-from pytorch_alloctrace.recording.building import BuildError, Module
+from pytorch_alloctrace.recording.building import BuildError, Group, Module
 
 CXX = os.environ.get("CXX", "c++")
+NINJA = building.find_ninja()
 
 
 class Project:
-    """Two small sources that share a header, in a folder whose name has a space."""
+    """Two modules of the same two sources, which share a header, in a folder whose name has a space."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "with space"
-        self.folder.mkdir()
-        self.output = folder / "out" / "module.so"
-        self.options: list[str] = []
+        self.csrc = folder / "with space"
+        self.outputs = [folder / "out" / "module.so", folder / "out" / "other.so"]
+        self.options = ["-fPIC", f"-I{self.csrc}"]
         self.made_for = "this"
         self.write("common.h", "int common();")
-        self.write("one.cpp", '#include "common.h"\nint one() { return common(); }')
-        self.write("two.cpp", "int two() { return 2; }")
+        self.write("first/one.cpp", '#include "../common.h"\nint one() { return common(); }')
+        self.write("second/two.cpp", "int two() { return 2; }")
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
+        path = self.csrc / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-        # A file that was edited in the very tick of the clock in which its compiler begins is compiled again the next
-        # time, for nobody knows what the compiler read. Here each is edited a moment before.
-        edited = path.stat().st_mtime_ns - 1_000_000
-        os.utime(path, ns=(edited, edited))
 
     def build(self) -> list[str]:
-        """Build; return the names of the files that were compiled."""
+        """Build; return the units that were compiled."""
         said: list[str] = []
-        sources = sorted(self.folder.glob("*.cpp"))
-        module = Module(sources, ["-fPIC", *self.options], ["-shared"], self.made_for)
-        building.build(module, self.output, self.folder.parent / "objects", said.append)
-        return sorted(line.split("with space/")[1].split("'")[0] for line in said if " -c " in line)
+        module = Module(
+            [Group(building.sources(self.csrc, "first", "second"), self.options, self.made_for)], ["-shared"]
+        )
+        modules = dict.fromkeys(self.outputs, module)
+        building.build(modules, self.csrc, self.csrc.parent / "objects", NINJA, said.append)
+        return sorted(line.split("compiling ")[1] for line in said if " compiling " in line)
 
 
 @pytest.fixture
@@ -53,38 +52,47 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_only_what_has_changed_is_compiled(project: Project) -> None:
-    assert project.build() == ["one.cpp", "two.cpp"] and project.output.exists()
-    made = project.output.stat().st_mtime_ns
-    assert project.build() == [] and project.output.stat().st_mtime_ns == made
+def symbols_of(module: Path) -> str:
+    return subprocess.run(["nm", "-D", module], capture_output=True, text=True, check=True).stdout
+
+
+def test_only_what_has_changed_is_compiled_once_for_all_modules(project: Project) -> None:
+    assert project.build() == ["first/one.cpp", "second/two.cpp"]
+    made = [output.stat().st_mtime_ns for output in project.outputs]
+    assert project.build() == [] and [output.stat().st_mtime_ns for output in project.outputs] == made
     project.write("common.h", "int common(); // edited")
-    assert project.build() == ["one.cpp"] and project.output.stat().st_mtime_ns > made
-    project.write("three.cpp", "int three() { return 3; }")
-    assert project.build() == ["three.cpp"]
-    project.options = ["-O1"]
-    assert project.build() == ["one.cpp", "three.cpp", "two.cpp"]
+    assert project.build() == ["first/one.cpp"] and project.outputs[0].stat().st_mtime_ns > made[0]
+    project.options.append("-O1")
+    assert project.build() == ["first/one.cpp", "second/two.cpp"]
     project.made_for = "another torch"
-    assert project.build() == ["one.cpp", "three.cpp", "two.cpp"]
-    project.output.unlink()
-    assert project.build() == [] and project.output.exists()
-    symbols = subprocess.run(["nm", "-D", project.output], capture_output=True, text=True, check=True).stdout
-    assert all(name in symbols for name in ("one", "two", "three"))
+    assert project.build() == ["first/one.cpp", "second/two.cpp"]
+    project.outputs[0].unlink()
+    assert project.build() == [] and project.outputs[0].exists()
+
+
+def test_files_of_a_folder_are_compiled_as_one_up_to_a_limit(project: Project) -> None:
+    project.build()
+    project.write("second/three.cpp", "int three() { return 3; }")
+    assert project.build() == ["second/three.cpp and 1 more"]
+    assert all(name in symbols_of(project.outputs[0]) for name in ("one", "two", "three"))
+    project.write("second/three.cpp", "\n" * building.MOST_LINES + "int three() { return 3; }")
+    assert project.build() == ["second/three.cpp"]  # of two.cpp alone there is an object
     # A source that is gone is in the module no longer.
-    (project.folder / "two.cpp").unlink()
+    (project.csrc / "second" / "two.cpp").unlink()
     assert project.build() == []
-    symbols = subprocess.run(["nm", "-D", project.output], capture_output=True, text=True, check=True).stdout
-    assert "three" in symbols and "two" not in symbols
+    assert "three" in symbols_of(project.outputs[0]) and "two" not in symbols_of(project.outputs[0])
 
 
 def test_compile_error_is_one_sentence_and_leaves_the_module(project: Project) -> None:
     project.build()
-    before = project.output.read_bytes()
-    project.write("two.cpp", "int two() { return missing; }")
+    before = [output.read_bytes() for output in project.outputs]
+    project.write("second/two.cpp", "int two() { return missing; }")
     for _ in range(2):  # not only the first time
         with pytest.raises(BuildError, match=r"two\.cpp:1:\d+: error: .missing. was not declared") as failure:
             project.build()
         assert "\n" not in str(failure.value)
-    assert project.output.read_bytes() == before and list(project.output.parent.iterdir()) == [project.output]
+    assert [output.read_bytes() for output in project.outputs] == before
+    assert sorted(project.outputs[0].parent.iterdir()) == project.outputs
 
 
 def script(path: Path, text: str) -> str:
@@ -108,16 +116,19 @@ def test_missing_old_or_killed_compiler_is_named_with_the_command(
     said = "c++: fatal error: Killed signal terminated program"
     killed = f'case $1 in -dumpversion) echo 12;; *) echo "{said}" >&2; exit 1;; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "killed", killed))
-    assert "for want of memory: try again with `MAX_JOBS=1`" in refusal()
+    assert "because memory ran out: try again with `MAX_JOBS=1`" in refusal()
     monkeypatch.delenv("CXX")
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert refusal() == "there is no C++ compiler: run `apt-get install g++`"
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "empty"))
+    monkeypatch.setattr("sysconfig.get_path", lambda *names: str(tmp_path / "empty"))
     here = f"python3.{sys.version_info[1]}"
     assert refusal() == f"there is no C++ compiler: run `apt-get install g++ {here}-dev`"
     script(tmp_path / "empty" / "dnf", "")
     assert refusal() == "there is no C++ compiler: run `dnf install gcc-c++ python3-devel`"
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(BuildError, match=r"^ninja, which runs the compilers, is missing: run `pip install ninja`$"):
+        building.find_ninja()
     script(tmp_path / "empty" / "c++", "echo 12")
     assert refusal().startswith("Python's headers are missing (") and "`dnf install python3-devel`" in refusal()
 
@@ -140,7 +151,7 @@ def test_recorder_is_compiled_as_a_whole_only_where_the_linker_can(
     (tmp_path / "torch" / "include" / "torch" / "csrc").mkdir(parents=True)
     target = building.Target("2.11.0", "", None, True, "3.11.7", "cpython-311", "")
     module = building.recorder(ROOT / "csrc", target, tmp_path / "torch", [])
-    for options in (module.options, module.link_options):
+    for options in (module.groups[0].options, module.link_options):
         assert ("-flto=auto" in options) == linker_works
 
 
@@ -155,8 +166,8 @@ def test_missing_headers_of_cuda_are_named_with_the_command(tmp_path: Path, monk
         assert f"the headers of CUDA {cuda} are missing: run `pip install {package}`" in str(refused.value)
     # Without CUDA none are needed, nor any source that includes them.
     module = building.recorder(ROOT / "csrc", target._replace(cuda=None), tmp_path / "torch", [str(tmp_path)])
-    assert not any("torch/cuda/" in str(source) for source in module.sources)
-    assert any("torch/no_cuda/" in str(source) for source in module.sources)
+    folders = {os.path.dirname(source) for group in module.groups for source in group.sources}
+    assert "torch/no_cuda" in folders and "torch/cuda" not in folders
     with pytest.raises(BuildError, match=r"has no headers to compile the recorder with"):
         building.recorder(ROOT / "csrc", target, tmp_path, [])
 
@@ -166,9 +177,10 @@ def test_headers_of_torchs_packages_suffice_without_a_toolkit(monkeypatch: pytes
     """Compile library_blocks.cpp, which includes the most headers of CUDA."""
     monkeypatch.setattr(Path, "is_dir", without_toolkit(Path.is_dir))
     module = building.recorder(ROOT / "csrc", building.target_of(torch), Path(torch.__file__).parent, sys.path)
-    assert not [option for option in module.options if "/usr/local/cuda" in option]
-    (source,) = [path for path in module.sources if path.name == "library_blocks.cpp"]
-    command = [CXX, *module.options, "-fsyntax-only", source]
+    source = "torch/cuda/library_blocks.cpp"
+    (group,) = [group for group in module.groups if source in group.sources]
+    assert not [option for option in group.options if "/usr/local/cuda" in option]
+    command = [CXX, *group.options, "-fsyntax-only", ROOT / "csrc" / source]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr
 

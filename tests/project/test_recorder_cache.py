@@ -6,6 +6,7 @@ The recorder of this checkout stands for one built on first use; a missing compi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,21 @@ print(refusal())
     assert ran.stderr == ""
 
 
+def test_a_terminal_shows_how_far_the_build_is(run: RunProgram, tmp_path: Path) -> None:
+    ran = run(
+        """
+import pty
+terminal, stderr = pty.openpty()
+sys.stderr = open(stderr, "w")
+refusal()
+print(os.read(terminal, 10_000).decode())
+""",
+        CXX=script(tmp_path / "compiler", "exit 1"),
+    )
+    pattern = r"pytorch_alloctrace: building .* \.\.\.\s+(compiling \d of \d\d \.\.\.\s+){1,2}failed\s+"
+    assert re.fullmatch(pattern, ran.stdout), ran.stdout
+
+
 def test_build_is_isolated_from_the_program(run: RunProgram, tmp_path: Path) -> None:
     """Build in a program with preloaded libraries, modules that hide the standard library's, and a closed stderr."""
     seen, files = tmp_path / "seen", tmp_path / "files"
@@ -284,7 +300,8 @@ assert not torch.cuda.is_initialized()
     )
     assert "recording is not possible: the recorder cannot be compiled for torch" in ran.stdout, ran.stdout + ran.stderr
     environment = seen.read_text()
-    assert "LD_LIBRARY_PATH=/kept" in environment and environment.endswith("\n/\n")
+    assert "LD_LIBRARY_PATH=/kept" in environment
+    assert environment.splitlines()[-1].startswith(str(tmp_path / "temporary" / "alloctrace-build-"))
     assert not [line for line in environment.splitlines() if line.startswith(("PYTHON", "LD_PRELOAD", "ALLOCTRACE"))]
     assert "secret" not in files.read_text()
     (log,) = tmp_path.glob("cache/*/*/build.log")
