@@ -145,10 +145,15 @@ def say(line: str) -> None:
     """Print a line of a build. pip shows none of them until the end: in its terminal they take the place of its own."""
     print(line, flush=True)
     step = re.match(r"\[(\d+)/(\d+)\]", line)
-    if step and "PIP_BUILD_TRACKER" in os.environ and not sys.stdout.isatty():
-        # The spaces: pip puts a turning character over the last one, and "done" in the end.
-        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
-            terminal.write(f"\r  Building pytorch_alloctrace: compiling {step[1]} of {step[2]} ...  ")
+    if not step or "PIP_BUILD_TRACKER" not in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        shown_by_pip = os.readlink(f"/proc/{os.getppid()}/fd/1")
+        if shown_by_pip.startswith(("/dev/pts/", "/dev/tty")):
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background job that writes would be stopped
+            with open(shown_by_pip, "w") as terminal:
+                # pip puts a turning character over the last space, and "done" in the end.
+                terminal.write(f"\r  Building pytorch_alloctrace: compiling {step[1]} of {step[2]} ... \x1b[K ")
 
 
 def say_that_it_waits() -> None:
@@ -157,7 +162,6 @@ def say_that_it_waits() -> None:
 
 def main() -> None:
     os.chdir(ROOT)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # say() would be stopped in a background job
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     makes_wheel = command in ("bdist_wheel", "dist_info", "editable_wheel")
     if makes_wheel and not (is_importable("setuptools.command.bdist_wheel") or is_importable("wheel")):
@@ -170,7 +174,7 @@ def main() -> None:
         if os.name != "posix":
             fail(f"this is {sys.platform}, where the package cannot be built: use Linux, or macOS to read traces")
         try:
-            building.check_compiler()
+            building.check_tools(building.find_ninja())
         except building.BuildError as error:
             fail(str(error))
         no_recorder = reason_for_no_recorder()

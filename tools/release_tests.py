@@ -24,7 +24,7 @@ TESTS = [
     "tests/what_if/test_what_if_random.py",
 ]
 REQUIREMENTS = (
-    *("setuptools>=61", "wheel", "pybind11>=3.0"),
+    *("setuptools>=61", "wheel", "pybind11>=3.0", "ninja>=1.11.1.4"),
     *("numpy>=1.24", "pandas>=2.0", "rich>=13.0", "pytest>=8.0", "hypothesis>=6.100"),
 )
 

@@ -37,8 +37,8 @@ WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
 CUDA_STAND_INS = "torch/cuda_stand_ins"
 RECORDER = (*CORE, *HOOK, "python/recording", "torch")
 
-MOST_LINES = 500
-"""Of a unit: files of a folder that are compiled as one, which reads their headers once. More lines would take less
+MAX_UNIT_LINES = 600
+"""Files are compiled together, as a unit, up to so many lines: headers are then read once. More lines would take less
 processor time in all, and longer to compile again after a change."""
 
 # The hook, whole: its parts lie in three folders, and its code competes with the program's for the nearest cache. In
@@ -49,7 +49,7 @@ WHOLE_PROGRAM = ["-flto=auto"]
 APART = {"torch/cuda/allocator_settings.cpp"}
 # No vectors made of single fields: those would be written to the stack one by one and read from there in pairs, and the
 # processor waits until what was written has left it. On one machine it added half as much again, without stacks.
-HOOK_CODE = ["-fno-semantic-interposition", "-fno-plt", "-fno-tree-slp-vectorize"]
+HOOK_CODE = ["-fno-tree-slp-vectorize"]
 
 MOST_JOBS = 8
 """A compiler takes up to 1 GB. More of them than this on a large node gain little, and could take the memory from the
@@ -85,7 +85,7 @@ class Group(NamedTuple):
     """Relative to csrc."""
     options: list[str]
     made_for: str = ""
-    """What else the objects depend on: the release of the headers of others."""
+    """Which release of other projects' headers the objects are compiled with."""
 
 
 class Module(NamedTuple):
@@ -144,8 +144,10 @@ def recorder_key(target: Target, csrc: Path) -> str:
 def reader(csrc: Path, pybind11_include: str) -> Module:
     return Module(
         groups=[
-            Group(sources(csrc, "python/reading"), _options(csrc, pybind11_include, _python_include()), python_abi()),
-            Group(sources(csrc, *CORE, *READER), _options(csrc)),
+            Group(
+                sources(csrc, "python/reading"), _options(pybind11_include, sysconfig.get_path("include")), python_abi()
+            ),
+            Group(sources(csrc, *CORE, *READER), _options()),
         ],
         link_options=["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"],
     )
@@ -155,7 +157,7 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     """packages: folders where installed packages are, among them those of CUDA."""
     include = torch_folder / "include"
     # Only torch's copy of pybind11: its headers include pybind11 too, and two versions must not meet in one file.
-    includes = [str(include), str(include / "torch" / "csrc" / "api" / "include"), _python_include()]
+    includes = [str(include), str(include / "torch" / "csrc" / "api" / "include"), sysconfig.get_path("include")]
     if not (include / "torch" / "csrc").is_dir():
         raise BuildError(
             f"the torch in {torch_folder} has no headers to compile the recorder with: install one from PyPI, "
@@ -166,16 +168,16 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
         includes += _cuda_includes(target.cuda, packages, csrc)
         libraries += ["c10_cuda", "torch_cuda"]
     whole_program = WHOLE_PROGRAM if _links_whole_programs() else []
-    # Compilers have the new one unless told.
+    # The new one is the default.
     abi = [] if target.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
     with_torch = sources(csrc, "torch", WITHOUT_CUDA if target.cuda is None else WITH_CUDA, "python/recording")
-    options = [*_options(csrc, *includes), *abi, *HOOK_CODE]
+    options = [*_options(*includes), *abi, *HOOK_CODE]
     return Module(
         groups=[
             Group([source for source in with_torch if source not in APART], [*options, *whole_program], repr(target)),
             Group([source for source in with_torch if source in APART], options, repr(target)),
-            Group(sources(csrc, *HOOK), [*_options(csrc), *abi, *HOOK_CODE, *whole_program]),
-            Group(sources(csrc, *CORE), [*_options(csrc), *abi]),
+            Group(sources(csrc, *HOOK), [*_options(), *abi, *HOOK_CODE, *whole_program]),
+            Group(sources(csrc, *CORE), [*_options(), *abi]),
         ],
         link_options=[
             *("-shared", "-O2", *whole_program, f"-L{torch_folder / 'lib'}"),
@@ -184,17 +186,13 @@ def recorder(csrc: Path, target: Target, torch_folder: Path, packages: list[str]
     )
 
 
-def _options(csrc: Path, *system_includes: str) -> list[str]:
+def _options(*system_includes: str) -> list[str]:
     # As Python's own extension modules are compiled: NDEBUG and -fwrapv concern its headers, and torch's.
-    options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden", f"-I{csrc}"]
+    options = ["-std=c++20", "-O2", "-g0", "-fPIC", "-DNDEBUG", "-fwrapv", "-fvisibility=hidden"]
     if os.environ.get("ALLOCTRACE_WERROR") == "1":
         options += ["-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage"]
     # -isystem, not -I: warnings in the headers of others are not ours to mend.
     return [*options, *(word for folder in system_includes for word in ("-isystem", folder))]
-
-
-def _python_include() -> str:
-    return sysconfig.get_path("include")
 
 
 def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
@@ -208,7 +206,7 @@ def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
     # Up to CUDA 12 each library had a folder of its own.
     pip_folders += [found for folder in folders for found in sorted(folder.glob("nvidia/*/include"))]
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    candidates = [*pip_folders, *(Path(toolkit) / "include" for toolkit in toolkits if toolkit)]
+    candidates = [*pip_folders, *(Path(toolkit).absolute() / "include" for toolkit in toolkits if toolkit)]
     found = [str(folder) for folder in candidates if folder.is_dir()]
     if not any((Path(folder) / "cuda_runtime_api.h").is_file() for folder in found):
         raise BuildError(
@@ -219,9 +217,9 @@ def _cuda_includes(cuda: str, packages: list[str], csrc: Path) -> list[str]:
     return [*dict.fromkeys(found), str(csrc / CUDA_STAND_INS)]
 
 
-def check_compiler() -> None:
-    """Raises BuildError where no module could be compiled: without a compiler, or Python's headers."""
-    version = _compiler_version()
+def check_tools(ninja: str) -> None:
+    """Raise BuildError where no module could be built: without a compiler, Python's headers or ninja."""
+    version = _compiler_says("-dumpversion").partition(".")[0]
     if version.isdecimal() and int(version) < MINIMUM_GCC and not _is_clang():
         raise BuildError(
             f"{shlex.join(compiler())} is GCC {version}, and GCC {MINIMUM_GCC} or newer is needed: install it and "
@@ -231,14 +229,16 @@ def check_compiler() -> None:
     if not header.is_file():
         here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         raise BuildError(f"Python's headers are missing ({header}): {_install(f'{here}-dev', 'python3-devel')}")
+    if not ninja:
+        raise BuildError("ninja, which runs the compilers, is missing: run `pip install ninja`")
 
 
 def compiler() -> list[str]:
     """The words of the command. Raises BuildError if there is none."""
     if named := os.environ.get("CXX"):
         words = shlex.split(named)
-        if words and shutil.which(words[0]):
-            return words
+        if words and (found := shutil.which(words[0])):
+            return [os.path.abspath(found) if os.sep in words[0] else words[0], *words[1:]]
         raise BuildError(f"there is no compiler CXX={named}: run `unset CXX`, or name one that is installed")
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
@@ -253,14 +253,12 @@ def _install(debian: str, fedora: str) -> str:
     return f"run `dnf install {fedora}`" if shutil.which("dnf") else f"run `apt-get install {debian}`"
 
 
-def _compiler_version() -> str:
-    done = subprocess.run([*compiler(), "-dumpversion"], capture_output=True, text=True, check=False)
-    return done.stdout.strip().partition(".")[0]
+def _compiler_says(option: str) -> str:
+    return subprocess.run([*compiler(), option], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _is_clang() -> bool:
-    done = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
-    return "clang" in done.stdout
+    return "clang" in _compiler_says("--version")
 
 
 def _links_whole_programs() -> bool:
@@ -283,13 +281,12 @@ def jobs() -> int:
 
 
 def find_ninja() -> str:
-    """Return the path of ninja: of this environment, of this user, else of PATH. Raises BuildError if there is none."""
+    """Return the path of ninja: of this environment, of this user, else of PATH. Empty if there is none."""
     of_user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
-    of_targets = (os.path.join(folder, "bin") for folder in sys.path if folder)  # pip install --target
-    folders = [sysconfig.get_path("scripts"), of_user, *of_targets, *os.get_exec_path()]
-    if found := shutil.which("ninja", path=os.pathsep.join(folders)):
-        return found
-    raise BuildError("ninja, which runs the compilers, is missing: run `pip install ninja`")
+    of_targets = (os.path.join(folder, "bin") for folder in sys.path)  # pip install --target
+    folders = [sysconfig.get_path("scripts"), of_user, *os.get_exec_path(), *of_targets]
+    found = shutil.which("ninja", path=os.pathsep.join(folders))
+    return os.path.abspath(found) if found else ""
 
 
 def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, say: Callable[[str], None]) -> None:
@@ -298,14 +295,13 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
     `say` gets a line an object, "[12/46] compiling core/base/a.cpp and 2 more", and what compilers say. Raises
     BuildError.
     """
-    check_compiler()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "build.ninja").write_text(ninja_rules(modules, csrc, folder), encoding="utf-8")
+    (folder / "build.ninja").write_bytes(os.fsencode(ninja_rules(modules, csrc, folder)))
     said = []
     with subprocess.Popen(
         [ninja, f"-j{jobs()}"],
         cwd=folder,
-        env={**os.environ, "NINJA_STATUS": "[%f/%t] "},
+        env={**os.environ, "NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -321,14 +317,14 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
 
 def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str:
     """Return the text of a build.ninja, and write the units that it names into the folder."""
-    compiler_words = _words(compiler())
+    compiler_words, version = _words(compiler()), _compiler_says("--version")
     rules = [
         "rule compile",
-        f"  command = {compiler_words} $options -MMD -MF $out.d -c $in -o $out",
+        f"  command = {compiler_words} -iquote {_words([str(csrc)])} $options -MMD -MF $out.d -c $in -o $out",
         "  deps = gcc",
         "  depfile = $out.d",
         "  description = compiling $unit",
-        "rule link",  # replaced as a whole: others may load the module in that moment
+        "rule link",  # replaces the module as a whole: another process may be loading it
         f"  command = {compiler_words} $in $options -o $out.$$$$ && mv -f $out.$$$$ $out",
         "  description = linking",
     ]
@@ -337,12 +333,15 @@ def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str
         objects = []
         for group in module.groups:
             options = _words(group.options)
+            # Names of objects are the same in all folders that the project is built in: a compiler cache looks at them.
+            flags = [word for word in group.options if not os.path.isabs(word)]
             for files in _units(csrc, group.sources):
-                key = hashlib.sha256(f"{options} {group.made_for} {files}".encode()).hexdigest()[:8]
+                key = hashlib.sha256(f"{flags} {group.made_for} {version} {files}".encode()).hexdigest()[:8]
                 name = f"{files[0].removesuffix('.cpp').replace('/', '-')}.{key}"
                 objects.append(f"{name}.o")
-                if not (folder / f"{name}.cpp").exists():
-                    (folder / f"{name}.cpp").write_text("".join(f'#include "{file}"\n' for file in files))
+                path, text = folder / f"{name}.cpp", "".join(f'#include "{file}"\n' for file in files)
+                if not path.exists() or path.read_text() != text:  # ninja would take one that is written for changed
+                    path.write_text(text)
                 unit = files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
                 edges.append(f"build {name}.o: compile {name}.cpp\n  options = {options}\n  unit = {unit}")
         edges.append(f"build {_path(output)}: link {' '.join(objects)}\n  options = {_words(module.link_options)}")
@@ -350,14 +349,14 @@ def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str
 
 
 def _units(csrc: Path, files: list[str]) -> list[list[str]]:
-    """Return the files that are compiled as one: neighbours of a folder, up to MOST_LINES."""
+    """Return the files that are compiled together."""
     units: list[list[str]] = []
-    folder, lines = "", 0
+    lines = 0
     for file in files:
         count = (csrc / file).read_bytes().count(b"\n")
-        if os.path.dirname(file) != folder or lines + count > MOST_LINES:
+        if not units or lines + count > MAX_UNIT_LINES:
             units.append([])
-            folder, lines = os.path.dirname(file), 0
+            lines = 0
         units[-1].append(file)
         lines += count
     return units
@@ -376,10 +375,13 @@ def _first_error(lines: list[str]) -> str:
     if any("Killed" in line for line in lines):
         return "the compiler was killed, perhaps because memory ran out: try again with `MAX_JOBS=1`"
     marks = (" error: ", "undefined reference", "cannot find", "rror: ")
-    of_ninja = ("[", "FAILED: ", "ninja: ", _words(compiler()))
-    others = [line for line in lines if not line.startswith(of_ninja)]
-    fallback = next(iter(others), f"{shlex.join(compiler())} failed without a message")
-    return next((line for mark in marks for line in lines if mark in line), fallback)
+    # After "FAILED: OBJECT" comes the command, then what the compiler printed.
+    failed = next((number for number, line in enumerate(lines) if line.startswith("FAILED: ")), -1)
+    printed = [line for line in lines[failed + 1 :] if not line.startswith((shlex.join(compiler()), "[", "FAILED: "))]
+    fallback = f"{shlex.join(compiler())} failed without a message"
+    if printed and not printed[0].startswith(("ninja: ", "In file included from ")):
+        fallback = printed[0]
+    return next((line for mark in marks for line in printed if mark in line), fallback)
 
 
 @contextlib.contextmanager
@@ -445,7 +447,8 @@ def main(request: dict[str, Any]) -> int:
     def say(line: str) -> None:
         lines.append(line)
         if line.startswith("["):
-            print(line, flush=True)
+            with contextlib.suppress(BrokenPipeError):  # the program is gone: the next one finds the recorder
+                print(line, flush=True)
 
     try:
         if target.abi != python_abi() or target.python != sys.version.split()[0]:
@@ -457,6 +460,7 @@ def main(request: dict[str, Any]) -> int:
             if is_sealed(output):
                 return 0
             print("building", flush=True)
+            check_tools(request["ninja"])
             csrc = Path(request["csrc"])
             module = recorder(csrc, target, Path(request["torch"]), request["packages"])
             with tempfile.TemporaryDirectory(prefix="alloctrace-build-") as folder:

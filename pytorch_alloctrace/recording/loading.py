@@ -265,17 +265,13 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
         if os.path.lexists(path) and not _is_trusted_file(path):
             _remove(path)
     torch_folder = Path(torch.__file__).resolve().parent
-    try:
-        ninja = building.find_ninja()
-    except building.BuildError as error:
-        raise RecorderUnavailableError(f"recording is not possible: {error}") from None
     request = {
         "target": target._asdict(),
         "csrc": str(csrc),
         "torch": str(torch_folder),
         "packages": [*map(os.path.abspath, filter(None, sys.path)), str(torch_folder.parent)],
         "output": str(output),
-        "ninja": ninja,
+        "ninja": building.find_ninja(),
     }
     # -I and -S: no module of the program's, of PYTHONPATH's or of a .pth file's may take part.
     command = [_python(), "-I", "-S", building.__file__, json.dumps(request)]
@@ -304,7 +300,7 @@ def _build(key: str, target: building.Target, csrc: Path, torch: Any) -> Path:
                 elif word == "failed":
                     failure = rest
                 elif step := re.match(r"\[(\d+)/(\d+)\]", said):
-                    line.show(f"compiling {step[1]} of {step[2]} ...")
+                    line.show_progress(f"compiling {step[1]} of {step[2]} ...")
             other = child.stderr.read().strip()
         except BaseException:  # KeyboardInterrupt
             child.kill()
@@ -325,20 +321,20 @@ class _Line:
 
     def __init__(self) -> None:
         self._is_begun = False
-        self._shown = ""
+        self._shows_progress = False
 
     def begin(self, text: str) -> None:
         self._write(("\n" if self._is_begun else "") + f"pytorch_alloctrace: {text}")
         self._is_begun = True
 
-    def show(self, progress: str) -> None:
+    def show_progress(self, progress: str) -> None:
         try:
             if not sys.stderr.isatty():
                 return
         except Exception:
             return
-        self._write(("\r" if self._shown else "\n") + f"  {progress}")
-        self._shown = progress
+        self._write(("\r" if self._shows_progress else "\n") + f"  {progress}")
+        self._shows_progress = True
 
     def end(self, text: str) -> None:
         if self._is_begun:

@@ -8,7 +8,6 @@
 // and pycore_debug_offsets.h) and has never been run.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <frameobject.h>
 

@@ -6,7 +6,6 @@
 // but the class.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 namespace alloctrace::python {

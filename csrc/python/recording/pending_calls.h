@@ -8,7 +8,6 @@
 // signal handler of the program that runs during it is not traced either.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 namespace alloctrace::python {

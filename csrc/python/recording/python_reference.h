@@ -1,7 +1,6 @@
 // An owned reference to a Python object.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <utility>

@@ -1,4 +1,3 @@
-#define PY_SSIZE_T_CLEAN
 #include "thread_names.h"
 
 #include <Python.h>
