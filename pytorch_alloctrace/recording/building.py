@@ -30,7 +30,7 @@ MINIMUM_GCC = 11
 
 # The folders of csrc that the modules are built from. A new file needs no entry here.
 CORE = ("core/base", "core/format", "core/reading", "core/replay", "core/folding")
-"""Of both modules: a recording that keeps its own trace small reads it. Includes neither torch nor Python."""
+"""Belongs to both modules: a recording that keeps its own trace small reads it. Includes neither torch nor Python."""
 READER = ("core/what_if", "core/writing")
 HOOK = ("core/recording", "core/bounding", "system")
 WITH_CUDA, WITHOUT_CUDA = "torch/cuda", "torch/no_cuda"
@@ -285,8 +285,8 @@ def find_ninja() -> str:
     of_user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
     of_targets = (os.path.join(folder, "bin") for folder in sys.path)  # pip install --target
     folders = [sysconfig.get_path("scripts"), of_user, *os.get_exec_path(), *of_targets]
-    found = shutil.which("ninja", path=os.pathsep.join(folders))
-    return os.path.abspath(found) if found else ""
+    path = shutil.which("ninja", path=os.pathsep.join(folders))
+    return os.path.abspath(path) if path else ""
 
 
 def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, say: Callable[[str], None]) -> None:
@@ -297,7 +297,7 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "build.ninja").write_bytes(os.fsencode(ninja_rules(modules, csrc, folder)))
-    said = []
+    lines = []
     with subprocess.Popen(
         [ninja, f"-j{jobs()}"],
         cwd=folder,
@@ -309,10 +309,10 @@ def build(modules: Mapping[Path, Module], csrc: Path, folder: Path, ninja: str, 
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line.strip())
+            lines.append(line.strip())
             say(line.rstrip())
     if process.returncode != 0:
-        raise BuildError(_first_error(said))
+        raise BuildError(_first_error(lines))
 
 
 def ninja_rules(modules: Mapping[Path, Module], csrc: Path, folder: Path) -> str:

@@ -58,10 +58,10 @@ def symbols_of(module: Path) -> str:
 
 def test_only_what_has_changed_is_compiled_once_for_all_modules(project: Project) -> None:
     assert project.build() == ["first/one.cpp", "second/two.cpp"]
-    made = [output.stat().st_mtime_ns for output in project.outputs]
-    assert project.build() == [] and [output.stat().st_mtime_ns for output in project.outputs] == made
+    built_at = [output.stat().st_mtime_ns for output in project.outputs]
+    assert project.build() == [] and [output.stat().st_mtime_ns for output in project.outputs] == built_at
     project.write("common.h", "int common(); // edited")
-    assert project.build() == ["first/one.cpp"] and project.outputs[0].stat().st_mtime_ns > made[0]
+    assert project.build() == ["first/one.cpp"] and project.outputs[0].stat().st_mtime_ns > built_at[0]
     project.options.append("-O1")
     assert project.build() == ["first/one.cpp", "second/two.cpp"]
     project.made_for = "another torch"

@@ -106,7 +106,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Path:
     python = new_environment(folder / "environment", packages)
     process = run([python, "-m", "pip", "install", "."], copy_of_sources(folder / "sources"))
     assert process.returncode == 0, report(process)
-    assert "Successfully installed pytorch_alloctrace" in process.stdout
+    assert re.search(r"Successfully installed ninja-\S+ pytorch_alloctrace", process.stdout)
     return python
 
 
