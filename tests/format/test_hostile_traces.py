@@ -9,14 +9,17 @@ import os
 import random
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import core_probe
 import every_face
+import extreme_traces
 import fuzz_faces
 import hostile_traces
+import numpy as np
 import pytest
 from extreme_traces import location, string
 from format_reader import DEFINITIONS, EVENTS, FILE_HEADER, HEADER, block
@@ -120,6 +123,88 @@ def test_impossible_sizes_are_contradictions(tmp_path: Path, events: list[dict[s
     assert [item.sentence for item in found.contradiction_list] == [sentence] and not found.ok
 
 
+def read_corpus(name: str) -> _replay.TraceReader:
+    return _replay.TraceReader(str(hostile_traces.CORPUS / f"{name}.alloctrace"))
+
+
+def test_a_fold_after_events_is_damage_while_the_recording_runs_too() -> None:
+    """It was taken, and had fewer devices than were known: memory beyond their end was read."""
+    assert read_corpus("fold_after_events").integrity.corrupt_blocks == 1
+    following = _replay.Following(str(hostile_traces.CORPUS / "fold_after_events.alloctrace"))
+    following.advance()
+    latest = following.latest()
+    assert (latest.damaged, [device.allocated for device in latest.devices]) == (1, [4096])
+
+
+def test_a_trace_of_an_unknown_version_is_one_only_if_its_header_is_whole(tmp_path: Path) -> None:
+    """A damaged version was taken for a newer one while the recording ran."""
+    path, header = tmp_path / "t.alloctrace", bytearray(hostile_traces.file_header())
+    header[8] = 9
+    path.write_bytes(header)
+    with pytest.raises(_replay.FormatError, match="its beginning is damaged"):
+        _replay.Following(str(path))
+    header[12:16] = bytes(4)
+    path.write_bytes(header[:12] + zlib.crc32(header).to_bytes(4, "little") + header[16:])
+    for read in (_replay.Following, _replay.TraceReader):
+        with pytest.raises(_replay.FormatError, match="of trace format 9, newer than"):
+            read(str(path))
+
+
+def test_blocks_of_no_segment_have_no_neighbours() -> None:
+    """One was dropped that its neighbours still pointed to: the replay never ended, and took all memory."""
+    with pytest.raises(_replay.FormatError, match="not next to each other"):
+        _replay.Replay(read_corpus("neighbours_without_segment"), 0)
+
+
+@pytest.mark.parametrize("order", ["lowest", "highest", "random"])
+def test_a_model_refuses_what_no_driver_has_addresses_for(order: str) -> None:
+    """Random addresses were tried for ever."""
+    options = [_replay.LaneOptions(order=order)]
+    (lane,) = _replay.predict(read_corpus("larger_than_the_driver"), 1, 0, (2, 11), options).lanes
+    assert lane.peak_reserved == lane.peak_used == 0 and lane.refusal is not None
+
+
+def test_requests_are_found_again_after_a_cache_that_was_emptied_twice() -> None:
+    """Numbers of requests were used after those before them had moved."""
+    prediction = _replay.predict(read_corpus("emptied_twice"), 1, 0, (2, 11), [_replay.LaneOptions()])
+    assert prediction.requests == 7 and prediction.lanes[0].served == [7]
+
+
+def test_the_memory_of_a_replay_is_in_proportion_to_the_trace(tmp_path: Path) -> None:
+    """Events far from each other took 32 KiB each."""
+    path, anchor = tmp_path / "t.alloctrace", [10**6, 10**6, 10**18]
+    ends = [{"kind": kind, "address": 4096, "size": 100, "location": 1} for kind in (1, 3)]
+    pair = hostile_traces.event_payload(ends, 0)
+    blocks = [block(DEFINITIONS, location(1), 0, 0, anchor, anchor)]
+    blocks += [block(EVENTS, pair, number << 16, 2, anchor, anchor) for number in range(6000)]
+    path.write_bytes(hostile_traces.file_header() + b"".join(blocks))
+    trace = _replay.TraceReader(str(path))
+    before = resident_bytes()
+    replay = _replay.Replay(trace, 0)
+    assert resident_bytes() - before < 20 * path.stat().st_size
+    assert replay.findings.contradictions == 0
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_addresses_cannot_be_chosen_to_collide(tmp_path: Path) -> None:
+    """Half a megabyte took minutes where the factor of the hash was known. What takes a thousand times as long here
+    may take twenty times on a busy machine."""
+    count, inverse = 30_000, np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
+    number = np.arange(1, count + 1, dtype=np.uint64)
+    seconds = []
+    for addresses in (number * np.uint64(512), (number << np.uint64(32) | number) * inverse >> np.uint64(1)):
+        path = tmp_path / f"{len(seconds)}.alloctrace"
+        path.write_bytes(extreme_traces.trace(made=extreme_traces.events(count, kind=1, address=addresses, size=512)))
+        trace = _replay.TraceReader(str(path))
+        begin = time.process_time()
+        _replay.Replay(trace, 0)
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 20 * seconds[0]
+
+
 def read_under(sanitizers: str, inputs: list[Path]) -> None:
     """Read and replay inputs of the fuzzer by code that checks every access and operation, with any compiler."""
     options = ["-O1", "-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
@@ -180,6 +265,7 @@ def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
     """What tools/fuzz has made that reached something new."""
     inputs = sorted((hostile_traces.CORPUS.parent / "reader").iterdir())
     assert len(inputs) > 50 and sum(path.stat().st_size for path in inputs) < 250_000
+    inputs += [path for path in TRACES if path.stat().st_size < 2000]
     # What runs at once is the same for all of them.
     read_under(sanitizers, inputs[::4] if sanitizers == "thread" else inputs)
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pages.h"
+#include "seeded_hash.h"
 
 namespace alloctrace {
 
@@ -80,11 +81,7 @@ class AddressMap {
   };
   std::size_t mask() const { return slots_.size() - 1; }
   std::size_t next(std::size_t at) const { return (at + 1) & mask(); }
-  // Addresses are multiples of their alignment: the multiplication carries the high bits down, the fold uses them.
-  std::size_t home(std::uint64_t address) const {
-    const std::uint64_t mixed = address * 0x9E3779B97F4A7C15u;
-    return static_cast<std::size_t>(mixed ^ mixed >> 32) & mask();
-  }
+  std::size_t home(std::uint64_t address) const { return static_cast<std::size_t>(seeded_hash(address)) & mask(); }
   void grow() {
     Slots old(slots_.size() * 2);
     old.swap(slots_);

@@ -4,6 +4,7 @@
 // are idempotent: reading one twice changes nothing, so a trace can repeat all of them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -69,7 +70,7 @@ struct Location {
   std::int32_t device_index = 0;                  // 0 for devices that have no index
   std::uint64_t stream = 0;                       // as torch reports it: 0 is the default stream
   std::uint64_t pool_first = 0, pool_second = 0;  // MempoolId_t; (0, 0) is the default pool
-  bool operator==(const Location&) const = default;
+  auto operator<=>(const Location&) const = default;
 };
 struct NodeType {
   bool mangled = false;

@@ -4,6 +4,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "../base/seeded_hash.h"
+
 namespace alloctrace {
 namespace {
 
@@ -39,7 +41,7 @@ struct CodecState {
   std::uint64_t last_alloc_size = 0;
   std::uint32_t last_stack = 0;
   std::uint32_t last_thread = 0;
-  std::unordered_map<std::uint32_t, ThreadState> threads;
+  std::unordered_map<std::uint32_t, ThreadState, SeededHash> threads;
   ThreadState* thread = &threads[0];  // of last_thread; node-based map: the pointer stays good
 
   ThreadState& switch_to(std::uint32_t id) {

@@ -43,8 +43,8 @@ struct FoldSummary {
     put_varint(out, fields.size());
     out.insert(out.end(), fields.begin(), fields.end());
   }
-  // Leaves the reader behind the summary. Throws DecodeError.
-  static FoldSummary read(ByteReader& reader) {
+  // Leaves the reader behind the summary. first_sequence: of the block's header. Throws DecodeError.
+  static FoldSummary read(ByteReader& reader, std::uint64_t first_sequence) {
     const std::uint64_t version = reader.varint();
     const std::string_view text = reader.text();
     ByteReader fields(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
@@ -62,6 +62,7 @@ struct FoldSummary {
       summary.keep_ns = fields.varint();
       summary.keeps_less = fields.varint() != 0;
     }
+    if (summary.until != first_sequence) throw DecodeError("a fold up to another event than its block says");
     if (summary.events > summary.until || summary.missing > summary.until - summary.events) {
       throw DecodeError("a fold of more events than there were");
     }

@@ -2,10 +2,26 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "../base/crc32.h"
+#include "trace_reader.h"
 
 namespace alloctrace {
+
+bool is_sound(const FileHeader& header) {
+  FileHeader unchecked = header;
+  unchecked.header_crc = 0;
+  return std::memcmp(header.magic, kFileMagic, sizeof kFileMagic) == 0 &&
+         header.header_crc == crc32(&unchecked, sizeof unchecked);
+}
+
+void check_version(const FileHeader& header, const std::string& path) {
+  if (header.format_version <= kFoldedFormatVersion) return;
+  throw FormatError(path + " is of trace format " + std::to_string(header.format_version) +
+                    ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
+                    "): upgrade pytorch_alloctrace");
+}
 
 bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader& header) {
   if (offset + sizeof header > file.size() || !file.read(&header, sizeof header, offset)) return false;

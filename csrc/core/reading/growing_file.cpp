@@ -22,14 +22,10 @@ void GrowingFile::open_at(const std::string& path) {
   auto file = std::make_unique<InputFile>(path);
   if (!file->is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file->error()));
   FileHeader header{};
-  if (!file->read(&header, sizeof header, 0) || std::memcmp(header.magic, kFileMagic, sizeof header.magic) != 0) {
+  if (!file->read(&header, sizeof header, 0) || !is_sound(header)) {
     throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");
   }
-  if (header.format_version > kFoldedFormatVersion) {
-    throw FormatError(path + " is of trace format " + std::to_string(header.format_version) +
-                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
-                      "): upgrade pytorch_alloctrace");
-  }
+  check_version(header, path);
   struct stat status{};
   if (stat(path.c_str(), &status) == 0) {
     device_ = status.st_dev;
@@ -38,6 +34,7 @@ void GrowingFile::open_at(const std::string& path) {
   file_ = std::move(file);
   file_header_ = header;
   offset_ = sizeof(FileHeader);
+  is_at_beginning_ = true;
 }
 
 void GrowingFile::refresh() {
@@ -63,6 +60,19 @@ bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& p
 }
 
 bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
+  while (next_whole(header, payload)) {
+    // Of two folds, or of one after events, nobody could say what holds.
+    const bool is_fold = header.type == BlockType::kFold;
+    const bool is_misplaced = is_fold && !is_at_beginning_;
+    const bool has_events = header.type == BlockType::kEvents && header.event_count != 0;
+    is_at_beginning_ = is_at_beginning_ && !is_fold && !has_events && header.first_sequence == 0;
+    if (!is_misplaced) return true;
+    ++damaged_;
+  }
+  return false;
+}
+
+bool GrowingFile::next_whole(BlockHeader& header, Bytes& payload) {
   if (read_block(offset_, header, payload)) {
     offset_ += sizeof header + header.payload_bytes;
     return true;

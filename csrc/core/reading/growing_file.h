@@ -23,7 +23,7 @@ class GrowingFile {
   // of events that were there before too. Throws OpenError where it is gone or belongs to another recording.
   void refresh();
   // The next whole block; false where none is there yet. What is damaged is stepped over, and counted, once whole
-  // blocks follow it.
+  // blocks follow it; so is a fold that is not at the file's beginning.
   bool next(BlockHeader& header, Bytes& payload);
   bool at_end() const { return offset_ >= file_->size(); }
   std::uint64_t size() const { return file_->size(); }
@@ -32,6 +32,7 @@ class GrowingFile {
 
  private:
   void open_at(const std::string& path);
+  bool next_whole(BlockHeader& header, Bytes& payload);
   bool read_block(std::uint64_t offset, BlockHeader& header, Bytes& payload) const;
 
   std::string path_;
@@ -41,6 +42,7 @@ class GrowingFile {
   ino_t inode_ = 0;
   std::uint64_t offset_ = sizeof(FileHeader);
   std::uint64_t damaged_ = 0;
+  bool is_at_beginning_ = true;  // no fold and no events came yet
 };
 
 }  // namespace alloctrace

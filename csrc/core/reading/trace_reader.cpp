@@ -101,15 +101,7 @@ void TraceReader::read_file_header(std::uint64_t& first_block) {
     integrity_.truncated_bytes = available;
     return;
   }
-  FileHeader unchecked = header;
-  unchecked.header_crc = 0;
-  const bool sound = header.header_crc == crc32(&unchecked, sizeof unchecked);
-  if (magic_fits && sound && header.format_version > kFoldedFormatVersion) {
-    throw FormatError(path_ + " is of trace format " + std::to_string(header.format_version) +
-                      ", newer than this version of pytorch_alloctrace reads (" + std::to_string(kFoldedFormatVersion) +
-                      "): upgrade pytorch_alloctrace");
-  }
-  if (magic_fits && sound) return;
+  if (is_sound(header)) return check_version(header, path_);
   // A trace whose first page was lost is still one. But a large file of another kind is recognised without reading all
   // of it.
   const std::uint64_t searched = std::min(file_.size(), kBeginningBytes);
@@ -255,8 +247,7 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
 void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
   if (fold_offset_ != 0 || next_sequence_ != 0) throw DecodeError("a fold that is not at the beginning");
   ByteReader reader(payload);
-  const FoldSummary summary = FoldSummary::read(reader);
-  if (summary.until != header.first_sequence) throw DecodeError("a fold up to another event than its block says");
+  const FoldSummary summary = FoldSummary::read(reader, header.first_sequence);
   fold_offset_ = payload_offset + (payload.size() - reader.remaining());
   fold_bytes_ = reader.remaining();
   fold_version_ = summary.version;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../base/address_map.h"
+#include "../base/seeded_hash.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
 #include "device_memory.h"
@@ -92,7 +93,8 @@ class Fates {
 
   // What is usual somewhere is known after so many lives; from then on each kSample-th is counted.
   static constexpr std::uint64_t kAllCounted = 1'000'000, kSample = 16;
-  static constexpr std::uint64_t kPageEvents = std::uint64_t{1} << 16;
+  // A page costs no more than a few times what the trace needs for an event that stands alone in it.
+  static constexpr std::uint64_t kPageEvents = std::uint64_t{1} << 11;
   using Page = std::array<std::uint8_t, kPageEvents / 2>;  // four bits an event
 
   std::uint32_t thread_of(std::uint32_t event_thread);
@@ -116,20 +118,21 @@ class Fates {
   StackKinds kinds_;
   std::vector<Thread> threads_;
   std::vector<std::uint32_t> number_of_thread_;  // in threads_, by the id in events
-  std::unordered_map<std::uint64_t, std::uint32_t> number_by_autograd_id_;
+  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> number_by_autograd_id_;
   std::uint64_t last_autograd_id_ = UINT64_MAX;
   std::uint32_t last_number_ = 0;
   std::uint64_t began_by_ = 0, nodes_at_begin_ = 0;
   std::uint32_t steps_ = 0, passes_ = 0;
   std::uint64_t last_refusal_ = 0;
   std::vector<std::vector<Origin>> origins_;  // by device and piece
-  std::unordered_map<std::uint64_t, std::unique_ptr<Page>> pages_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Page>, SeededHash> pages_;
   std::uint64_t last_page_ = UINT64_MAX;
   Page* last_ = nullptr;
   AddressMap<std::uint32_t> places_;
   std::vector<std::array<std::uint64_t, kFateCount>> bytes_;  // by place and fate
   std::vector<std::uint64_t> keys_;                           // of the places
-  std::unordered_map<std::uint64_t, Fate> folded_;            // of blocks that had died where the trace is folded
+  // Of blocks that had died where the trace is folded.
+  std::unordered_map<std::uint64_t, Fate, SeededHash> folded_;
   std::uint64_t counted_ = 0;
 };
 

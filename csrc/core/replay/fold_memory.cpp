@@ -185,7 +185,7 @@ void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size
   }
 }
 
-// Neighbours know each other, and lie one behind the other: whoever follows them comes to an end.
+// Neighbours know each other, and lie one behind the other in a segment: whoever follows them comes to an end.
 bool are_linked(const Pieces& pieces) {
   const auto is_used = [&](PieceIndex index) {
     return index < pieces.size() && pieces[index].state != PieceState::kUnused;
@@ -193,6 +193,7 @@ bool are_linked(const Pieces& pieces) {
   for (PieceIndex index = 0; index < pieces.size(); ++index) {
     const Piece& piece = pieces[index];
     if (piece.state == PieceState::kUnused) continue;
+    if (piece.segment == 0 && (piece.previous != kNoPiece || piece.next != kNoPiece)) return false;
     if (piece.next != kNoPiece &&
         (!is_used(piece.next) || pieces[piece.next].previous != index || pieces[piece.next].address <= piece.address)) {
       return false;
@@ -301,12 +302,22 @@ void DeviceMemory::restore(FoldReader& fold, const DeviceMemory* base) {
     if (segment.location >= fold.definitions().location_count()) segment.location = 0;
     segments_.push_back(segment);
   }
+  if (segments_.front().is_expandable) throw DecodeError("blocks of no segment that could be mapped");
   unused_segments_.clear();
   for (std::size_t left = fold.count(); left > 0; --left) {
     unused_segments_.push_back(static_cast<std::uint32_t>(fold.below(segments)));
   }
   read_pieces(fold, pieces_, base ? &base->pieces_ : nullptr, segments);
   if (!are_linked(pieces_)) throw DecodeError("blocks that are not next to each other");
+  std::vector<bool> is_used(segments);
+  is_used.front() = true;
+  for (const Piece& piece : pieces_) {
+    if (piece.state != PieceState::kUnused) is_used[piece.segment] = true;
+  }
+  for (const std::uint32_t unused : unused_segments_) {
+    if (is_used[unused]) throw DecodeError("a segment that is given out twice");
+    is_used[unused] = true;
+  }
   if (!rebuild(fold.number())) throw DecodeError("two blocks at one address");
   history_.is_touched = fold.flag();
   history_.unmatched_frees = fold.number();

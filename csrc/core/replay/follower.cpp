@@ -86,7 +86,7 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
         break;
       }
       case BlockType::kFold:
-        take_fold(payload);
+        take_fold(header, payload);
         break;
       case BlockType::kEnd:
         seen_.ended = true;
@@ -102,9 +102,9 @@ void Follower::take_block(const BlockHeader& header, const Bytes& payload, bool 
 
 // Events that were folded before they were followed: the memory, its peaks and the steps are known, curves and growth
 // go on from there.
-void Follower::take_fold(const Bytes& payload) {
+void Follower::take_fold(const BlockHeader& header, const Bytes& payload) {
   ByteReader reader(payload);
-  const FoldSummary summary = FoldSummary::read(reader);
+  const FoldSummary summary = FoldSummary::read(reader, header.first_sequence);
   if (summary.version != FoldSummary::kVersion) throw other_fold_version(file_.path(), summary.version);
   if (summary.until <= next_sequence_) return;
   if (std::exchange(definitions_are_new_, false)) definitions_.limit_depth();
@@ -113,6 +113,14 @@ void Follower::take_fold(const Bytes& payload) {
   Replay folded(definitions_);
   folded.restore(state);
   const FoldedSums sums = RunEvidence::read_sums(evidence);
+  // Devices are never given up, and keep their order: what is known of each goes on.
+  const auto is_same = [](const FollowedDevice& known, const DeviceMemory& memory) {
+    return known.device_type == memory.device_type() && known.device_index == memory.device_index();
+  };
+  if (seen_.devices.size() > folded.devices().size() ||
+      !std::equal(seen_.devices.begin(), seen_.devices.end(), folded.devices().begin(), is_same)) {
+    throw DecodeError("a fold of other devices than were there");
+  }
   replay_ = std::move(folded);
   seen_.missing_events += summary.missing;
   seen_.events = next_sequence_ = summary.until;

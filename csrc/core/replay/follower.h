@@ -45,7 +45,7 @@ class Follower {
   };
 
   void take_block(const BlockHeader& header, const Bytes& payload, bool is_last);
-  void take_fold(const Bytes& payload);
+  void take_fold(const BlockHeader& header, const Bytes& payload);
   void take_spool(const SpoolContents& spool);
   void take_events(std::vector<Event>& events, std::uint64_t first, const ClockAnchor& begin, const ClockAnchor& end,
                    bool is_last);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../base/seeded_hash.h"
 #include "../format/definitions.h"
 #include "../format/event.h"
 #include "fold_codec.h"
@@ -76,7 +77,7 @@ class Loops {
   std::vector<Call> calls_;          // by stack
   std::vector<std::uint32_t> last_;  // by thread
   std::vector<Known> known_{std::size_t{1} << kKnownBits};
-  std::unordered_map<std::uint64_t, std::uint32_t> number_;  // of a loop, by caller and code
+  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> number_;  // of a loop, by caller and code
   std::vector<Loop> loops_;
 };
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../base/seeded_hash.h"
 #include "../format/event_fields.h"
 #include "fates.h"
 #include "replay.h"
@@ -66,7 +67,7 @@ class Roles {
  private:
   using Bytes = std::array<std::uint64_t, kRoleCount>;
   struct KeyHash {
-    std::size_t operator()(const Key& key) const { return (key.birth ^ key.address) * 0x9E3779B97F4A7C15u >> 16; }
+    std::size_t operator()(const Key& key) const { return seeded_hash(seeded_hash(key.birth) ^ key.address); }
   };
   // Device, stack, type of node, requested bytes; of what the program made, the last two are 0.
   using Place = std::tuple<std::size_t, std::uint32_t, std::uint16_t, std::uint64_t>;

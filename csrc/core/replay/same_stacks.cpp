@@ -3,13 +3,15 @@
 #include <map>
 #include <unordered_map>
 
+#include "../base/seeded_hash.h"
+
 namespace alloctrace {
 
 SameStacks::SameStacks(const Definitions& definitions) {
   if (definitions.module_count() == 0) return;
   const auto count = static_cast<std::uint32_t>(definitions.frame_count());
   // By caller, code and instruction.
-  std::unordered_map<std::uint64_t, std::map<std::uint32_t, std::uint32_t>> known;
+  std::unordered_map<std::uint64_t, std::map<std::uint32_t, std::uint32_t>, SeededHash> known;
   first_.resize(count);
   for (std::uint32_t stack = 1; stack < count; ++stack) {
     const FrameRecord& frame = definitions.frame(stack);

@@ -21,16 +21,18 @@ Driver::Driver(std::uint64_t capacity, AddressOrder order, std::uint64_t seed)
   free_[kSegments] = kSegmentsEnd - kSegments;
 }
 
-bool Driver::take(EventKind kind, std::uint64_t size) {
+bool Driver::gives(EventKind kind, std::uint64_t size) const {
   // The recorded driver refused wherever this is not the segment event that comes next. (Of another size it is that of
   // a later attempt, which needed less.)
   const bool was_given = expects(kind) && expected_.front().size == size;
   if (order_ == AddressOrder::kRecorded && !was_given && !gives_anything_) return false;
   const std::uint64_t pages = paged(size);
-  if (pages > capacity_ || used_ > capacity_ - pages) return false;
-  used_ += pages;
+  return pages <= capacity_ && used_ <= capacity_ - pages;
+}
+
+void Driver::use(std::uint64_t size) {
+  used_ += paged(size);
   peak_used_ = std::max(peak_used_, used_);
-  return true;
 }
 
 void Driver::happened(const SegmentEvent& event) {
@@ -42,31 +44,30 @@ void Driver::happened(const SegmentEvent& event) {
 }
 
 std::uint64_t Driver::allocate(std::uint64_t size) {
-  if (!take(EventKind::kSegmentAlloc, size)) return 0;
+  if (!gives(EventKind::kSegmentAlloc, size)) return 0;
+  const std::uint64_t address = place(paged(size));
+  if (address != 0) use(size);  // else 32 TiB are in use
+  return address;
+}
+
+std::uint64_t Driver::place(std::uint64_t size) {
   switch (order_) {
     case AddressOrder::kRecorded:
-      return expects(EventKind::kSegmentAlloc) ? expected_.front().address : lowest(paged(size));
+      return expects(EventKind::kSegmentAlloc) ? expected_.front().address : lowest(size);
     case AddressOrder::kLowest:
-      return lowest(paged(size));
+      return lowest(size);
     case AddressOrder::kHighest:
-      return highest(paged(size));
-    default:
-      break;
+      return highest(size);
+    case AddressOrder::kRandom:
+      return random(size);
   }
-  for (;;) {
-    const std::uint64_t address = kSegments + random_() % (kSegmentsEnd - kSegments) / kPage * kPage;
-    const auto after = taken_.lower_bound(address);
-    if (after != taken_.end() && after->first < address + paged(size)) continue;
-    if (after != taken_.begin() && std::prev(after)->first + std::prev(after)->second > address) continue;
-    taken_.emplace_hint(after, address, paged(size));
-    return address;
-  }
+  return 0;
 }
 
 std::uint64_t Driver::lowest(std::uint64_t size) {
   const auto fits = [size](const auto& hole) { return hole.second >= size; };
   const auto found = std::find_if(free_.begin(), free_.end(), fits);
-  if (found == free_.end()) return 0;  // 32 TiB are in use
+  if (found == free_.end()) return 0;
   const auto [address, bytes] = *found;
   free_.erase(found);
   if (bytes > size) free_[address + size] = bytes - size;
@@ -83,14 +84,32 @@ std::uint64_t Driver::highest(std::uint64_t size) {
   return address;
 }
 
+std::uint64_t Driver::random(std::uint64_t size) {
+  // Where nearly all is taken, chance may never meet what is left.
+  constexpr int kTries = 100;
+  for (int tries = 0; tries < kTries; ++tries) {
+    const std::uint64_t address = kSegments + random_() % (kSegmentsEnd - kSegments) / kPage * kPage;
+    if (occupy(address, size)) return address;
+  }
+  return lowest(size);
+}
+
+bool Driver::occupy(std::uint64_t address, std::uint64_t size) {
+  auto hole = free_.upper_bound(address);
+  if (hole == free_.begin()) return false;
+  --hole;
+  const std::uint64_t end = hole->first + hole->second;
+  if (end < address || end - address < size) return false;
+  hole->second = address - hole->first;
+  if (hole->second == 0) free_.erase(hole);
+  if (end != address + size) free_[address + size] = end - address - size;
+  return true;
+}
+
 void Driver::free(std::uint64_t address, std::uint64_t size) {
   size = paged(size);
   used_ -= size;
   if (order_ == AddressOrder::kRecorded) return;
-  if (order_ == AddressOrder::kRandom) {
-    taken_.erase(address);
-    return;
-  }
   auto next = free_.lower_bound(address);
   if (next != free_.end() && next->first == address + size) {
     size += next->second;
@@ -107,12 +126,15 @@ void Driver::free(std::uint64_t address, std::uint64_t size) {
 }
 
 void Driver::inherit(std::uint64_t address, std::uint64_t size) {
-  used_ += paged(size);
-  peak_used_ = std::max(peak_used_, used_);
-  if (order_ == AddressOrder::kRandom) taken_[address] = paged(size);
+  use(size);
+  occupy(address, paged(size));
 }
 
 // Units are whole pages.
-bool Driver::map(std::uint64_t size) { return take(EventKind::kSegmentMap, size); }
+bool Driver::map(std::uint64_t size) {
+  if (!gives(EventKind::kSegmentMap, size)) return false;
+  use(size);
+  return true;
+}
 
 }  // namespace alloctrace::what_if

@@ -48,18 +48,23 @@ class Driver {
   std::uint64_t peak_used() const { return peak_used_; }
 
  private:
-  bool take(EventKind kind, std::uint64_t size);
+  bool gives(EventKind kind, std::uint64_t size) const;
+  void use(std::uint64_t size);
   bool expects(EventKind kind) const { return !expected_.empty() && expected_.front().kind == kind; }
+  // 0 where no hole is large enough.
   std::uint64_t lowest(std::uint64_t size);
   std::uint64_t highest(std::uint64_t size);
+  std::uint64_t random(std::uint64_t size);
+  std::uint64_t place(std::uint64_t size);
+  // Takes addresses out of the hole that has all of them; false where none does.
+  bool occupy(std::uint64_t address, std::uint64_t size);
 
   std::uint64_t capacity_, used_ = 0, peak_used_ = 0;
   AddressOrder order_;
   std::mt19937_64 random_;
   std::span<const SegmentEvent> expected_;
   bool gives_anything_ = false;
-  std::map<std::uint64_t, std::uint64_t> free_;   // address and size
-  std::map<std::uint64_t, std::uint64_t> taken_;  // likewise; of random addresses
+  std::map<std::uint64_t, std::uint64_t> free_;  // address and size
   std::uint64_t next_range_;
 };
 

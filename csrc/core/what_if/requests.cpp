@@ -56,6 +56,7 @@ void RequestReader::take(const Event& event, std::uint64_t sequence, Batch& batc
     held_.back().first_event = static_cast<std::uint32_t>(held_events_.size());
     emptied_ = static_cast<std::ptrdiff_t>(held_.size()) - 1;
     emptied_by_ = event.thread;
+    emptied_at_ = held_.size();
     is_emptying_ = true;
     return;
   }

@@ -1,6 +1,5 @@
 #include "trace_writer.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -55,12 +54,8 @@ std::uint32_t TraceWriter::string(std::string_view text) {
 }
 
 std::uint32_t TraceWriter::location(const Location& location) {
-  const auto found = std::find(locations_.begin(), locations_.end(), location);
-  const auto id = static_cast<std::uint32_t>(found - locations_.begin() + 1);
-  if (found == locations_.end()) {
-    locations_.push_back(location);
-    put_location(definitions_, id, location);
-  }
+  const auto [id, is_new] = id_of(locations_, location);
+  if (is_new) put_location(definitions_, id, location);
   return id;
 }
 

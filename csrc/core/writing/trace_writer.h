@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "../format/definitions.h"
@@ -54,11 +53,11 @@ class TraceWriter {
   std::uint64_t written_ = 0, dictionary_at_ = 0;
   bool is_finished_ = false;
 
-  std::unordered_map<std::string, std::uint32_t> strings_;
+  std::map<std::string, std::uint32_t> strings_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> frames_;
-  std::unordered_map<std::string, std::uint32_t> threads_;
+  std::map<std::string, std::uint32_t> threads_;
   std::uint32_t codes_ = 0;
-  std::vector<Location> locations_;
+  std::map<Location, std::uint32_t> locations_;
 };
 
 }  // namespace alloctrace
