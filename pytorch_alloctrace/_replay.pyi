@@ -158,8 +158,9 @@ class TraceReader:
     def modules(self) -> list[tuple[str, int, str]]: ...
     def stack_labels(self) -> list[tuple[str, str]]: ...
     def library_blocks(self) -> list[tuple[int, int, int]]: ...
-    def holders(self) -> list[tuple[int, str, str, str, int, int, int, npt.NDArray[Any]]]:
-        """Event, holder, path, filename, line, count, bytes, addresses: as in definition 13 of the format."""
+    def holders(self) -> list[tuple[int, str, str, str, int, int, int, npt.NDArray[Any], bool]]:
+        """Event, holder, path, filename, line, count, bytes, addresses, whether it is garbage: as in definition 13 of
+        the format."""
     def string(self, id: int) -> str: ...
     def source(self, filename: int, line: int) -> str | None: ...
     def devices(self) -> list[Device]: ...
@@ -204,6 +205,7 @@ class DeviceTimeline:
     is_used: bool
     allocated_peak: Peak
     reserved_peak: Peak
+    most_requested: int
     most_blocks: int
 
 class LongLives:

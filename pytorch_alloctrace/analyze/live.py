@@ -21,7 +21,7 @@ from ..reading.running import trace_of_process
 from ..report.incomplete import IN_DIAGNOSIS, write_incomplete
 from ..report.live import GROWING, Rates, view_json, write_view
 from ..report.screen import Screen
-from ..report.verdict import verdict_json, write_verdict
+from ..report.verdict import write_verdict
 from ..trace import Trace
 from .arguments import VerbParser
 from .standing import say_how_it_stands
@@ -72,16 +72,19 @@ class Live(Verb):
         path = trace_of_process(int(name)) if name.isdecimal() and not os.path.exists(name) else name
         if not os.path.exists(path):
             raise TraceError(f"cannot open {path}: No such file or directory")
-        if not _runs(path):
+        running = _runs(path)
+        if not running and not options.json:
             _judge(path, query)
             return Exit.OK
         followed = _Followed(path, query)
-        if options.once or options.json or not sys.stdout.isatty():
-            view = followed.look()
-            if options.json:
-                query.print_json(view_json(view, followed.rates, path, followed.following.header))
-            else:
-                followed.write(query.screen)
+        if options.json:
+            view, top = followed.look(), query.rows(0)
+            header = followed.following.header
+            query.print_json(view_json(view, followed.rates, path, header, running=running, top=top))
+            return Exit.OK
+        if options.once or not sys.stdout.isatty():
+            followed.look()
+            followed.write(query.screen)
             return Exit.OK
         if followed.watch():
             _judge(path, query)
@@ -157,14 +160,11 @@ def _runs(path: str) -> bool:
 def _judge(path: str, query: Query) -> None:
     """The verdict on a recording that has ended."""
     trace = Trace(path, spool=query.options.spool, user_paths=query.options.user_path)
-    summary = summarize(trace, top=_ROWS, devices=[])
-    if query.options.json:
-        query.print_text(verdict_json(summary, None) + "\n")
-    else:
-        query.screen.text("The recording has ended. The verdict:", style="dim")
-        query.screen.blank()
-        write_incomplete(trace.integrity, IN_DIAGNOSIS, query.screen)
-        write_verdict(summary, query.screen, None)
+    summary = summarize(trace, top=query.rows(_ROWS), devices=[])
+    query.screen.text("The recording has ended. The verdict:", style="dim")
+    query.screen.blank()
+    write_incomplete(trace.integrity, IN_DIAGNOSIS, query.screen)
+    write_verdict(summary, query.screen, None)
     say_how_it_stands(trace)
 
 

@@ -80,7 +80,7 @@ def convert(
             raise TraceError(f"{str(target)!r} is the snapshot itself: name another file for the trace")
         if target.exists() and not overwrite:
             raise TraceError(f"{str(target)!r} exists already: name the file with -o, or give overwrite=True")
-        taken_ns = os.stat(source).st_mtime_ns
+        taken_ns = max(os.stat(source).st_mtime_ns, 0)
     else:
         if trace is None:
             raise TraceError("name the trace to write: a snapshot that is no file has no name to make one of")

@@ -25,6 +25,7 @@ _STATES = {"inactive": FREE, "active_allocated": ALLOCATED}
 MOST_DEVICES = 256
 _LONGEST_STACK = 10_000
 _LARGEST = 2**64 - 1
+_LATEST_US = 2**62 // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class _Reader:
             if not isinstance(action, str):
                 raise TraceError("an entry of its device_traces has no action")
             address = _number(entry, "device_free" if "device_free" in entry else "addr", 0)
-            latest = max(latest, _number(entry, "time_us", latest + 1))
+            latest = max(latest, _time(entry, latest + 1))
             found.append(
                 Entry(
                     action,
@@ -208,7 +209,7 @@ class _Reader:
         for entry in self._dicts(values, "external_annotations"):
             name, stage = entry.get("name"), entry.get("stage")
             if isinstance(name, str) and stage in ("START", "END"):
-                found.append(Annotation(name, stage == "START", _number(entry, "time_us", 0)))
+                found.append(Annotation(name, stage == "START", _time(entry, 0)))
         return sorted(found, key=lambda one: one.time_us)
 
     @staticmethod
@@ -265,6 +266,14 @@ def _number(values: Mapping[str, Any], name: str, default: int | None = None) ->
         # Addresses and streams are printed as signed by some releases.
         return value & _LARGEST
     raise TraceError(f"{name} is {type(value).__name__}, not a number")
+
+
+def _time(values: Mapping[str, Any], default: int) -> int:
+    """In microseconds since 1970."""
+    found = _number(values, "time_us", default)
+    if found > _LATEST_US:
+        raise TraceError(f"time_us is {found}: no time that a clock shows")
+    return found
 
 
 def _pool(value: Any) -> Pool | None:

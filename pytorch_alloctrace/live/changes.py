@@ -61,7 +61,10 @@ class Changes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        later = _compared(self._now)
+        global _last
+        with _lock:
+            later = _compared(self._now)
+            _last = later._now
         self.added, self.removed, self._now = later.added, later.removed, later._now
         self.complete &= later.complete
 

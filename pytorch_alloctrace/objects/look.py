@@ -12,7 +12,7 @@ from . import access
 from .chains import Chain, chain_of
 from .frames import can_read
 from .storages import Storage, disable_torch_function, storage_of, tensor_type
-from .unreached import CYCLE, unreached
+from .unreached import GARBAGE, unreached
 from .walk import Walk, Walker
 
 GROUPS = 16
@@ -42,13 +42,17 @@ class Group:
     chain: Chain
     """To one of them; items without their index."""
     note: str
-    """"" where a root leads to it; else why it is alive."""
+    """"" where a root leads to it; else that it is garbage."""
     count: int
     """Pieces of memory; estimated, where there was no time to see all."""
     bytes: int
     """Requested bytes of them."""
     addresses: tuple[int, ...]
     """Of some of them: see `ADDRESSES`."""
+
+    @property
+    def is_garbage(self) -> bool:
+        return bool(self.note)
 
     def __str__(self) -> str:
         return f"{self.chain}, {self.note}" if self.note else str(self.chain)
@@ -210,7 +214,7 @@ def _of_garbage(walk: Walk, deadline: float) -> list[Group]:
             break
         chain, note = unreached(one, walk, [things, samples])
         # What no cycle holds may yet be held by a library.
-        if chain is not None and note.startswith(CYCLE):
+        if chain is not None and note == GARBAGE:
             seen.setdefault(str(chain), []).append((chain, note))
     most = max(seen.values(), key=len, default=[])
     if 2 * len(most) <= len(samples):  # of several kinds, nothing that has a name, or no time

@@ -14,8 +14,7 @@ from .walk import Walk
 
 _LEVELS, _REFERRERS = 12, 2_000
 """How far, and through how many objects, references are followed backwards."""
-CYCLE = "a reference cycle"
-GARBAGE = "garbage that the collector has not freed yet"
+GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
@@ -25,13 +24,14 @@ def unreached(tensor: Any, walk: Walk, besides: Sequence[object] = ()) -> tuple[
     objects, is_cycle = _above(tensor, walk, {id(besides), *map(id, besides)})
     if len(objects) < 2:
         return None, OF_CPP
-    return chain_of(objects), f"{CYCLE}: {GARBAGE}" if is_cycle else OF_CPP.replace("it", "that")
+    return chain_of(objects), GARBAGE if is_cycle else OF_CPP.replace("it", "that")
 
 
 def _above(tensor: Any, walk: Walk, ours: set[int]) -> tuple[list[Any], bool]:
     """The objects that lead to a tensor, from one that is in a cycle, else from one that nothing refers to."""
     below: dict[int, Any] = {}
     known: dict[int, Any] = {id(tensor): tensor}
+    refers: dict[int, list[int]] = {}  # by the ids of those that were found: to which of them each refers
     at = 0
     order = [tensor]
     ours |= {id(below), id(known), id(order), id(walk.objects), id(walk.index)}
@@ -46,8 +46,10 @@ def _above(tensor: Any, walk: Walk, ours: set[int]) -> tuple[list[Any], bool]:
         for one in referrers:
             if id(one) in ours or id(one) in walk.index or type(one) in (types.FrameType, FrameRoot, ModuleRoot):
                 continue
+            refers.setdefault(id(one), []).append(id(thing))
             if id(one) in known:
-                if one is not tensor or len(order) > 1:
+                # Two ways up to one object are no cycle.
+                if (one is not tensor or len(order) > 1) and _leads_to(id(thing), id(one), refers):
                     return _down(one, thing, below, tensor), True
                 continue
             known[id(one)] = one
@@ -56,6 +58,19 @@ def _above(tensor: Any, walk: Walk, ours: set[int]) -> tuple[list[Any], bool]:
         del referrers
     top = order[min(at, len(order) - 1)] if at >= len(order) else order[at]
     return _down(top, None, below, tensor), False
+
+
+def _leads_to(begin: int, end: int, refers: dict[int, list[int]]) -> bool:
+    """Whether references lead from one object to another, or are the same one."""
+    waiting, seen = [begin], {begin}
+    while waiting:
+        at = waiting.pop()
+        if at == end:
+            return True
+        new = [one for one in refers.get(at, ()) if one not in seen]
+        seen.update(new)
+        waiting += new
+    return False
 
 
 def _down(top: Any, closing: Any, below: dict[int, Any], tensor: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from .. import _replay
 
@@ -48,10 +49,15 @@ def finish(path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None
 def is_being_recorded(path: str | os.PathLike[str]) -> bool:
     """Whether a process is writing this trace: a recorder holds a lock on it."""
     try:
-        with open(path, "rb") as file:
+        with open_at_once(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
     return False
+
+
+def open_at_once(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading; opening a named pipe would wait for somebody to write into it. Raises OSError."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

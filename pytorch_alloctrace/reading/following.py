@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _replay
+from .json_text import json_object
 from .kinds import device_name
 from .user_code import UserCode
 
@@ -115,11 +115,7 @@ class Following:
     @property
     def header(self) -> dict[str, Any]:
         """As `Trace.header`; empty before the first reading."""
-        try:
-            header = json.loads(self._native.header_json)
-        except ValueError:
-            return {}
-        return header if isinstance(header, dict) else {}
+        return json_object(self._native.header_json)
 
     @property
     def problem(self) -> str:

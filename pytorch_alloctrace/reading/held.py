@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-GARBAGE = "garbage that the collector has not freed yet"
-"""How the recorder says that nothing of the program leads there (`objects.unreached`)."""
-
 
 @dataclass(frozen=True, eq=False)
 class Held:
@@ -30,8 +27,5 @@ class Held:
     """Requested bytes of them."""
     addresses: npt.NDArray[np.uint64]
     """Of some of them."""
-
-    @property
-    def is_garbage(self) -> bool:
-        """Whether nothing of the program led to it at that moment."""
-        return self.holder.endswith(GARBAGE)
+    is_garbage: bool
+    """Whether nothing of the program led to it at that moment: a reference cycle that waited for the collector."""

@@ -4,7 +4,6 @@ at work while that is imported (see `head_start`)."""
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from .. import _replay
 from ..errors import UserPathError
+from .json_text import json_object
 from .opening import open_reader
 from .sites import StackIndex
 from .user_code import UserCode, packages_to_open
@@ -75,12 +75,3 @@ class Opened:
     def replayed(self, progress: Callable[[float], None] | None = None) -> _replay.Replay:
         """Replays it, in one pass."""
         return _replay.Replay(self.reader, MEASURED, self.stacks.line_numbers, progress, self.nodes_at_begin)
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """What a part of a trace says of itself; empty where damage made it something else."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

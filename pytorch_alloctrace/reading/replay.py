@@ -175,13 +175,22 @@ class Replay:
         return [name for name, timeline in self.devices.items() if timeline.is_used]
 
     def peak(self, measure: str, device: str | None = None) -> Peak | None:
-        """The peak of "allocated" or "reserved" bytes, of one device or of that with the highest; None without one."""
+        """The peak of "allocated" or "reserved" bytes, of one device or of that with the highest; None without one.
+
+        Raises ValueError for another measure.
+        """
+        if measure not in ("allocated", "reserved"):
+            raise ValueError(f"measure={measure!r} is not known: use allocated or reserved")
         wanted = [timeline for name, timeline in self.devices.items() if device in (None, name)]
         peaks = [one.reserved_peak if measure == "reserved" else one.allocated_peak for one in wanted]
         highest = max(peaks, key=lambda peak: peak.bytes, default=None)
         if highest is None or not highest.bytes:
             return None
         return Peak(highest.bytes, highest.seq, highest.time_ns)
+
+    def most_requested(self, device: str) -> int:
+        """The most requested bytes at a time."""
+        return self.devices[device].most_requested
 
     def events(self, first: int, end: int, kinds: Sequence[int]) -> _replay.EventStream:
         """The events from `first` on and before `end`, by column; of these kinds, none: of all."""

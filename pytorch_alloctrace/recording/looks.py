@@ -184,4 +184,5 @@ class Looks:
             count=group.count,
             bytes=group.bytes,
             addresses=sorted(group.addresses),
+            is_garbage=group.is_garbage,
         )

@@ -111,13 +111,16 @@ def _per_second(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.2g}/s"
 
 
-def view_json(view: View, rates: Rates, path: str, header: dict[str, Any]) -> dict[str, Any]:
-    """The same as plain values. Bytes; rates are of `unit`, or of a second where they say so."""
+def view_json(
+    view: View, rates: Rates, path: str, header: dict[str, Any], *, running: bool = True, top: int | None = None
+) -> dict[str, Any]:
+    """The same as plain values. Bytes; rates are of `unit`, or of a second where they say so. top: how many sites, in
+    the order of `View.sites`."""
     seen = view.seen
     return {
         "trace": path,
         "process": header.get("process"),
-        "running": True,
+        "running": running,
         "begin_ns": seen.begin_ns,
         "end_ns": seen.end_ns,
         "events": seen.events,
@@ -154,6 +157,6 @@ def view_json(view: View, rates: Rates, path: str, header: dict[str, Any]) -> di
                 "grows": site.grows,
                 "holder": site.holder or None,
             }
-            for site in view.sites
+            for site in view.sites[:top]
         ],
     }

@@ -143,12 +143,14 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
         _nothing(summary, screen)
         return
     found = leak_findings(summary)
-    shown, more = found[:top], len(found[top:])
+    # What could not be judged is said whatever is left out.
+    more = [finding for finding in found if finding.kind in ("leak", "growth", "minor_leak")][top:]
+    shown = [finding for finding in found if finding not in more]
     write_findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
     _minor_leaks([finding for finding in shown if finding.kind == "minor_leak"], screen)
     if more:
         screen.blank()
-        screen.text(f"and {units.counted(more, 'more leak')}", style="dim")
+        screen.text(f"and {units.counted(len(more), 'more leak')}", style="dim")
 
 
 def _header(summary: Summary, screen: Screen, names: SiteNames) -> None:

@@ -175,8 +175,10 @@ def test_ctrl_c_leaves_the_last_look_and_else_a_terminal_is_refreshed_until_the_
     assert status == Exit.OK
     assert "The recording has ended. The verdict:" in shown and "LEAK" in shown and "train.py:7" in shown
     assert "GROWS" not in shown
-    # Afterwards, the verdict.
+    # Afterwards, the verdict; as JSON, the same as before.
     assert "The recording has ended. The verdict:" in run_analyze(tmp_path, "live", "run.alloctrace")
+    data = json.loads(run_analyze(tmp_path, "live", "run.alloctrace", "--json", "--top", "1"))
+    assert (data["running"], data["steps"], len(data["devices"]), len(data["sites"])) == (False, 80, 1, 1)
 
 
 def test_a_killed_program_ends_with_its_verdict_too(tmp_path: Path) -> None:

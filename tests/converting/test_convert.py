@@ -211,6 +211,7 @@ def test_a_trace_that_is_there_stays(write: Write) -> None:
         ({"segments": [training("2.11").segment] * 2}, "over each other"),
         ({"segments": [], "device_traces": 7}, "device_traces are no list"),
         ({"segments": [], "device_traces": [[{}]]}, "no action"),
+        ({"segments": [], "device_traces": [[{"action": "alloc", "time_us": -1}]]}, "no time that a clock shows"),
         ({"segments": [], "device_traces": [[]] * 300 + [[{"action": "alloc"}]]}, "device 300"),
     ],
 )

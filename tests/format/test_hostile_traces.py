@@ -22,7 +22,7 @@ import hostile_traces
 import numpy as np
 import pytest
 from extreme_traces import location, string
-from format_reader import DEFINITIONS, EVENTS, FILE_HEADER, HEADER, block
+from format_reader import DEFINITIONS, END, EVENTS, FILE_HEADER, HEADER, block
 from running import SUPPORT, WITH_SUPPORT, program_environment, start_python
 from test_damage import some_events
 
@@ -268,6 +268,19 @@ def test_the_corpus_of_the_fuzzer(sanitizers: str) -> None:
     inputs += [path for path in TRACES if path.stat().st_size < 2000]
     # What runs at once is the same for all of them.
     read_under(sanitizers, inputs[::4] if sanitizers == "thread" else inputs)
+
+
+@pytest.mark.parametrize("deep", ["header", "member", "end"])
+def test_nested_json_is_damage(tmp_path: Path, deep: str) -> None:
+    """It raised a RecursionError in every command; one such trace was enough to compare no ranks."""
+    nested = b"[" * 5000 + b"]" * 5000
+    json_text = b'{"program": ' + (nested if deep == "member" else b"[" * 40 + b"]" * 40) + b"}"
+    kind, payload = (END, nested) if deep == "end" else (HEADER, nested if deep == "header" else json_text)
+    path, anchor = tmp_path / "t.alloctrace", [1, 1, 1]
+    path.write_bytes(hostile_traces.file_header() + block(kind, payload, 0, 0, anchor, anchor))
+    show_to_faces({path: ["diagnose", "diagnose-json", "follow", "ranks", "oom"]})
+    trace = alloctrace.load(path)
+    assert (trace.header, trace.ending) == ({}, {})
 
 
 def test_a_spool_that_a_trace_names_is_not_opened_unless_it_is_a_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import ctypes
 import functools
 import gc
 import json
@@ -218,6 +219,26 @@ def test_garbage() -> None:
         gc.enable()
     assert found.chain is not None and found.chain.path == "Request.tree"
     assert "a reference cycle: garbage that the collector has not freed yet" in str(found)
+
+
+def test_an_object_with_two_ways_down_to_the_tensor_is_no_garbage() -> None:
+    """It was called a reference cycle."""
+
+    class Request:
+        def __init__(self) -> None:
+            self.inputs = [torch.ones(1)]
+            self.outputs = list(self.inputs)
+
+    request = Request()
+    tensor = request.inputs[0]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
+    address = id(request)
+    del request
+    found = alloctrace.holders(tensor)
+    again = ctypes.cast(address, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(again))
+    assert found.chain is not None and found.chain.path.startswith("Request.")
+    assert found.note == "held by C++ code, or by a value in use: nothing else in Python refers to that"
 
 
 def test_task() -> None:

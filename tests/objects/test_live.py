@@ -90,6 +90,7 @@ def test_changes_as_a_context_manager_reports_what_came_inside() -> None:
     with alloctrace.changes() as found:
         kept.append(torch.ones(50))
     assert [row.item.name for row in found.added] == ["kept[1]"] and not found.removed
+    assert str(alloctrace.changes()) == "no tensors came or went"
 
 
 def test_changes_keep_nothing_alive() -> None:

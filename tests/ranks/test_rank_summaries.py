@@ -52,6 +52,13 @@ def test_a_stale_one_is_made_anew(trace: str) -> None:
     assert summary_of(trace).card.of_kind("cuda").leak_rate == 14 * MIB  # type: ignore[union-attr]
 
 
+def test_that_of_a_trace_which_is_cut_off_is_not_kept(trace: str) -> None:
+    """Its spool may only be out of reach: on the machine that has it, the summary would hide the last events."""
+    whole = Path(trace).read_bytes()
+    Path(trace).write_bytes(whole[: len(whole) * 7 // 10])
+    assert summary_of(trace).card.cut and kept_summary(trace) is None
+
+
 def test_another_version_and_other_user_paths_make_it_anew(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     summary_of(trace)
     assert kept_summary(trace) is not None and kept_summary(trace, ["transformers"]) is None

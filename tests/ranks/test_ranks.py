@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +18,10 @@ from made_up_ranks import MIB, SCRIPT, Rank, write_ranks
 from marked_programs import run_analyze
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.ranks import workers
+from pytorch_alloctrace.analysis.ranks import reduction, workers
 from pytorch_alloctrace.analysis.ranks.departure import find_departure
 from pytorch_alloctrace.analysis.ranks.figures import Levels
+from pytorch_alloctrace.analysis.ranks.kept import kept_at
 from pytorch_alloctrace.analysis.ranks.outliers import Spread
 
 COUNT = 16
@@ -213,6 +219,44 @@ workers.serve()
     ranks = alloctrace.load_ranks(tmp_path, jobs=2)
     assert ranks.missing == [2] and ranks.left_out == {str(paths[2]): "unreadable"}
     assert f"the process that read it was killed by signal {signal.SIGKILL:d}" in " ".join(str(ranks).split())
+
+
+@pytest.mark.parametrize("has_dask", [True, False])
+def test_ctrl_c_does_not_wait_for_a_trace_that_is_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_dask: bool
+) -> None:
+    """Nor does it go on to the next one."""
+    paths = list(map(str, write_ranks(tmp_path, 3)))
+    if not has_dask:
+        monkeypatch.setitem(sys.modules, "dask", None)
+    ended, waited = threading.Event(), threading.Event()
+
+    def interrupt(started: list[subprocess.Popen[bytes]]) -> None:
+        while not started:
+            time.sleep(0.01)
+        started[0].send_signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGINT)
+        if not ended.wait(60):
+            waited.set()
+            started[0].kill()
+
+    with pytest.raises(KeyboardInterrupt), reduction.Reduction(None, 1, keep=False) as ranks:
+        assert ranks._workers is not None
+        started = ranks._workers._started
+        threading.Thread(target=interrupt, args=[started]).start()
+        ranks.cards(paths)
+    ended.set()
+    assert not waited.is_set() and len(started) == 1
+
+
+def test_a_pipe_in_the_folder_is_unreadable(tmp_path: Path) -> None:
+    """It was opened, and that waited for ever."""
+    (trace,) = map(str, write_ranks(tmp_path, 1))
+    for path in (tmp_path / "x.alloctrace", kept_at(trace)):
+        os.mkfifo(path)
+    ranks = alloctrace.load_ranks(tmp_path)
+    assert ranks.left_out == {str(tmp_path / "x.alloctrace"): "unreadable"} and len(ranks.table()) == 1
+    assert "it is a pipe or a device, not a file" in " ".join(str(ranks).split())
 
 
 def test_it_works_in_a_script_without_a_main_guard(run_program, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

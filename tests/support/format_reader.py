@@ -152,6 +152,7 @@ class Names:
                 addresses: list[int] = []
                 for _ in range(record.varint()):
                     addresses.append((addresses[-1] if addresses else 0) + record.signed())
+                record.varint()  # whether it is garbage
                 self.holders[event, holder, path] = (filename, line, count, total, addresses)
 
     def stack(self, innermost: int) -> list[tuple[bytes, bytes, int, bytes | None]]:

@@ -147,11 +147,13 @@ void read_everything(const std::string& path, const std::string& spool) {
       std::vector<SegmentView> segments;
       std::vector<Piece> blocks;
       device.list(segments, blocks);
-      what_if::LaneOptions other;
-      other.settings = R"({"expandable_segments": true})";
-      other.capacity = std::uint64_t{40} << 30;
-      static_cast<void>(
-          what_if::predict(opened, device.device_type(), device.device_index(), {}, {what_if::LaneOptions{}, other}));
+      std::vector<what_if::LaneOptions> lanes(5);
+      lanes[1].settings = R"({"expandable_segments": true})";
+      lanes[1].capacity = std::uint64_t{40} << 30;
+      lanes[2].order = what_if::AddressOrder::kHighest;
+      lanes[3].order = what_if::AddressOrder::kRandom;
+      lanes[4].order = what_if::AddressOrder::kRecorded;
+      static_cast<void>(what_if::predict(opened, device.device_type(), device.device_index(), {}, lanes));
     }
     fold_it(opened, replayed, all_decoded);
     static_cast<void>(trace.integrity().state());
@@ -171,6 +173,18 @@ std::size_t end_of_trace(const Bytes& input) {
   return static_cast<std::size_t>(found - input.begin());
 }
 
+// Where each block of a trace begins, and where the last one ends: whatever the lengths in their headers say.
+std::vector<std::size_t> borders_of_blocks(const Bytes& trace) {
+  std::vector<std::size_t> borders{sizeof(FileHeader)};
+  while (borders.back() + sizeof(BlockHeader) <= trace.size()) {
+    BlockHeader block;
+    std::memcpy(&block, &trace[borders.back()], sizeof block);
+    const std::size_t payload = borders.back() + sizeof block;
+    borders.push_back(payload + std::min<std::uint64_t>(block.payload_bytes, trace.size() - payload));
+  }
+  return borders;
+}
+
 void put_right(Bytes& trace) {
   FileHeader header;
   std::memcpy(&header, trace.data(), sizeof header);
@@ -179,18 +193,18 @@ void put_right(Bytes& trace) {
   header.header_crc = 0;
   header.header_crc = crc32(&header, sizeof header);
   std::memcpy(trace.data(), &header, sizeof header);
-  for (std::size_t at = sizeof header; at + sizeof(BlockHeader) <= trace.size();) {
+  const std::vector<std::size_t> borders = borders_of_blocks(trace);
+  for (std::size_t number = 0; number + 1 < borders.size(); ++number) {
+    const std::size_t at = borders[number];
     BlockHeader block;
     std::memcpy(&block, &trace[at], sizeof block);
-    const std::size_t left = trace.size() - at - sizeof block;
     block.magic = kBlockMagic;
     block.type = static_cast<BlockType>(static_cast<std::uint16_t>(block.type) % 8);
-    block.payload_bytes = std::min<std::uint64_t>(block.payload_bytes, left);
+    block.payload_bytes = borders[number + 1] - at - sizeof block;
     block.payload_crc = crc32(&trace[at] + sizeof block, block.payload_bytes);
     const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof block.header_crc;
     block.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&block) + unchecked, sizeof block - unchecked);
     std::memcpy(&trace[at], &block, sizeof block);
-    at += sizeof block + block.payload_bytes;
   }
 }
 
@@ -233,7 +247,33 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-#ifndef ALLOCTRACE_LIBFUZZER
+#ifdef ALLOCTRACE_LIBFUZZER
+#include <random>
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+
+// Now and then a whole block stands in another place, or in a second one: a fold among events, events twice.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  constexpr unsigned kMovedOneIn = 8;
+  std::minstd_rand dice(seed);
+  const alloctrace::Bytes input(data, data + size);
+  const std::size_t end = alloctrace::end_of_trace(input);
+  const std::vector<std::size_t> borders =
+      alloctrace::borders_of_blocks({input.begin(), input.begin() + static_cast<std::ptrdiff_t>(end)});
+  if (dice() % kMovedOneIn != 0 || borders.size() < 2) return LLVMFuzzerMutate(data, size, most);
+  const std::size_t block = dice() % (borders.size() - 1), to = borders[dice() % borders.size()];
+  const bool stays = dice() % 2 == 0 && size + borders[block + 1] - borders[block] <= most;
+  alloctrace::Bytes made;
+  const auto copy = [&](std::size_t begin, std::size_t limit) { made.insert(made.end(), data + begin, data + limit); };
+  for (std::size_t at = 0; at <= borders.size(); ++at) {
+    const std::size_t begin = at == 0 ? 0 : borders[at - 1], limit = at == borders.size() ? size : borders[at];
+    if (at != 0 && begin == to) copy(borders[block], borders[block + 1]);
+    if (at != block + 1 || stays) copy(begin, limit);
+  }
+  std::copy(made.begin(), made.end(), data);
+  return made.size();
+}
+#else
 #include <fstream>
 #include <iterator>
 

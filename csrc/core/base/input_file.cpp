@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace alloctrace {
@@ -29,6 +30,10 @@ InputFile::InputFile(const std::string& path) {
     return;
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+std::string InputFile::problem() const {
+  return error_ == ESPIPE ? "it is a pipe or a device, not a file" : std::strerror(error_);
 }
 
 InputFile::~InputFile() {

@@ -10,14 +10,14 @@ namespace alloctrace {
 
 class InputFile {
  public:
-  // is_open() is false when there is no such file, and error() says why.
+  // is_open() is false when there is no such file, and problem() says why.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
   bool is_open() const { return file_ >= 0; }
-  int error() const { return error_; }
+  std::string problem() const;
   // As of opening, or of the last refresh_size().
   std::uint64_t size() const { return size_; }
   void refresh_size();
@@ -31,7 +31,7 @@ class InputFile {
 
  private:
   int file_ = -1;
-  int error_ = 0;
+  int error_ = 0;  // of errno
   std::uint64_t size_ = 0;
 };
 

@@ -152,6 +152,7 @@ void put_holder(Bytes& out, const HolderRecord& holder) {
       put_varint(fields, zigzag(static_cast<std::int64_t>(address - last)));
       last = address;
     }
+    put_varint(fields, holder.is_garbage ? 1 : 0);
   });
 }
 
@@ -300,6 +301,9 @@ void Definitions::add_record(DefinitionType type, ByteReader fields) {
         last += static_cast<std::uint64_t>(unzigzag(fields.varint()));
         holder.addresses.push_back(last);
       }
+      // In older traces the words alone say it.
+      holder.is_garbage = fields.done() ? holder.holder.ends_with("garbage that the collector has not freed yet")
+                                        : fields.varint() != 0;
       const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
       if (known_holders_.emplace(holder.event, holder.holder, holder.path, first).second)
         holders_.push_back(std::move(holder));

@@ -34,7 +34,7 @@ enum class DefinitionType : std::uint8_t {
   kLibraryBlock = 10,  // event number of its alloc (of the allocator state, if it is older), address, name text
   kModule = 11,        // id, class name string, module that holds it (0: none), its name there string (0: unknown)
   kHolder = 13,  // see HolderRecord: event, line, count, bytes, holder text, path text, file text, number of addresses,
-                 // zigzag difference of each to the one before
+                 // zigzag difference of each to the one before, 1 if garbage (not in older traces)
 };
 
 struct Code {
@@ -93,6 +93,7 @@ struct HolderRecord {
   std::string path;         // to one of them: "trainer.predictions[...]"
   std::string filename;     // of that function or global
   std::vector<std::uint64_t> addresses;  // of some of them, ascending
+  bool is_garbage = false;               // a reference cycle to which nothing of the program leads
 };
 
 // One record each, appended to `out`.

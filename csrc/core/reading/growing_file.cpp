@@ -20,7 +20,7 @@ GrowingFile::GrowingFile(const std::string& path) : path_(path) { open_at(path);
 
 void GrowingFile::open_at(const std::string& path) {
   auto file = std::make_unique<InputFile>(path);
-  if (!file->is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file->error()));
+  if (!file->is_open()) throw OpenError("cannot open " + path + ": " + file->problem());
   FileHeader header{};
   if (!file->read(&header, sizeof header, 0) || !is_sound(header)) {
     throw FormatError(path + " is not an alloctrace trace, or its beginning is damaged");

@@ -32,7 +32,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& spool_path,
                          const std::function<void(double)>& progress, const PathsOfHeader& paths_of_header,
                          std::uint64_t end)
     : path_(path), file_(path) {
-  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + std::strerror(file_.error()));
+  if (!file_.is_open()) throw OpenError("cannot open " + path + ": " + file_.problem());
   std::uint64_t first_block = 0;
   // The spool before the blocks: what a running recording moves from one to the other in between is then in both, and
   // never in neither.

@@ -91,9 +91,10 @@ class MemoryTimeline {
     return all;
   }
 
-  std::uint64_t most_blocks() const {
+  // The highest value of a measure; 0 where no intervals are kept.
+  std::uint64_t most(Measure measure) const {
     std::uint64_t most = 0;
-    for (const Interval& at : intervals_) most = std::max(most, at.highest[kBlocks]);
+    for (const Interval& at : intervals_) most = std::max(most, at.highest[measure]);
     return most;
   }
 

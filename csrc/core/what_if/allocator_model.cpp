@@ -375,7 +375,9 @@ bool AllocatorModel::release_large_enough(const Wanted& wanted) {
   BlockPool& pool = *wanted.pool;
   const std::uint64_t least = std::max(wanted.size, settings.max_split_size);
   auto at = pool.blocks.lower_bound(BlockKey{wanted.stream, least});
-  if (at != pool.blocks.end() && (*at)->stream == wanted.stream && !(*at)->range) {
+  // Only whole segments; where the setting has changed, parts of one may be as large.
+  const auto is_segment = [](const Block* block) { return !block->range && !block->is_split(); };
+  if (at != pool.blocks.end() && (*at)->stream == wanted.stream && is_segment(*at)) {
     release_segment(*at);
     return true;
   }
@@ -387,7 +389,7 @@ bool AllocatorModel::release_large_enough(const Wanted& wanted) {
     Block* const block = *at;
     const bool is_first = at == pool.blocks.begin();
     if (!is_first) --at;
-    if (!block->range) {
+    if (is_segment(block)) {
       released += block->size;
       release_segment(block);
     }

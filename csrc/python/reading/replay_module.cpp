@@ -278,7 +278,7 @@ PYBIND11_MODULE(_replay, module) {
              for (const HolderRecord& one : trace.definitions().holders()) {
                std::vector<std::uint64_t> addresses = one.addresses;
                result.append(py::make_tuple(one.event, text(one.holder), text(one.path), text(one.filename), one.line,
-                                            one.count, one.bytes, to_array(std::move(addresses))));
+                                            one.count, one.bytes, to_array(std::move(addresses)), one.is_garbage));
              }
              return result;
            })

@@ -257,9 +257,10 @@ std::uint64_t next_event() {
 
 bool add_holder(std::uint64_t event, const std::string& holder, const std::string& path, const std::string& filename,
                 std::uint64_t line, std::uint64_t count, std::uint64_t bytes,
-                const std::vector<std::uint64_t>& addresses) {
+                const std::vector<std::uint64_t>& addresses, bool is_garbage) {
   python::HookScope scope;
-  return scope && scope.session().recorder.add_holder({event, line, count, bytes, holder, path, filename, addresses});
+  return scope && scope.session().recorder.add_holder(
+                      {event, line, count, bytes, holder, path, filename, addresses, is_garbage});
 }
 
 // (address, device type, device index, role, name) of each.
@@ -321,7 +322,8 @@ PYBIND11_MODULE(_record, module) {
              py::arg("unset"));
   module.def("request_object_scan", [] { python::request_pending_work(python::PendingWork::kObjectScan); });
   module.def("add_holder", &add_holder, py::kw_only(), py::arg("event"), py::arg("holder"), py::arg("path"),
-             py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"));
+             py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"),
+             py::arg("is_garbage"));
 }
 
 }  // namespace alloctrace

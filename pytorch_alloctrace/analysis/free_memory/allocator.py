@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from ..._replay import DEFAULT_LARGE_SEGMENT, LEAST_OWN_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
+from ...reading.json_text import json_object
 from ...reading.recorded import RecordedTrace
 
 MIB = 1 << 20
@@ -24,12 +24,7 @@ class AllocatorSettings:
     @classmethod
     def from_json(cls, text: str) -> AllocatorSettings:
         """From the text of a `config` event; what it lacks, or lost to damage, has torch's default."""
-        try:
-            settings = json.loads(text)
-        except ValueError:
-            return cls()
-        if not isinstance(settings, dict):
-            return cls()
+        settings = json_object(text)
         numbers = {name: value for name, value in settings.items() if type(value) is int}
         most = numbers.get("max_split_size", _UNLIMITED)
         # A damaged trace may hold any number.

@@ -3,7 +3,7 @@
 Its rows are what was live at the ends of steps (device, step, live_bytes), which any tool that reads Parquet shows; the
 first row has all else, as JSON. A summary is used only if it is whole, of this version, and made of this very trace:
 of its id, size and time of change, and those of its spool. Anything else is made anew. That of a trace which is still
-being written is neither kept nor used. Whoever may read the trace may read its summary, and nobody else.
+being written is neither kept nor used, and that of one which is cut off is not kept. Whoever may read the trace may read its summary, and nobody else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from ... import __version__
 from ...errors import TraceError
-from ...reading.finish import is_being_recorded
+from ...reading.finish import is_being_recorded, open_at_once
 from .figures import Card, Detail, HeldLine, Levels, RankSummary
 from .plain import made, plain
 from .summarizing import session_of, summarize_trace
@@ -46,8 +46,9 @@ def summary_of(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> 
     except (TraceError, OSError) as error:
         why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
         return RankSummary(Card.of_unreadable(path, why), Detail((), ()))
-    # What was written to meanwhile is not what the summary is of.
-    if keep and not running and source == _source(path, user_paths):
+    # What was written to meanwhile is not what the summary is of; and a spool that is out of reach now, on another
+    # machine perhaps, may have more when it is asked again.
+    if keep and not running and not summary.card.cut and source == _source(path, user_paths):
         _keep(path, summary, source)
     return summary
 
@@ -88,7 +89,7 @@ def _load(path: str, source: dict[str, Any]) -> RankSummary | None:
     try:
         if os.stat(kept_at(path)).st_size > MOST_BYTES:
             return None
-        with open(kept_at(path), "rb") as file:
+        with open_at_once(kept_at(path)) as file:
             data = file.read(MOST_BYTES)
         import pyarrow.parquet
 

@@ -111,8 +111,13 @@ class Reduction:
         return self._on_cluster(parts[0])
 
     def _by_threads(self, paths: Sequence[str], with_detail: bool) -> Part:
+        assert self._workers is not None
         with ThreadPoolExecutor(self._jobs) as threads:
-            return join(list(threads.map(self._leaf(with_detail, len(paths)), paths)))
+            try:
+                return join(list(threads.map(self._leaf(with_detail, len(paths)), paths)))
+            except BaseException:  # Ctrl-C: the threads, for which this waits, would go on to the last trace
+                self._workers.end()
+                raise
 
     def _leaf(self, with_detail: bool, total: int) -> Callable[[str], Part]:
         if self._workers is None:

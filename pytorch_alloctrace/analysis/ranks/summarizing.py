@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserPathError
-from ...reading.finish import is_being_recorded
+from ...reading.finish import is_being_recorded, open_at_once
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
 from ..free_memory.oom import find_ooms
@@ -192,7 +192,7 @@ def _end(path: str) -> str:
 def session_of(path: str) -> str:
     """The id of a trace, in hexadecimal; "" of what cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_at_once(path) as file:
             return file.read(32)[16:].hex()
     except OSError:
         return ""

@@ -14,6 +14,8 @@ import queue
 import struct
 import subprocess
 import sys
+import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -38,6 +40,8 @@ class Workers:
     def __init__(self, count: int) -> None:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
         self._started: list[subprocess.Popen[bytes]] = []
+        self._starting = threading.Lock()
+        self._ended = False
         for _ in range(count):
             self._idle.put(None)
 
@@ -45,6 +49,12 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends the processes, whatever they are reading: summaries that are asked for raise CancelledError."""
+        with self._starting:
+            self._ended = True
         for process in self._started:
             process.kill()
         for process in self._started:
@@ -55,9 +65,12 @@ class Workers:
         """From any thread; waits until a process is idle."""
         process = self._idle.get()
         try:
-            if process is None:
-                process = _start()
-                self._started.append(process)
+            with self._starting:
+                if self._ended:
+                    raise CancelledError
+                if process is None:
+                    process = _start()
+                    self._started.append(process)
             assert process.stdin is not None and process.stdout is not None
             try:
                 _write(process.stdin, task)

@@ -201,13 +201,13 @@ def smallest_cards(model: Model, found: Sequence[Outcome], most_runs: int) -> li
     """For each of these outcomes, the smallest of `CARDS` from which on the run fits on all of them, with as much
     outside torch; None where the largest is not enough. None for all if it took more than `most_runs` runs to say."""
     search = _Search(model)
-    requested = model.trace.replay.peak("requested", model.device)
+    requested = model.trace.replay.most_requested(model.device)
     cards = [[(name, Card(total, one.card.outside)) for name, total in CARDS] for one in found]
     unclear = [
         (at, name, card)
         for at, one in enumerate(found)
         for name, card in cards[at]
-        if not _has_plenty(one, card, search) and (requested is None or (card.capacity or 0) >= requested.bytes)
+        if not _has_plenty(one, card, search) and (card.capacity or 0) >= requested
     ]
     if len(unclear) * len(search.orders) > most_runs:
         return None
