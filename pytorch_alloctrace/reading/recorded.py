@@ -22,8 +22,9 @@ from .gathered import Gathered
 from .head_start import begun
 from .held import Held
 from .integrity import Integrity
+from .json_text import json_object
 from .kinds import KINDS, STEP, kind_name, named_device
-from .opened import MEASURED, Opened, json_object
+from .opened import MEASURED, Opened
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .process import device_table, thread_table
 from .replay import Replay
