@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
+#include <utility>
 
 #include "in_front.h"
 #include "record_event.h"
@@ -53,14 +55,20 @@ class CpuAllocator final : public c10::Allocator {
       count_empty_allocation();
       return data;
     }
-    record(EventKind::kAlloc, data.get(), size, kCpu);
     if (plain_ && data.get() == data.get_context() && data.compare_exchange_deleter(upstream_deleter_, &free_block)) {
+      record(EventKind::kAlloc, data.get(), size, kCpu);
+      return data;
+    }
+    auto* const held = new (std::nothrow) HeldBlock;
+    if (held == nullptr) {
+      count_fault();  // neither the block nor its free is recorded
       return data;
     }
     void* const address = data.get();
     const c10::Device device = data.device();
-    auto held = std::make_unique<HeldBlock>(HeldBlock{std::move(data)});
-    return {address, held.release(), &free_held_block, device};
+    record(EventKind::kAlloc, address, size, kCpu);
+    held->upstream = std::move(data);
+    return {address, held, &free_held_block, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return plain_ ? &free_block : nullptr; }
   void copy_data(void* destination, const void* source, std::size_t count) const override {

@@ -112,4 +112,9 @@ void count_empty_allocation() noexcept {
   if (scope) scope.session().recorder.spool().header().empty_allocations.fetch_add(1, std::memory_order_relaxed);
 }
 
+void count_fault() noexcept {
+  python::HookScope scope;
+  if (scope) scope.session().recorder.spool().count_lost(LossCause::kFault);
+}
+
 }  // namespace alloctrace::torch_side

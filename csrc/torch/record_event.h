@@ -48,4 +48,7 @@ void record_roles(const std::vector<RoleNote>& notes) noexcept;
 // Counts an allocation of zero bytes: it has no address and is not an event.
 void count_empty_allocation() noexcept;
 
+// Counts an event that could not be recorded for lack of memory.
+void count_fault() noexcept;
+
 }  // namespace alloctrace::torch_side

@@ -21,11 +21,16 @@ class Finish(Verb):
     reads_events = False
 
     def add_arguments(self, parser: VerbParser) -> None:
-        """Only what every verb takes."""
+        parser.add_argument(
+            "--force", action="store_true", help="finish although nothing shows whether the recording still runs"
+        )
 
     def run(self, query: Query) -> Exit:
         spools = [query.options.spool, *[None] * (len(query.options.traces) - 1)]
-        found = [finish(path, spool=spool) for path, spool in zip(query.options.traces, spools, strict=True)]
+        force = query.options.force
+        found = [
+            finish(path, spool=spool, force=force) for path, spool in zip(query.options.traces, spools, strict=True)
+        ]
         if query.options.json:
             query.print_json([_data(done) for done in found])
         else:

@@ -29,18 +29,22 @@ class Finished:
     """Allocator calls in progress when the program was killed; they had not returned."""
 
 
-def finish(path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None) -> Finished:
+def finish(
+    path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None, force: bool = False
+) -> Finished:
     """End the trace of a recording that was killed: write what its spool has into it, state in `Trace.ending` that the
     program was killed, and remove the spool.
 
     The trace can be read at any time while this runs, and the spool is removed last: what is interrupted can be
     repeated. A spool that is not next to the trace, and is found where the trace's header says, is removed only if the
     trace is the file that was recorded, not for a copy. spool: where the spool is, if it was moved; it is removed.
+    force: go on where the file system has no locks and the recording was made on another machine or in another
+    container, so that nothing shows whether it still runs.
 
     Raises TraceError if the recording still runs (also for a copy of its trace), if the spool of a trace without an end
     is missing, or if the trace cannot be read or written.
     """
-    done = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "")
+    done = _replay.finish_trace(os.fsencode(path), os.fsencode(spool) if spool else "", force)
     read = Path(os.fsdecode(done.spool)) if done.spool else None
     recorded = Path(os.fsdecode(done.recorded_path)) if done.recorded_path else None
     return Finished(Path(path), done.was_ended, read, recorded, done.events, done.uncommitted)

@@ -6,13 +6,16 @@ import os
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import core_probe
 import pandas as pd
 import pytest
 from command_line import run_command
 from marked_programs import run_analyze
-from running import how_it_ended
+from running import how_it_ended, program_environment
 
 import pytorch_alloctrace as alloctrace
 
@@ -107,6 +110,85 @@ def test_an_interrupted_finish_is_completed_by_the_next(run_program, tmp_path: P
         after = alloctrace.load(path)
         assert after.integrity.state == "complete" and after.ending["reason"] == "killed"
         assert after.events().equals(expected)
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_call_in_progress_leaves_no_gap_where_it_is_the_first_in_the_spool(
+    run_program, tmp_path: Path, at: int
+) -> None:
+    """The number of the call was missing in the finished trace."""
+    kill(run_program, 300, flush=True)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    content = bytearray(spool.read_bytes())
+    ring, capacity = struct.unpack_from("<QQ", content, 32)
+    (tail,) = struct.unpack_from("<Q", content, 192)
+    slot = ring + (tail + at) % capacity * 64
+    content[slot : slot + 4] = bytes(4)
+    spool.write_bytes(content)
+    assert alloctrace.load(path).integrity.state == "complete"
+
+    assert alloctrace.finish(path).calls_in_progress == 1
+
+    after = alloctrace.load(path)
+    assert (after.integrity.state, after.integrity.missing_events) == ("complete", 0)
+    assert after.events()["kind"][tail + at] == "none"
+
+
+def test_a_finish_that_was_killed_changes_no_answer(run_program, tmp_path: Path) -> None:
+    """The program was killed after the writer had noted the time of a block, and before the block was written: once the
+    definitions were in the trace, the times of all events in the spool changed."""
+    kill(run_program, 300, flush=True)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    content = bytearray(spool.read_bytes())
+    (which,) = struct.unpack_from("<I", content, 120)
+    anchor = 72 + 24 * (which & 1)
+    counter, monotonic, wall = struct.unpack_from("<QQQ", content, anchor)
+    struct.pack_into("<QQQ", content, anchor, counter + 3_000_000, monotonic + 2_000_000, wall + 2_000_000)
+    file = path.read_bytes()
+    spool.write_bytes(content)
+    expected, integrity = alloctrace.load(path).events(), alloctrace.load(path).integrity
+    alloctrace.finish(path)
+    whole = path.read_bytes()
+
+    ends, at = [], len(file)
+    while at < len(whole):
+        at += 136 + struct.unpack_from("<Q", whole, at + 16)[0]
+        ends.append(at)
+    assert len(ends) == 3  # definitions, events, end
+    for end in [end + torn for end in [len(file), *ends[:-1]] for torn in (0, 1, 150)]:
+        path.write_bytes(whole[:end])
+        spool.write_bytes(content)
+        killed = alloctrace.load(path)
+        assert killed.events().equals(expected) and killed.integrity.state == integrity.state
+        alloctrace.finish(path)
+        after = alloctrace.load(path)
+        assert after.events().equals(expected) and after.integrity.state == "complete"
+
+
+@pytest.mark.parametrize(("start", "refused"), [(0, "still being recorded"), (1, ""), (None, "use --force")])
+def test_finish_judges_by_the_process_where_there_are_no_locks(
+    run_program, tmp_path: Path, start: int | None, refused: str
+) -> None:
+    """start: of the recorder's process, as a difference to this one's; None: on another machine."""
+    kill(run_program)
+    path, spool = tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"
+    content, file = bytearray(spool.read_bytes()), path.read_bytes()
+    machine, _, _ = struct.unpack_from("<QQQ", content, 328)
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    struct.pack_into("<QQQ", content, 328, machine + (start is None), os.getpid(), ticks + (start or 0))
+    spool.write_bytes(content)
+    environment = {**program_environment(), "LD_PRELOAD": str(core_probe.preloaded("no_locks.c"))}
+
+    def finish(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytorch_alloctrace", "finish", "t.alloctrace", *options]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    done = finish()
+
+    assert done.returncode == (2 if refused else 0) and refused in done.stderr
+    assert (path.read_bytes() == file and spool.exists()) == bool(refused)
+    if start is None:
+        assert "is finished" in finish("--force").stdout
 
 
 def test_finish_is_refused_while_the_recording_runs(tmp_path: Path) -> None:

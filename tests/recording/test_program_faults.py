@@ -133,6 +133,35 @@ alloctrace.disable()
 """
 
 
+TOGGLED = """
+import os, signal, threading, torch, pytorch_alloctrace as alloctrace
+stop = threading.Event()
+def toggle():
+    while not stop.is_set():
+        alloctrace.enable("t.alloctrace", overwrite=True)
+        torch.empty(10)
+        alloctrace.disable()
+thread = threading.Thread(target=toggle)
+thread.start()
+statuses = []
+for number in range(60):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        held = [torch.empty(100) for _ in range(100)]
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+stop.set()
+thread.join()
+assert not any(statuses), statuses
+"""
+
+
+def test_forks_while_another_thread_ends_sessions(run_program) -> None:  # type: ignore[no-untyped-def]
+    """The locks of a session were taken over the fork while its memory was being freed."""
+    run_program(TOGGLED, timeout=600)
+
+
 def test_forks_while_other_threads_are_in_the_hook(run_program, tmp_path: Path) -> None:
     run_program(FORKS, timeout=600)
     trace = alloctrace.load(tmp_path / "t.alloctrace")

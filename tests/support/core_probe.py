@@ -51,7 +51,7 @@ Events = npt.NDArray[np.void]
 def build(probe: str, core: Sequence[str], options: Sequence[str], linker_options: Sequence[str] = ()) -> Path:
     """Compile tests/support/`probe` and folders of csrc/core, as one source, unless build/ has the result already."""
     folder = ROOT / "tests/support"
-    headers = sorted(CORE.rglob("*.h"))
+    headers = [*sorted(CORE.rglob("*.h")), *sorted((ROOT / "csrc/torch").glob("block_table.*"))]
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-subobject-linkage", *options, "-c"]
 
     def compiled(name: str, sources: list[Path], words: list[str]) -> Path:

@@ -29,6 +29,7 @@ InputFile::InputFile(const std::string& path) {
     file_ = -1;
     return;
   }
+  in_child_ = ClosedInChild(file_);
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -52,9 +53,12 @@ bool InputFile::reopen_if_replaced(const std::string& path) {
   InputFile other(path);
   if (!other.is_open()) return false;
   std::swap(file_, other.file_);
+  std::swap(in_child_, other.in_child_);
   size_ = other.size_;
   return true;
 }
+
+std::ptrdiff_t InputFile::read_some(void* out, std::size_t size) const { return pread(file_, out, size, 0); }
 
 bool InputFile::read(void* out, std::size_t size, std::uint64_t offset) const {
   auto* at = static_cast<char*>(out);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "closed_in_child.h"
+
 namespace alloctrace {
 
 class InputFile {
@@ -25,12 +27,14 @@ class InputFile {
   bool reopen_if_replaced(const std::string& path);
   // What comes behind is as if it were not there.
   void limit_size(std::uint64_t size) { size_ = size < size_ ? size : size_; }
-  int number() const { return file_; }
   // Reads all `size` bytes, or returns false.
   bool read(void* out, std::size_t size, std::uint64_t offset) const;
+  // Reads up to `size` bytes from the beginning, also of a file without a size. Returns how many, or -1.
+  std::ptrdiff_t read_some(void* out, std::size_t size) const;
 
  private:
   int file_ = -1;
+  ClosedInChild in_child_;
   int error_ = 0;  // of errno
   std::uint64_t size_ = 0;
 };

@@ -57,13 +57,6 @@ void TraceBound::stop() noexcept {
   forget();
 }
 
-void TraceBound::abandon_in_child() noexcept {
-  for (std::atomic<int>* file : {&source_file_, &target_file_}) {
-    const int number = file->exchange(-1);
-    if (number >= 0) close(number);
-  }
-}
-
 // How large the trace may be before the folded one is in its place: what comes until then is for a time in both.
 std::uint64_t TraceBound::limit_while_folding() const {
   if (is_exceeded_) return UINT64_MAX;
@@ -72,7 +65,8 @@ std::uint64_t TraceBound::limit_while_folding() const {
   return both > other ? std::max((both - other) / 2, wanted_end_) : wanted_end_;
 }
 
-void TraceBound::between_blocks(TraceFile& file, std::uint64_t to_come) noexcept {
+void TraceBound::between_blocks(TraceFile& file, std::uint64_t to_come,
+                                const std::function<bool()>& is_urgent) noexcept {
   written_.store(file.bytes(), std::memory_order_release);
   std::unique_lock<std::mutex> lock(mutex_);
   if (stopping_ || !file.is_published()) return;
@@ -83,7 +77,7 @@ void TraceBound::between_blocks(TraceFile& file, std::uint64_t to_come) noexcept
     state_ = State::kWanted;
     changed_.notify_all();
   }
-  while (state_ == State::kWanted && file.bytes() > limit_while_folding() && !stopping_) {
+  while (state_ == State::kWanted && file.bytes() > limit_while_folding() && !stopping_ && !is_urgent()) {
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
   if (state_ == State::kReady) put_in_place(file);
@@ -144,7 +138,6 @@ void TraceBound::fold(std::uint64_t end) {
     if (gives_up_.load(std::memory_order_relaxed)) throw GivenUp();
   };
   source_ = std::make_shared<TraceReader>(options_.path, "", go_on, TraceReader::PathsOfHeader(), end);
-  source_file_.store(source_->file().number());
   bool keeps_less = false;
   const std::uint64_t until = first_kept(end, keeps_less);
   if (until <= source_->folded_until()) throw FoldingError("nothing to fold");
@@ -165,7 +158,6 @@ void TraceBound::fold(std::uint64_t end) {
   unlink(beside_.c_str());  // of a process that was killed
   target_ =
       std::make_unique<TraceFile>(beside_, false, source_->session_id(), source_->first_anchor(), kFoldedFormatVersion);
-  target_file_.store(target_->number());
   write_folded(*target_, *source_, part, source_->file(), end);
   copied_ = end;
   // What was written in the meantime, but for a last part.
@@ -191,7 +183,6 @@ bool TraceBound::copy(std::uint64_t end) {
 void TraceBound::put_in_place(TraceFile& file) {
   const bool is_there = copy(file.bytes()) && file.become(*target_, beside_);
   if (is_there) {
-    target_file_.store(-1);
     target_.reset();
     next_ = std::max(share(room_, begin_), file.bytes() + file.bytes() / 4);
     written_.store(file.bytes(), std::memory_order_release);
@@ -205,8 +196,6 @@ void TraceBound::put_in_place(TraceFile& file) {
 
 void TraceBound::forget() {
   if (target_) target_->remove();
-  target_file_.store(-1);
-  source_file_.store(-1);
   target_.reset();
   source_.reset();
 }

@@ -37,9 +37,8 @@ class TraceBound : public FileBound {
   explicit TraceBound(const BoundOptions& options);
   ~TraceBound() override;
 
-  void between_blocks(TraceFile& file, std::uint64_t to_come) noexcept override;
+  void between_blocks(TraceFile& file, std::uint64_t to_come, const std::function<bool()>& is_urgent) noexcept override;
   void stop() noexcept override;
-  void abandon_in_child() noexcept override;
 
  private:
   enum class State { kIdle, kWanted, kReady };
@@ -68,7 +67,6 @@ class TraceBound : public FileBound {
 
   std::atomic<std::uint64_t> written_{0};  // whole blocks of the trace
   std::atomic<bool> gives_up_{false};
-  std::atomic<int> source_file_{-1}, target_file_{-1};
 
   // Of the thread; of the writer where it is ready.
   std::shared_ptr<TraceReader> source_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "../base/closed_in_child.h"
 #include "../base/varint.h"
 #include "format.h"
 
@@ -44,6 +45,7 @@ class BlockFile {
   bool write_at(const void* data, std::size_t size, std::uint64_t offset);
 
   int file_ = -1;
+  ClosedInChild file_in_child_;
   std::uint64_t size_ = 0;
   ClockAnchor next_begin_;
 };

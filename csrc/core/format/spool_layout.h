@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../base/process_identity.h"
 #include "format.h"
 
 namespace alloctrace {
@@ -48,6 +49,8 @@ struct SpoolHeader {
   alignas(64) std::atomic<std::uint64_t> lost[kLossCauseCount];
   std::atomic<std::uint64_t> lost_unreported[kLossCauseCount];  // not yet reported by a `lost` event
   std::atomic<std::uint64_t> empty_allocations, reentered, unknown_stacks;
+
+  ProcessIdentity recorder;  // zeros in the spools of older recorders
 };
 constexpr std::size_t kSpoolHeaderBytes = 4096;
 static_assert(sizeof(SpoolHeader) <= kSpoolHeaderBytes);

@@ -39,6 +39,7 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
   file_ =
       open(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it names files and quotes source
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
+  file_in_child_ = ClosedInChild(file_);
   // Whoever finds it locked knows that the recording still runs: the lock ends with the process, however that dies.
   // Where the file system has no locks, nobody knows.
   flock(file_, LOCK_EX | LOCK_NB);
@@ -67,6 +68,7 @@ bool TraceFile::become(TraceFile& other, const std::string& there) {
   if (rename(there.c_str(), path_.c_str()) != 0) return false;
   // The lock of the other one was taken when it was made.
   std::swap(file_, other.file_);
+  std::swap(file_in_child_, other.file_in_child_);
   size_ = other.size_;
   return true;
 }
@@ -74,7 +76,5 @@ bool TraceFile::become(TraceFile& other, const std::string& there) {
 void TraceFile::sync() { fsync(file_); }
 
 void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
-
-void TraceFile::close_in_child() { close(file_); }
 
 }  // namespace alloctrace

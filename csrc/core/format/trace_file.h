@@ -30,14 +30,10 @@ class TraceFile : public BlockFile {
   bool become(TraceFile& other, const std::string& there);
   // Returns when the file is on the disk, as far as that can be known.
   void sync();
-  int number() const { return file_; }
   // Deletes the file; an existing one that it was to replace stays.
   void remove() noexcept;
   // Throws TraceFileError when the file exists.
   static void refuse_existing(const std::string& path);
-
-  // A forked child must not keep the file open: its disk space would stay taken after it is deleted.
-  void close_in_child();
 
   const std::string& path() const { return path_; }
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
+#include <vector>
 
 #include "../format/block_file.h"
 #include "../format/event_codec.h"
@@ -16,7 +16,7 @@
 namespace alloctrace {
 namespace {
 
-constexpr std::size_t kBlockEvents = 65'536;
+constexpr const char* kStillRecorded = "it is still being recorded";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw FinishError(path + " cannot be finished: " + what);
@@ -29,8 +29,11 @@ class KilledTrace : public BlockFile {
   explicit KilledTrace(const std::string& path) : BlockFile({}), path_(path) {
     file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file_ < 0) fail(path, std::strerror(errno));
-    if (flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) fail(path, "it is still being recorded");
+    is_locked_ = flock(file_, LOCK_EX | LOCK_NB) == 0;
+    if (!is_locked_ && errno == EWOULDBLOCK) fail(path, kStillRecorded);
   }
+  // False where the file system has no locks.
+  bool is_locked() const { return is_locked_; }
 
   // What lies behind `size`, a torn block, goes.
   void continue_at(std::uint64_t size) {
@@ -51,6 +54,7 @@ class KilledTrace : public BlockFile {
 
  private:
   std::string path_;
+  bool is_locked_ = false;
 };
 
 // The lock that the recorder holds on its spool as long as it runs. A copy of a running trace is not locked itself.
@@ -59,7 +63,8 @@ class SpoolLock {
   SpoolLock(const std::string& trace, const std::string& spool) {
     file_ = open(spool.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file_ < 0) file_ = open(spool.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    is_locked_ = file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0;
+    if (file_ >= 0 && !is_locked_ && errno == EWOULDBLOCK) {
       close(file_);
       fail(trace,
            "its spool " + spool + " is in use, by the recording or by another `finish`: try again when that has ended");
@@ -70,15 +75,30 @@ class SpoolLock {
   }
   SpoolLock(const SpoolLock&) = delete;
   SpoolLock& operator=(const SpoolLock&) = delete;
+  bool is_locked() const { return is_locked_; }
 
  private:
   int file_ = -1;
+  bool is_locked_ = false;
 };
 
 bool is_same_file(const std::string& path, const std::string& other_path) {
   struct stat first{}, second{};
   return stat(path.c_str(), &first) == 0 && stat(other_path.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
+}
+
+void refuse_unless_ended(const std::string& path, const ProcessIdentity& recorder) {
+  switch (state_of(recorder)) {
+    case ProcessState::kEnded:
+      return;
+    case ProcessState::kRunning:
+      fail(path, kStillRecorded);
+    case ProcessState::kUnknown:
+      fail(path,
+           "its file system has no locks, and the recording may still run on another machine or in another container: "
+           "use --force once it has ended");
+  }
 }
 
 // Return whether a recording that ran when the spool was read has ended since, and left more in it.
@@ -89,16 +109,17 @@ bool has_changed(const SpoolContents& before, const SpoolContents& now) {
 
 // The events of the spool that are not in the file, without breaks: a call in progress, which left its number unused,
 // is an event of no kind. A break would read as events that are missing.
-std::vector<Event> tail_events(const TraceReader& reader) {
+std::vector<Event> tail_events(const TraceReader& reader, std::uint64_t first) {
   std::vector<Event> all, run;
-  std::uint64_t first = 0;
   for (const Chunk& chunk : reader.chunks()) {
-    if (chunk.spool_run == SIZE_MAX) continue;
-    if (all.empty()) first = chunk.first_sequence;
+    if (chunk.spool_run == SIZE_MAX) {
+      first = std::max(first, chunk.end_sequence());
+      continue;
+    }
     reader.decode(chunk, run);
     while (first + all.size() < chunk.first_sequence) {
       Event none{};
-      none.time = all.back().time;
+      none.time = all.empty() ? run.front().time : all.back().time;
       all.push_back(none);
     }
     all.insert(all.end(), run.begin(), run.end());
@@ -109,7 +130,7 @@ std::vector<Event> tail_events(const TraceReader& reader) {
 }  // namespace
 
 FinishedTrace finish_trace(const std::string& path, const std::string& spool_path,
-                           const TraceReader::PathsOfHeader& paths_of_header) {
+                           const TraceReader::PathsOfHeader& paths_of_header, bool force) {
   KilledTrace trace(path);
   const TraceReader reader(path, spool_path, {}, paths_of_header);
   const Integrity& integrity = reader.integrity();
@@ -124,25 +145,25 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
   const std::optional<SpoolContents> locked = read_spool(reader.spool_path(), reader.session_id());
   if (!locked || has_changed(*spool, *locked))
     fail(path, "its recording has just ended: run `alloctrace finish` again");
-  const std::vector<Event> events = tail_events(reader);
+  if (!force && !(trace.is_locked() && lock.is_locked())) refuse_unless_ended(path, locked->recorder);
+  const std::vector<Event> events = tail_events(reader, spool->first_sequence);
   if (!integrity.ended) {
     const ClockAnchor begin = reader.last_anchor_of_file();
     BlockHeader header{};
     header.counters = integrity.counters;
-    header.end = reader.last_anchor();
     header.first_sequence = reader.next_sequence() - events.size();
     trace.continue_at(reader.whole_bytes());
+    // A call that is interrupted must leave the last anchor as it is while events are in the spool alone: their times
+    // follow from it. So the definitions end where they begin, and the events are one block.
     header.type = BlockType::kDefinitions;
+    header.end = begin;
     if (!spool->definitions.empty()) trace.write(header, spool->definitions, begin);
-    EventEncoder encoder;
     header.type = BlockType::kEvents;
-    for (std::span<const Event> left(events); !left.empty();) {
-      const auto some = left.first(std::min(left.size(), kBlockEvents));
-      header.event_count = some.size();
-      trace.write(header, encoder.encode(some, {}, begin.counter), begin);
-      header.first_sequence += some.size();
-      left = left.subspan(some.size());
-    }
+    header.end = reader.last_anchor();
+    header.event_count = events.size();
+    EventEncoder encoder;
+    if (!events.empty()) trace.write(header, encoder.encode(events, {}, begin.counter), begin);
+    header.first_sequence += events.size();
     header.event_count = 0;
     header.type = BlockType::kEnd;
     trace.write(header, R"({"reason": "killed", "uncommitted": )" + std::to_string(integrity.uncommitted) + "}", begin);

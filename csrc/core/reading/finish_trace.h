@@ -26,8 +26,10 @@ struct FinishedTrace {
 // Whole at every instant: the spool is removed only after the trace with all it had is on the disk, and a call that is
 // interrupted is completed by the next one. A spool that only the header names belongs to the trace that was recorded:
 // it is not removed for a copy. `spool_path`, `paths_of_header`: as for TraceReader. Throws FinishError where the
-// recording still runs, its spool is missing or the trace cannot be written, and what TraceReader throws.
+// recording still runs, its spool is missing or the trace cannot be written, and what TraceReader throws. Where the
+// file system has no locks, whether it runs is judged by the recorder's process; on another machine than the recorder's
+// that cannot be known, and only `force` goes on.
 FinishedTrace finish_trace(const std::string& path, const std::string& spool_path,
-                           const TraceReader::PathsOfHeader& paths_of_header);
+                           const TraceReader::PathsOfHeader& paths_of_header, bool force = false);
 
 }  // namespace alloctrace

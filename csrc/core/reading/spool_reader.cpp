@@ -63,6 +63,7 @@ std::optional<SpoolContents> read_spool(const std::string& path, const std::uint
     contents.runs.back().events.push_back(event);
   }
 
+  contents.recorder = header.recorder;
   contents.anchor = header.anchors[header.anchor_index & 1];
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) contents.counters.lost[cause] = header.lost[cause];
   contents.counters.empty_allocations = header.empty_allocations;

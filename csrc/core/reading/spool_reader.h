@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../base/process_identity.h"
 #include "../base/varint.h"
 #include "../format/format.h"
 
@@ -24,6 +25,7 @@ struct SpoolContents {
   Bytes definitions;
   ClockAnchor anchor{};  // the latest
   Counters counters{};
+  ProcessIdentity recorder;
 };
 
 // nullopt when there is no such file, or it is not the spool of this session. Safe against a recording that still

@@ -28,9 +28,6 @@ class DefinitionLog {
   std::uint64_t copy_pending(Bytes& out) const;
   void release(std::uint64_t head) { state_.tail.store(head, std::memory_order_release); }
 
-  // Held around fork(), so that a child never inherits it locked.
-  std::mutex& lock() { return mutex_; }
-
  private:
   std::mutex mutex_;  // a leaf: while it is held, nothing is locked or called but `wake`
   std::uint8_t* bytes_;

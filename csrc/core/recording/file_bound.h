@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace alloctrace {
 
@@ -11,12 +12,12 @@ class FileBound {
  public:
   virtual ~FileBound() = default;
   // Between two blocks, on the writer's thread. May put another file in the place of this one, or wait until there is
-  // room. to_come: bytes that are written when the recording ends, whatever happens until then.
-  virtual void between_blocks(TraceFile& file, std::uint64_t to_come) noexcept = 0;
+  // room, but not once `is_urgent` says that the recording ends. to_come: bytes that are written when it does, whatever
+  // happens until then.
+  virtual void between_blocks(TraceFile& file, std::uint64_t to_come,
+                              const std::function<bool()>& is_urgent) noexcept = 0;
   // The recording ends: nothing is put in place any more, and nothing is left beside the file.
   virtual void stop() noexcept = 0;
-  // In a forked child, where none of its threads is: gives back its file descriptors.
-  virtual void abandon_in_child() noexcept = 0;
 };
 
 }  // namespace alloctrace

@@ -109,16 +109,4 @@ void Recorder::discard() {
   file_->remove();
 }
 
-void Recorder::lock_for_fork() {
-  mutex_.lock();
-  stacks_->lock().lock();
-  spool_->definitions().lock().lock();
-}
-
-void Recorder::unlock_after_fork() {
-  spool_->definitions().lock().unlock();
-  stacks_->lock().unlock();
-  mutex_.unlock();
-}
-
 }  // namespace alloctrace

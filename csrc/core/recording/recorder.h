@@ -83,17 +83,6 @@ class Recorder {
 
   const std::string& path() const { return file_->path(); }
 
-  // Around fork(): no lock of ours may be inherited in a locked state.
-  void lock_for_fork();
-  void unlock_after_fork();
-  // In the child: gives back the descriptors of trace and spool, and SIGTERM; the spool is not mapped there.
-  void abandon_in_child() {
-    file_->close_in_child();
-    spool_->close_in_child();
-    if (bound_) bound_->abandon_in_child();
-    TerminationSignal::forget_in_child();
-  }
-
  private:
   WakeSignal wake_;
   std::unique_ptr<Spool> spool_;

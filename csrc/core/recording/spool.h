@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../base/closed_in_child.h"
 #include "../format/format.h"
 #include "../format/spool_layout.h"
 #include "definition_log.h"
@@ -76,8 +77,6 @@ class Spool {
   // SpoolError.
   void publish();
   void remove_file();  // after everything in it is in the trace
-  // In a forked child: its copy of the descriptor would keep the lock, and the disk space, after the parent's end.
-  void close_in_child() noexcept;
 
  private:
   bool claim(std::uint64_t& position) noexcept;
@@ -98,6 +97,7 @@ class Spool {
   std::string current_path_;  // another than options_.path until publish()
   std::function<void()> wake_;
   int lock_ = -1;  // holds a lock (flock) as long as this process may write to the file
+  ClosedInChild lock_in_child_;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::unique_ptr<DefinitionLog> definitions_;

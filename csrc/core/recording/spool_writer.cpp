@@ -50,10 +50,12 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   unlink(current_path_.c_str());
   const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
+  const ClosedInChild file_in_child(file);
   // Held until this process ends, however it dies: a copy of the trace leads to this spool, too, and `finish` must not
   // remove it while events still go into it. By a descriptor of its own, which is only read: to close one that is
   // written to sends all that was written where the file lies on a network.
   lock_ = open(current_path_.c_str(), O_RDONLY | O_CLOEXEC);
+  lock_in_child_ = ClosedInChild(lock_);
   if (lock_ >= 0) flock(lock_, LOCK_SH | LOCK_NB);
   int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
@@ -82,6 +84,7 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   header_->definitions_offset = kSpoolHeaderBytes + ring_bytes;
   header_->definitions_capacity = options.definitions_bytes;
   header_->process_id = static_cast<std::uint64_t>(getpid());
+  header_->recorder = ProcessIdentity::current();
   set_anchor(ClockAnchor::now());
   definitions_ = std::make_unique<DefinitionLog>(memory_ + header_->definitions_offset, options.definitions_bytes,
                                                  header_->definitions, options.wait_ns, wake_);
@@ -94,8 +97,6 @@ Spool::~Spool() {
   munmap(memory_, bytes_);
   close(lock_);
 }
-
-void Spool::close_in_child() noexcept { close(lock_); }
 
 void Spool::publish() {
   if (rename(current_path_.c_str(), options_.path.c_str()) != 0) fail(options_.path, "cannot create the spool", errno);

@@ -72,9 +72,6 @@ class StackTable {
   // one id, of a text that says so.
   std::uint32_t string(std::string_view text);
 
-  // Held around fork(), so that a child never inherits the lock in a locked state (recorder.cpp registers it).
-  std::mutex& lock() { return mutex_; }
-
  private:
   struct Tables;
   std::uint32_t string_locked(std::string_view text, bool is_limited = true);

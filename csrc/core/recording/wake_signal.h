@@ -1,8 +1,10 @@
-// The writer's alarm.
+// The writer's alarm: a futex, since sem_clockwait() needs glibc 2.30.
 #pragma once
 
-#include <semaphore.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -14,27 +16,37 @@ namespace alloctrace {
 // Posting is async-signal-safe and never blocks: hooks and the handler of SIGTERM do it.
 class WakeSignal {
  public:
-  WakeSignal() { sem_init(&semaphore_, 0, 0); }
-  ~WakeSignal() { sem_destroy(&semaphore_); }
+  WakeSignal() = default;
   WakeSignal(const WakeSignal&) = delete;
   WakeSignal& operator=(const WakeSignal&) = delete;
-  void post() {
-    // One pending alarm is enough; more would make the writer spin through stale ones.
-    if (!pending_.exchange(true, std::memory_order_acq_rel)) sem_post(&semaphore_);
+
+  // The thread that waits sees all that happened before. Both sides exchange the word: with a plain store on either
+  // side, its load of the events could come first, and an event would wait for the next alarm.
+  void post() noexcept {
+    if (word_.exchange(kPosted) == kNone) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
   }
-  void wait_ms(std::uint64_t milliseconds) {
-    // On the monotonic clock: on the wall clock, setting it back by an hour would mean an hour of sleep.
+  // Returns at once if there was a post since the last call returned.
+  void wait_ms(std::uint64_t milliseconds) noexcept {
     const std::uint64_t until_ns = clock_nanoseconds(CLOCK_MONOTONIC) + milliseconds * 1'000'000;
-    timespec until{};
-    until.tv_sec = static_cast<time_t>(until_ns / 1'000'000'000);
-    until.tv_nsec = static_cast<long>(until_ns % 1'000'000'000);
-    sem_clockwait(&semaphore_, CLOCK_MONOTONIC, &until);
-    pending_.store(false, std::memory_order_release);
+    while (word_.exchange(kNone) == kNone) {
+      const std::uint64_t now_ns = clock_nanoseconds(CLOCK_MONOTONIC);
+      if (now_ns >= until_ns) return;
+      timespec left{};
+      left.tv_sec = static_cast<time_t>((until_ns - now_ns) / 1'000'000'000);
+      left.tv_nsec = static_cast<long>((until_ns - now_ns) % 1'000'000'000);
+      futex(FUTEX_WAIT_PRIVATE, kNone, &left);
+    }
   }
 
  private:
-  sem_t semaphore_;
-  std::atomic<bool> pending_{false};
+  static constexpr std::uint32_t kNone = 0, kPosted = 1;
+
+  void futex(int operation, std::uint32_t value, const timespec* left) noexcept {
+    syscall(SYS_futex, &word_, operation, value, left, nullptr, 0);
+  }
+
+  std::atomic<std::uint32_t> word_{kNone};
+  static_assert(sizeof word_ == sizeof(std::uint32_t));
 };
 
 }  // namespace alloctrace

@@ -48,6 +48,7 @@ class Writer {
   bool wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done);
   void run();
   bool drain(bool everything);
+  bool is_ending();
   bool write_definitions();
   bool write_events(std::uint64_t end);
   bool repeat_names();

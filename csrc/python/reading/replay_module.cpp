@@ -230,11 +230,11 @@ PYBIND11_MODULE(_replay, module) {
       .def_readonly("uncommitted", &FinishedTrace::uncommitted);
   module.def(
       "finish_trace",
-      [](const std::string& path, const std::string& spool_path) {
+      [](const std::string& path, const std::string& spool_path, bool force) {
         const py::gil_scoped_release unlocked;
-        return finish_trace(path, spool_path, paths_of_header);
+        return finish_trace(path, spool_path, paths_of_header, force);
       },
-      py::arg("path"), py::arg("spool_path") = "");
+      py::arg("path"), py::arg("spool_path") = "", py::arg("force") = false);
   py::class_<FoldedTrace>(module, "FoldedTrace")
       .def_readonly("events", &FoldedTrace::events)
       .def_readonly("until", &FoldedTrace::until)

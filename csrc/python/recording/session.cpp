@@ -8,7 +8,9 @@
 #include <new>
 #include <vector>
 
+#include "../../core/base/closed_in_child.h"
 #include "../../core/recording/fast_thread_local.h"
+#include "../../core/recording/termination_signal.h"
 #include "../../core/recording/wait.h"
 #include "memory_watch.h"
 #include "module_names.h"
@@ -21,8 +23,7 @@ namespace {
 std::atomic<Session*> active_session{nullptr};
 std::atomic<std::uint64_t> last_session_number{0};
 
-// All contexts ever made; a thread that ends leaves its own to the next that starts. Never destroyed: hooks run
-// until the process is gone, after static destructors too.
+// All contexts ever made; a thread that ends leaves its own to the next that starts.
 struct ThreadRegistry {
   std::mutex mutex;
   std::vector<std::unique_ptr<ThreadContext>> all;
@@ -34,14 +35,13 @@ constinit ALLOCTRACE_FAST_THREAD_LOCAL ThreadContext* this_thread = nullptr;
 
 void leave_thread(void* context);
 
-ThreadRegistry& registry() {
-  static ThreadRegistry* const instance = [] {
-    auto made = std::make_unique<ThreadRegistry>();
-    pthread_key_create(&made->on_thread_exit, leave_thread);
-    return made.release();
-  }();
-  return *instance;
-}
+// Never destroyed: hooks run until the process is gone, after static destructors too.
+ThreadRegistry* const only_registry = [] {
+  auto made = std::make_unique<ThreadRegistry>();
+  pthread_key_create(&made->on_thread_exit, leave_thread);
+  return made.release();
+}();
+ThreadRegistry& registry() { return *only_registry; }
 
 void leave_thread(void* context) {
   this_thread = nullptr;
@@ -111,6 +111,14 @@ void wait_for_hooks() {
   }
 }
 
+void forget_threads_in_child() noexcept {
+  const pthread_key_t on_thread_exit = registry().on_thread_exit;
+  new (&registry()) ThreadRegistry();
+  registry().on_thread_exit = on_thread_exit;
+  pthread_setspecific(on_thread_exit, nullptr);
+  this_thread = nullptr;
+}
+
 // The session, once no hook can reach it any more.
 std::unique_ptr<Session> take_session() {
   std::unique_ptr<Session> session(active_session.exchange(nullptr, std::memory_order_acq_rel));
@@ -121,32 +129,18 @@ std::unique_ptr<Session> take_session() {
   return session;
 }
 
-Session* session_at_fork = nullptr;
-
-void before_fork() {
-  lock_memory_watch();
-  registry().mutex.lock();
-  lock_thread_names();
-  session_at_fork = active_session.load(std::memory_order_acquire);
-  if (session_at_fork) session_at_fork->recorder.lock_for_fork();
-}
-void after_fork_in_parent() {
-  if (session_at_fork) session_at_fork->recorder.unlock_after_fork();
-  unlock_thread_names();
-  registry().mutex.unlock();
-  unlock_memory_watch();
-}
-// The child has the parent's ring mapped, but no writer: it must never write there. Its copy of the session is left
-// alone for ever; taking it down would touch the parent's files.
+// The child leaks all that there is of its parent's session, and begins anew: another thread may have been changing or
+// freeing any part of it, under locks that nobody gives back in the child. No lock of a session is taken over a fork.
 void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
-  if (session_at_fork) session_at_fork->recorder.abandon_in_child();
-  after_fork_in_parent();
+  ClosedInChild::close_all();
+  TerminationSignal::forget_in_child();
+  forget_threads_in_child();
   forget_thread_names_in_child();
   forget_module_names();
   forget_pending_work();
+  unlock_memory_watch();
   forget_memory_watch_in_child();
-  for (const auto& context : registry().all) context->in_hook.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -220,6 +214,6 @@ void discard_session() {
 
 bool session_is_active() noexcept { return active_session.load(std::memory_order_acquire) != nullptr; }
 
-void register_fork_handlers() { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+void register_fork_handlers() { pthread_atfork(lock_memory_watch, unlock_memory_watch, after_fork_in_child); }
 
 }  // namespace alloctrace::python

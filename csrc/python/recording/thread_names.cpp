@@ -26,8 +26,6 @@ struct Request {
   unsigned long identifier;  // threading.get_ident() of that thread
 };
 
-// Never destroyed: hooks ask while the process goes down, and a thread object that is destroyed while its thread runs
-// aborts the program (a C library that calls exit() while a session is on).
 struct NameDesk {
   std::mutex mutex;  // a leaf
   std::vector<Request> requests;
@@ -35,10 +33,10 @@ struct NameDesk {
   std::thread asker;
   WakeSignal wake;
 };
-NameDesk& desk() {
-  static NameDesk* const made = std::make_unique<NameDesk>().release();
-  return *made;
-}
+// Never destroyed: hooks ask while the process goes down, and a thread object that is destroyed while its thread runs
+// aborts the program (a C library that calls exit() while a session is on).
+NameDesk* const only_desk = std::make_unique<NameDesk>().release();
+NameDesk& desk() { return *only_desk; }
 
 // Straight from the dictionary behind threading.enumerate(): that function takes a lock of the threading module, which
 // a thread that we interrupted may hold.
@@ -149,12 +147,7 @@ void find_thread_names() {
   Py_END_ALLOW_THREADS
 }
 
-void lock_thread_names() { desk().mutex.lock(); }
-void unlock_thread_names() { desk().mutex.unlock(); }
-void forget_thread_names_in_child() {
-  desk().requests.clear();
-  // The object says that its thread runs; in the child it does not, and must be neither joined nor destroyed joinable.
-  new (&desk().asker) std::thread();
-}
+// The old one is leaked: it may be locked, half changed, and says that its thread runs.
+void forget_thread_names_in_child() noexcept { new (&desk()) NameDesk(); }
 
 }  // namespace alloctrace::python

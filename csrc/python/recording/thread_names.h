@@ -20,9 +20,7 @@ void stop_thread_names();
 // With the GIL: looks up the requested names at once.
 void find_thread_names();
 
-// Around fork(): the child must not inherit the list's lock locked, and has no such thread.
-void lock_thread_names();
-void unlock_thread_names();
-void forget_thread_names_in_child();
+// In a forked child, which has no such thread, and may have inherited the lock of the list locked: begins anew.
+void forget_thread_names_in_child() noexcept;
 
 }  // namespace alloctrace::python

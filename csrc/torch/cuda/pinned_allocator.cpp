@@ -18,8 +18,8 @@ const Location kPinned{kPinnedMemory, 0, 0, 0, 0};
 
 // By the context of the DataPtr, which stays the upstream's: its record_event() needs it.
 BlockTable& blocks() {
-  static BlockTable* const made = std::make_unique<BlockTable>().release();
-  return *made;
+  static BlockTable& made = BlockTable::make();
+  return made;
 }
 
 // Only blocks that are in the table get this deleter, and each is freed once.
@@ -43,7 +43,10 @@ class PinnedAllocator final : public HostAllocatorOfRelease<PinnedAllocator> {
       return data;
     }
     const c10::DeleterFnPtr deleter = data.get_deleter();
-    if (!blocks().put(data.get_context(), {data.get(), size, kPinned, deleter})) return data;
+    if (!blocks().put(data.get_context(), {data.get(), size, kPinned, deleter})) {
+      count_fault();
+      return data;
+    }
     record(EventKind::kAlloc, data.get(), size, kPinned);
     static_cast<void>(data.compare_exchange_deleter(deleter, &free_pinned));  // cannot fail: it was read just now
     return data;

@@ -234,10 +234,10 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
 
 // Trackers cannot be detached: there is one for the life of the process, which does nothing unless `cuda_tracing`.
 void attach_tracker(native::CUDAAllocator& upstream) {
-  static native::CUDAAllocator* attached = nullptr;
-  if (attached == &upstream || !has_trackers(upstream)) return;
+  static std::atomic<native::CUDAAllocator*> attached{nullptr};
+  // Two threads may come here at once: with a second tracker every event would be recorded twice.
+  if (!has_trackers(upstream) || attached.exchange(&upstream) == &upstream) return;
   upstream.attachAllocatorTraceTracker(&on_trace_entry);
-  attached = &upstream;
 }
 
 // Reads the allocator's state and puts it among the events, exactly where it was read. With `from_here`, the events

@@ -25,19 +25,21 @@ class RecordsInFront {
   const bool before_;
 };
 
-// Never destroyed: tensors are freed until the process is gone.
 BlockTable& blocks() {
-  static BlockTable* const made = std::make_unique<BlockTable>().release();
-  return *made;
+  static BlockTable& made = BlockTable::make();
+  return made;
 }
 
 std::atomic<c10::DeleterFnPtr> deleter_of_unknown{nullptr};
 
-// False when there was no memory to remember it: the block then keeps its own deleter, and its free is not seen.
+// False when there was no memory to remember it, which is counted: the block then keeps its own deleter.
 bool note_allocation(void* address, std::size_t size, c10::DeviceIndex device, const void* stream,
                      c10::DeleterFnPtr deleter) noexcept {
   const Location location{kCudaType, device, reinterpret_cast<std::uint64_t>(stream), 0, 0};
-  if (!blocks().put(address, {address, size, location, deleter})) return false;
+  if (!blocks().put(address, {address, size, location, deleter})) {
+    if (cuda_is_traced()) count_fault();
+    return false;
+  }
   if (cuda_is_traced()) record_cuda_call(EventKind::kAlloc, address, size, location);
   return true;
 }
