@@ -241,7 +241,7 @@ def _line(trace: Trace, count: int, row: Any) -> str:
     from .report.units import size
 
     if not row["filename"]:
-        return f"  {size(count):>10}  {row['function']}"
+        return f"  {size(count):>10}  {printable(row['function'])}"
     names = SiteNames(str(trace.header.get("working_directory", "")))
     where = f"  {size(count):>10}  {names.file(row['filename'])}:{row['line']} in {row['function']}"
     source = row.get("source")

@@ -78,9 +78,8 @@ class Leaks(Verb):
             from ..report.markdown import leaks_markdown
 
             for number, found in enumerate(_leaking(judged) or [_most_pressing(judged)]):
-                heading = f"**In {found.region}**\n\n" if found.region else ""
                 # What is above a limit is said once.
-                query.print_text(heading + leaks_markdown(found.summary, () if number else sentences, top))
+                query.print_text(leaks_markdown(found.summary, () if number else sentences, top, found.region))
         else:
             _write(query, judged, top)
             if sentences:

@@ -18,7 +18,7 @@ from ..report.screen import Screen
 from ..report.site_names import SiteNames
 from ..report.span import Span
 from ..report.stacks import Frames, frames_of, with_frames
-from ..report.tables import records
+from ..report.tables import csv_text, records
 from ..trace import Trace
 from .arguments import ALL_ROWS, VerbParser
 
@@ -113,7 +113,7 @@ class Query:
 
     def print_csv(self, table: pd.DataFrame) -> None:
         """A table."""
-        self.data += table.to_csv(index=False)
+        self.data += csv_text(table)
 
 
 class Verb(ABC):

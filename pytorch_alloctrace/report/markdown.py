@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..analysis.summary import DeviceSummary, Summary
@@ -12,12 +13,18 @@ from .difference import Changes, amount_of, label_of, row_name
 from .finding import LABELS, Finding
 from .incomplete import LABEL, effects, of_whole
 from .leaks import confidence_word, leak_findings
-from .site_names import SiteNames
+from .site_names import SiteNames, printable
 from .tables import by_word, rows
 from .verdict import diagnosis
 
 _ROWS = 10
 """Most rows of a table: a comment is read as a whole."""
+_ENTITIES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", **{character: f"&#{ord(character)};" for character in "\\`*_[]~|$"}}
+)
+"""Characters that would begin a link, an image, HTML, code, emphasis, mathematics or another cell of a table."""
+_LINK = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w)|(?<=www)(?=\.)", re.IGNORECASE)
+"""Places where GitHub recognizes an address, or a user, in plain text."""
 _NOT_WRONG = ("leak", "minor_leak", "no_leak", "undecided", "not_judged")
 
 
@@ -41,11 +48,12 @@ def verdict_markdown(summary: Summary) -> str:
     return _joined([*parts, _footer(summary, names)])
 
 
-def leaks_markdown(summary: Summary, failures: Sequence[str], top: int) -> str:
-    """The leaks. failures: sentences on limits that were exceeded."""
+def leaks_markdown(summary: Summary, failures: Sequence[str], top: int, region: str = "") -> str:
+    """The leaks. failures: sentences on limits that were exceeded. region: the one that was judged."""
     names = SiteNames(summary.program.working_directory)
     found = leak_findings(summary)
-    parts = [_heading(summary, found), *_failures(failures)]
+    parts = [f"**In {_escaped(region)}**"] if region else []
+    parts += [_heading(summary, found), *_failures(failures)]
     leaks = [finding for finding in found if finding.leak is not None]
     if leaks:
         table = []
@@ -71,7 +79,8 @@ def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: S
     heading = "; ".join(f"{changes.device} {amount_of(changes)}" for changes in found)
     parts = [f"### Memory: {heading}", *_failures(failures)]
     for changes in found:
-        said = f"**{label_of(changes)[0]}** on {changes.device}, from {changes.before} to {changes.after}."
+        compared = _escaped(f"from {changes.before} to {changes.after}")
+        said = f"**{label_of(changes)[0]}** on {changes.device}, {compared}."
         moved = changes.table[changes.table["change"] != 0]
         shown = moved.head(min(top, _ROWS))
         table = []
@@ -131,7 +140,7 @@ def _peak(device: DeviceSummary, names: SiteNames) -> str:
 def _footer(summary: Summary, names: SiteNames) -> str:
     steps = units.counted(summary.steps, "step") if summary.steps else "no steps"
     facts = [steps, units.duration(summary.seconds), f"torch {summary.program.torch}" if summary.program.torch else ""]
-    return f"<sub>{_escaped(names.command(summary.program))}: {', '.join(filter(None, facts))}</sub>"
+    return f"<sub>{_escaped(names.command(summary.program))}: {_escaped(', '.join(filter(None, facts)))}</sub>"
 
 
 def _code(site: Site | Frame, names: SiteNames) -> str:
@@ -154,10 +163,9 @@ def _in_code(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("`", "&#96;")):
-        text = text.replace(character, entity)
-    # Words with underscores or stars would be set in italics.
-    return text.replace("*", "&#42;").replace("_", "&#95;")
+    """Return text that shows as it is, on one line, wherever it stands within a line of Markdown."""
+    # Entities do not stop GitHub from linking addresses and users in what it has decoded. A zero-width space does.
+    return _LINK.sub("&#8203;", printable(text).translate(_ENTITIES))
 
 
 def _sentence(title: str) -> str:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SUSPECT = re.compile(r"[^\t\n\x20-\x7e]")
+"""Characters that may be unprintable; newline and tab are allowed."""
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
@@ -25,8 +26,8 @@ def printable(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Text of several lines with control characters made visible, but for the line's end and the tab."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    """Return text of several lines with control and invisible characters escaped, except newline and tab."""
+    return _SUSPECT.sub(lambda match: printable(match[0]), text)
 
 
 class SiteNames:
@@ -70,6 +71,10 @@ class SiteNames:
         """The text of the line; None if it is unknown."""
         text = printable(code.source.strip()) if code.source else ""
         return text or None
+
+    def referrer(self, text: str) -> str:
+        """Return what the recorder wrote about an object that holds memory: "Cache.items, global of train.py"."""
+        return text
 
     def command(self, program: Program) -> str:
         """The program and its arguments; of a notebook's kernel, which has only some of Jupyter's, that it is one."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast
 
 import pandas as pd
 
 from ..reading.sites import Site
+
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+"""First character of a cell that a spreadsheet evaluates; the last four are full-width forms of the first four."""
 
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -18,6 +22,20 @@ def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON has them: null for what is missing."""
     return cast(list[dict[str, Any]], json.loads(table.to_json(orient="records")))
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return the table as CSV. Text that a spreadsheet would evaluate gets a leading apostrophe; numbers stay as is."""
+    texts = {
+        name: pd.Series([_inert(cell) for cell in column], column.index, dtype=object)
+        for name, column in table.items()
+        if not pd.api.types.is_numeric_dtype(column.dtype)
+    }
+    return table.assign(**cast(dict[str, Any], texts)).to_csv(index=False)
+
+
+def _inert(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def text_of(value: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from ...reading.positions import Position
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import NO_STACK, Frame
+from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _MOST_FRAMES = 4_000_000
@@ -71,7 +72,7 @@ def collapsed(
 def _collapsed_frame(frame: Frame) -> str:
     where = f" ({frame.filename}:{frame.line})" if frame.filename else ""
     # A semicolon or a new line would end the frame.
-    return " ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split())
+    return printable(" ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split()))
 
 
 def _devices(trace: RecordedTrace, device: str | None) -> list[str]:

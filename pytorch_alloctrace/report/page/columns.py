@@ -11,11 +11,14 @@ import base64
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from ..site_names import printable
 
 MISSING = -1
 """What stands for <NA>, in columns that have nothing below 0."""
@@ -43,9 +46,20 @@ class Columns:
 
     def packed(self, manifest: Any) -> str:
         """The columns and the JSON, deflated, in base64: no text of a trace appears in the page as it is."""
-        said = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode("ascii")
+        said = json.dumps(map_texts(manifest, printable), separators=(",", ":"), allow_nan=False).encode("ascii")
         whole = b"".join([struct.pack("<I", len(said)), said, *self._parts])
         return base64.b64encode(zlib.compress(whole, 9)).decode("ascii")
+
+
+def map_texts(data: Any, change: Callable[[str], str]) -> Any:
+    """Return plain values with every text in them changed."""
+    if isinstance(data, str):
+        return change(data)
+    if isinstance(data, dict):
+        return {change(key) if isinstance(key, str) else key: map_texts(value, change) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [map_texts(item, change) for item in data]
+    return data
 
 
 def unpacked(text: str) -> tuple[Any, bytes]:

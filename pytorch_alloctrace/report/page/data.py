@@ -8,7 +8,7 @@ from typing import Any
 from ...analysis.summary import Summary, summarize
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site
-from ..site_names import SiteNames
+from ..site_names import SiteNames, printable
 from .bounds import MOMENT, bounds_for
 from .columns import Columns
 from .curves import capacity, packed_curves, packed_positions
@@ -139,7 +139,7 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "trace": os.path.basename(summary.trace),
     }
     return {
-        "title": os.path.basename(program.path) or os.path.basename(summary.trace),
+        "title": printable(os.path.basename(program.path) or os.path.basename(summary.trace)),
         "command": command or "(unknown program)",
         "facts": [[name, str(value)] for name, value in facts.items() if value],
         "begin": summary.begin_ns // 1_000_000,
