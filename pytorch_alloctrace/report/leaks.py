@@ -27,10 +27,10 @@ _CALLERS = 3
 """Most callers that are shown."""
 
 
-def leak_findings(summary: Summary) -> tuple[Finding, ...]:
+def leak_findings(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """The findings on leaks, the most pressing first: the leaks that matter, or that there are none; what could not be
-    decided or judged; last the minor leaks. None only if nothing was allocated."""
-    names = SiteNames(summary.program.working_directory)
+    decided or judged; last the minor leaks. None only if nothing was allocated. names: default those of `SiteNames`."""
+    names = names or SiteNames(summary.program.working_directory)
     leaks = sorted(
         (leak for device in summary.devices for leak in device.leaks.leaks), key=lambda one: one.weight, reverse=True
     )
@@ -40,7 +40,7 @@ def leak_findings(summary: Summary) -> tuple[Finding, ...]:
     unjudged = [device for device in summary.devices if not device.leaks.judged and not summary.is_small(device)]
     found += [_undecided(device, summary, names) for device in undecided]
     if not found and judged:
-        found.append(_no_leak(judged, summary))
+        found.append(_no_leak(judged, summary, names))
     if unjudged:
         found.append(_not_judged(unjudged))
     return (*found, *(_minor_leak(leak, summary, names) for leak in leaks if leak.minor))
@@ -67,7 +67,7 @@ def _leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
         confidence=leak.confidence,
         site=leak.line,
         stack_id=leak.sites[0].stack_id,
-        sentences=tuple(_sentences(leak, summary)),
+        sentences=tuple(_sentences(leak, summary, names)),
         leak=leak,
     )
 
@@ -91,13 +91,13 @@ def _minor_leak(leak: Leak, summary: Summary, names: SiteNames) -> Finding:
     )
 
 
-def _sentences(leak: Leak, summary: Summary) -> list[str]:
+def _sentences(leak: Leak, summary: Summary, names: SiteNames) -> list[str]:
     kept_at_end = leak.bytes_at_end >= leak.bytes // 2
     when = "at the end" if kept_at_end else f"{_judged_when(leak)}"
     worded = {GROWING: _growing_sentences, RISING: _rising_sentences}.get(leak.kind, _surviving_sentences)
     sentences = worded(leak, when)
     if leak.holder is not None:
-        sentences.append(_holding(leak.holder))
+        sentences.append(_holding(leak.holder, names))
     elif summary.last_look_was_cut and not leak.line.is_workspace:
         sentences.append(
             "What holds them was not found: the last look could not see all objects of the program, in which "
@@ -118,12 +118,13 @@ def _sentences(leak: Leak, summary: Summary) -> list[str]:
     return sentences
 
 
-def _holding(holder: Holder) -> str:
+def _holding(holder: Holder, names: SiteNames) -> str:
     """What holds the blocks. It was looked at in mid-run, so its size is not the last one."""
     when = "" if holder.step is None else f" (as it was in step {units.number(holder.step)})"
-    if len(holder.names) == 1:
-        return f"Held by {holder.names[0]}{when}."
-    return f"Held by several{when}: {'; '.join(holder.names)}."
+    referrers = [names.referrer(name) for name in holder.names]
+    if len(referrers) == 1:
+        return f"Held by {referrers[0]}{when}."
+    return f"Held by several{when}: {'; '.join(referrers)}."
 
 
 def _judged_when(leak: Leak) -> str:
@@ -210,8 +211,7 @@ def _counted_in(verdict: LeakVerdict, names: SiteNames) -> str:
     return "no steps in the trace, and no loop to be seen: judged by allocations"
 
 
-def _no_leak(devices: Sequence[DeviceSummary], summary: Summary) -> Finding:
-    names = SiteNames(summary.program.working_directory)
+def _no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:
     where = ", ".join(device.device for device in devices)
     basis = _counted_in(devices[0].leaks, names)
     if not summary.integrity.whole:

@@ -77,10 +77,11 @@ _ALIKE = 0.2
 _SIZE_COLUMN = 11
 
 
-def diagnosis(summary: Summary) -> tuple[Finding, ...]:
+def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding, ...]:
     """Everything that is wrong, the most pressing first: what is missing from the trace, refused requests, leaks (or
-    that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks."""
-    names = SiteNames(summary.program.working_directory)
+    that there are none), the conditions of each device, those with the most bytes first, and last the minor leaks.
+    names: default those of `SiteNames`."""
+    names = names or SiteNames(summary.program.working_directory)
     conditions = [
         condition
         for device in summary.devices
@@ -90,7 +91,7 @@ def diagnosis(summary: Summary) -> tuple[Finding, ...]:
             condition.kind == "fragmentation" and device.refused is not None and device.refused.verdict == FRAGMENTED
         )
     ]
-    leaks = leak_findings(summary)
+    leaks = leak_findings(summary, names)
     return (
         *_incomplete(summary.integrity),
         *_refused(summary, names),

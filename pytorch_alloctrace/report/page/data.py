@@ -7,7 +7,6 @@ from typing import Any
 
 from ...analysis.summary import Summary, summarize
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Frame, Site
 from ..site_names import SiteNames, printable
 from .bounds import MOMENT, bounds_for
 from .columns import Columns
@@ -17,19 +16,12 @@ from .holdings import holdings_of, packed_holdings
 from .maps import maps_of, packed_maps
 from .moments import by_importance, choose_moments
 from .names import PageStacks
-from .redaction import Redaction
+from .redaction import RedactedNames, Redaction
 from .what_if import packed_what_if
 
 VERSION = 4
 """Of the data; the page's script knows this one alone."""
 _TOP = 10
-
-
-class _NamesOnly(SiteNames):
-    """Names without source."""
-
-    def source(self, code: Site | Frame) -> str | None:
-        return None
 
 
 def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False) -> tuple[str, str]:
@@ -38,7 +30,7 @@ def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False)
     bounds = bounds_for(trace.integrity.events, len(trace.devices))
     columns = Columns()
     summary = summarize(trace, top=_TOP)
-    kind = _NamesOnly if redact else SiteNames
+    kind = RedactedNames if redact else SiteNames
     names = kind(summary.program.working_directory)
     stacks = PageStacks(trace.stacks, names)
     shown = trace.devices[: bounds.devices]
@@ -86,8 +78,7 @@ def page_data(trace: RecordedTrace, *, redact: bool = False, live: bool = False)
     made["stacks"] = stacks.packed(columns)
     made["texts"] = stacks.texts.all
     if redact:
-        files = [*stacks.texts.all, str(trace.path), summary.program.path, summary.program.working_directory]
-        made = Redaction(files).of(made)
+        made = Redaction([str(trace.path), summary.program.path], summary.program.working_directory).of(made)
     return str(made["header"]["title"]), columns.packed(made)
 
 
@@ -128,7 +119,6 @@ def _hardware_name(trace: RecordedTrace, device: str) -> str:
 def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bool) -> dict[str, Any]:
     """What the trace says about the program and about itself."""
     program = summary.program
-    command = names.file(program.path) if redact else names.command(program)
     facts = {
         "torch": program.torch,
         "CUDA": program.cuda,
@@ -139,8 +129,8 @@ def _header(trace: RecordedTrace, summary: Summary, names: SiteNames, redact: bo
         "trace": os.path.basename(summary.trace),
     }
     return {
-        "title": printable(os.path.basename(program.path) or os.path.basename(summary.trace)),
-        "command": command or "(unknown program)",
+        "title": printable(os.path.basename(names.file(program.path)) or os.path.basename(summary.trace)),
+        "command": names.command(program),
         "facts": [[name, str(value)] for name, value in facts.items() if value],
         "begin": summary.begin_ns // 1_000_000,
         "events": summary.integrity.events,

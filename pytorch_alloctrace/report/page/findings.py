@@ -37,7 +37,7 @@ def packed_findings(
 ) -> list[dict[str, Any]]:
     """Every finding, the most pressing first."""
     births = Births(trace)
-    return [_finding(trace, summary, finding, names, stacks, births) for finding in diagnosis(summary)]
+    return [_finding(trace, summary, finding, names, stacks, births) for finding in diagnosis(summary, names)]
 
 
 def _finding(
