@@ -37,6 +37,8 @@ class Serve(Verb):
 
     def run(self, query: Query) -> Exit:
         # Here: other verbs need not wait for a web server to be imported.
+        import signal
+        import threading
         import webbrowser
 
         from ..report.page.server import ReportServer
@@ -47,7 +49,14 @@ class Serve(Verb):
             # At once, and not with what other verbs print at their end.
             print(f"Serving {query.trace.path} until Ctrl-C: {server.address}", file=sys.stderr, flush=True)
             if query.options.open:
-                webbrowser.open(server.address)
+                # `kill` and a closed terminal end the server as Ctrl-C does: without a handler the file would stay.
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                        signal.signal(number, signal.default_int_handler)
+                # Not the address itself: every user of the machine can read the token on the browser's command line.
+                redirect = server.write_redirect().as_uri()
+                # On a thread: `webbrowser.open` waits for some browsers to end, and they wait for the page.
+                threading.Thread(target=webbrowser.open, args=(redirect,), daemon=True).start()
             server.serve()
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
+import signal
 import socket
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -29,6 +33,24 @@ for step in range(40):
     alloctrace.step()
 alloctrace.disable()
 """
+
+BROWSER = f"""#!{sys.executable}
+import json, os, re, stat, sys, urllib.request
+
+argument = sys.argv[1]
+seen = {{"argument": argument}}
+if argument.startswith("file://"):
+    path = argument.removeprefix("file://")
+    seen["mode"] = stat.S_IMODE(os.stat(path).st_mode)
+    address = re.search("url=([^>]*).>", open(path).read())[1]
+    seen["address"] = address
+    seen["status"] = urllib.request.urlopen(address, timeout=60).status
+    seen["is_removed"] = not os.path.exists(path)
+with open("browser.unfinished", "w") as file:
+    json.dump(seen, file)
+os.rename("browser.unfinished", "browser.json")
+"""
+"""A browser that follows the redirect in the file that it is given, and writes what it got to browser.json."""
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +195,35 @@ def test_the_command_serves_until_it_is_interrupted(trace: alloctrace.Trace, tmp
         connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=600)
         connection.request("GET", address.path)
         assert connection.getresponse().status == 200
+
+
+def wait_for(path: Path, pattern: str) -> Path:
+    """Return the file in a folder that matches a pattern, once there is one."""
+    for _ in range(600):
+        for match in path.glob(pattern):
+            return match
+        time.sleep(0.1)
+    raise AssertionError(f"no {pattern} in {path}")
+
+
+def test_open_gives_browser_a_private_file_and_not_the_token(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(BROWSER)
+    browser.chmod(0o700)
+
+    with served(tmp_path, "serve", trace.path, "--open", BROWSER=f"{browser} %s", TMPDIR=str(tmp_path)) as address:
+        seen = json.loads(wait_for(tmp_path, "browser.json").read_text())
+
+    assert address.path.strip("/") not in seen["argument"]
+    assert seen["address"] == address.geturl()
+    assert (seen["mode"], seen["status"], seen["is_removed"]) == (0o600, 200, True)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
+def test_redirect_file_is_removed_when_server_ends_before_browser_asks(
+    trace: alloctrace.Trace, tmp_path: Path, stop: signal.Signals
+) -> None:
+    with served(tmp_path, "serve", trace.path, "--open", stop=stop, TMPDIR=str(tmp_path)):
+        redirect = wait_for(tmp_path, "alloctrace-*.html")
+
+    assert not redirect.exists()

@@ -30,11 +30,13 @@ def running_server(trace: alloctrace.Trace) -> Iterator[ReportServer]:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[SplitResult]:
-    """Serve, and yield the address that is printed. An interrupt at the end must stop the server in good order."""
+def served(
+    folder: Path, *arguments: str, stop: signal.Signals = signal.SIGINT, **environment: str
+) -> Iterator[SplitResult]:
+    """Serve, and yield the address that is printed. The signal at the end must stop the server in good order."""
     words = ("-m", "pytorch_alloctrace", *arguments)
-    with start_python(folder, *words, BROWSER="true") as process:  # --open shows nothing
+    with start_python(folder, *words, **{"BROWSER": "true", **environment}) as process:  # --open shows nothing
         yield urlsplit(process.stderr.readline().split()[-1])
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         out, error = process.communicate(timeout=600)
         assert (process.returncode, out, error) == (0, "", "Stopped.\n")

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import functools
 import hmac
+import os
 import secrets
+import tempfile
 import threading
 from collections import OrderedDict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,6 +33,14 @@ _KEPT = 64
 _SLOWEST = 30
 """Seconds that a request may take to arrive."""
 
+_REDIRECT = """\
+<!DOCTYPE html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>pytorch_alloctrace</title>
+<a href="{address}">Open the report</a>
+"""
+
 
 class ReportServer:
     """Serves the page of a trace until it is closed. port: 0 for any that is free. Raises ReportError for one that is
@@ -40,6 +51,7 @@ class ReportServer:
         self._token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
         self._moments: OrderedDict[int, bytes] = OrderedDict()
+        self._redirect: Path | None = None
         try:
             self._server = _Server((_ADDRESS, port), functools.partial(_Handler, self))
         except OSError as error:
@@ -61,6 +73,25 @@ class ReportServer:
         title, data = page_data(self._trace, live=True)
         return document(title, data, live=True).encode()
 
+    def write_redirect(self) -> Path:
+        """Write a file that leads a browser to `address`, and return its path.
+
+        Every user of the machine can read a browser's command line, but only this user can read the file (mode 0600).
+        The server removes the file when the page is first requested, or in `close` or `let_go`.
+
+        Raises:
+            ReportError: The folder for temporary files cannot be written to.
+        """
+        try:
+            # Named before it is created, unlike by `mkstemp`: a signal between the two would leave the file.
+            self._redirect = Path(tempfile.gettempdir(), f"alloctrace-{secrets.token_hex(8)}.html")
+            with open(self._redirect, "x", opener=lambda path, flags: os.open(path, flags, mode=0o600)) as file:
+                file.write(_REDIRECT.format(address=self.address))
+        except OSError as error:
+            reason = error.strerror or error
+            raise ReportError(f"no temporary file for --open: {reason}; set TMPDIR, or omit --open") from None
+        return self._redirect
+
     def serve(self) -> None:
         """Answers until `close` is called from another thread, or KeyboardInterrupt comes."""
         self._server.serve_forever(poll_interval=0.2)
@@ -69,13 +100,19 @@ class ReportServer:
         """Ends `serve`, if it runs, and lets go of the port."""
         self._server.shutdown()
         self._server.server_close()
+        self._remove_redirect()
 
     def let_go(self) -> None:
         """Lets go of the port, once `serve` has ended."""
         self._server.server_close()
+        self._remove_redirect()
         # An answer that is being made ends first: its thread would be cut off where it waits for Python, which aborts.
         with self._lock:
             pass
+
+    def _remove_redirect(self) -> None:
+        if self._redirect is not None:
+            self._redirect.unlink(missing_ok=True)
 
     def answer(self, host: str, target: str) -> tuple[HTTPStatus, str, bytes]:
         """What a GET is answered with: status, type, content."""
@@ -87,6 +124,7 @@ class ReportServer:
         if not slash or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
         if word == "":
+            self._remove_redirect()
             with self._lock:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self.page
         if word == "moment":
