@@ -18,6 +18,7 @@ from served import running_server, served
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.report.page import server as server_module
 from pytorch_alloctrace.report.page.columns import unpacked
 from pytorch_alloctrace.report.page.data import VERSION
 from pytorch_alloctrace.report.page.server import ReportServer
@@ -227,3 +228,62 @@ def test_redirect_file_is_removed_when_server_ends_before_browser_asks(
         redirect = wait_for(tmp_path, "alloctrace-*.html")
 
     assert not redirect.exists()
+
+
+def connect(server: ReportServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+@pytest.mark.parametrize("received", [b"", b"GET / HTTP/1.0\r\nHost: localhost\r\nX: "], ids=["line", "headers"])
+def test_client_that_sends_byte_by_byte_is_closed_at_deadline(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch, received: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "RECEIVE_TIMEOUT_S", 0.5)
+
+    with connect(server) as connection:
+        started = time.monotonic()
+        connection.settimeout(0.1)  # between two bytes
+        connection.sendall(received)
+        is_closed = False
+        while not is_closed and time.monotonic() < started + 10:
+            try:
+                connection.sendall(b"x")
+                is_closed = connection.recv(1) == b""
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                is_closed = True
+
+    assert is_closed
+
+
+def test_client_that_reads_slowly_is_closed_at_deadline(
+    trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(ReportServer, "page", b"x" * (32 << 20))  # more than the buffers of a socket hold
+
+    with running_server(trace) as server, connect(server) as connection:
+        connection.sendall(f"GET {base(server)} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        for _ in range(30):
+            assert connection.recv(1)
+            time.sleep(0.1)
+        received = 30
+        with contextlib.suppress(ConnectionError):
+            received += sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
+
+    assert received < 32 << 20
+
+
+def test_connections_above_the_maximum_are_closed(server: ReportServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+
+    with connect(server), connect(server), pytest.raises(ConnectionError):
+        ask(server, base(server))
+    for _ in range(100):  # until the server has noticed that both are closed
+        with contextlib.suppress(ConnectionError):
+            status, _, _ = ask(server, base(server))
+            break
+        time.sleep(0.1)
+
+    assert status == 200

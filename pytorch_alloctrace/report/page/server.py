@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import functools
 import hmac
+import io
 import os
 import secrets
+import socket
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,8 +33,12 @@ _ADDRESS = "127.0.0.1"
 _NAMES = (_ADDRESS, "localhost")
 _KEPT = 64
 """Moments that are kept for the next time."""
-_SLOWEST = 30
-"""Seconds that a request may take to arrive."""
+MAX_CONNECTIONS = 32
+"""Maximum number of connections at once. A browser opens about six."""
+RECEIVE_TIMEOUT_S = 30
+"""Seconds from the connection to the end of the request's headers."""
+SEND_TIMEOUT_S = 300
+"""Seconds for a client to read the answer. Megabytes through a slow tunnel take minutes."""
 
 _REDIRECT = """\
 <!DOCTYPE html>
@@ -163,12 +170,47 @@ class _Server(ThreadingHTTPServer):
     # On Linux this would not share a port with another server, but take one that was just let go: as wanted.
     allow_reuse_address = True
 
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether a new connection is served: each has a thread. A connection above the maximum is closed."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return False
+        self._connections.add(request)
+        return True
+
+    def close_request(self, request: Any) -> None:
+        """Close a connection. The base class calls this once for each, served or refused."""
+        self._connections.discard(request)
+        super().close_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is nothing to be said."""
 
 
+class _RequestReader(io.RawIOBase):
+    """Bytes from a connection, until a deadline that no byte extends, unlike a socket's own timeout."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._connection = connection
+        self._deadline = time.monotonic() + timeout_s
+
+    def readable(self) -> bool:
+        """Return True, which BufferedReader requires."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer and return the number of bytes. Raises TimeoutError, which ends the connection."""
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(remaining_s)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _SLOWEST
     server_version = "alloctrace"
     sys_version = ""
 
@@ -176,12 +218,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._report = report
         super().__init__(*arguments)
 
+    def setup(self) -> None:
+        """Set a deadline for the request, which the base class reads from `rfile`."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_RequestReader(self.connection, RECEIVE_TIMEOUT_S))
+
     def do_GET(self) -> None:
         """The only method: others are refused by the base class."""
         try:
             status, kind, content = self._report.answer(self.headers.get("Host", ""), self.path)
         except Exception as error:  # whatever it is, it is said in the page, and the server goes on
             status, kind, content = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n".encode()
+        # `sendall`, by which the answer is written, counts the timeout from its call, not from the last byte.
+        self.connection.settimeout(SEND_TIMEOUT_S)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
