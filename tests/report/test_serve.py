@@ -14,10 +14,13 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from served import running_server, served
 from shared_recordings import run_source
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.report.page import server as server_module
 from pytorch_alloctrace.report.page.columns import unpacked
 from pytorch_alloctrace.report.page.data import VERSION
@@ -287,3 +290,72 @@ def test_connections_above_the_maximum_are_closed(server: ReportServer, monkeypa
         time.sleep(0.1)
 
     assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        *(("/{token}/moment?a=1&b=2&c=3&d=4&seq=5", 400), ("/{token}/moment?&&&&", 400), ("/{token}/?1&2&3&4&5", 400)),
+        *(("http://[/", 400), ("http://[x]/{token}/", 400), ("//[", 404), ("http://localhost/{token}/", 200)),
+        *(
+            ("/{token}/moment?seq=1&seq=2", 200),
+            ("/{token}/moment?seq=2&ns=%ff", 200),
+            ("/{token}/moment?%ff=%fe", 404),
+        ),
+        *(("/{token}/moment?seq=%ff", 404), ("/{token}/moment?seq=%00", 404), ("/{token}/moment?seq=&ns=", 404)),
+        *(
+            ("/{token}/moment?ns=-1", 404),
+            ("/{token}/moment?ns=" + "9" * 18, 200),
+            ("/{token}/moment?ns=" + "9" * 60, 404),
+        ),
+        *(("/%ff/", 404), ("/\xff/", 404), ("/" + "x" * 60_000, 404), ("/" + "x" * 70_000, 414)),
+    ],
+)
+def test_odd_target_has_its_status_and_one_sentence(server: ReportServer, target: str, status: int) -> None:
+    target = target.replace("{token}", base(server).strip("/"))
+
+    with connect(server) as connection:
+        connection.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("latin-1"))
+        answer = b""
+        with contextlib.suppress(ConnectionError):  # the server does not read the rest of a line that is too long
+            for part in iter(lambda: connection.recv(65536), b""):
+                answer += part
+
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert status != 400 or content == b"The address is invalid: ask for moment?seq=EVENT.\n"
+
+
+@pytest.mark.parametrize("host", ["\xff", "[", "[::1]:1", "x" * 60_000, "localhost\xff", "%00", ":", " "])
+def test_odd_host_is_forbidden(server: ReportServer, host: str) -> None:
+    assert ask(server, base(server), host=host)[0] == 403
+
+
+@given(
+    host=st.sampled_from(["localhost", "127.0.0.1:80", ""]) | st.text(st.characters(max_codepoint=255)),
+    before=st.sampled_from(["", "/", "//", "http://localhost", "http://["]),
+    query=st.text(st.sampled_from("seqn=&;%0129a-+.?#/\xff[] "), max_size=30),
+)
+def test_no_request_is_an_internal_error(server: ReportServer, host: str, before: str, query: str) -> None:
+    status, _, _ = server.answer(host, f"{before}{base(server)}moment?{query}")
+
+    assert status in (200, 400, 403, 404)
+
+
+def test_compacted_event_is_refused_in_one_sentence(trace: alloctrace.Trace, tmp_path: Path) -> None:
+    compacted = alloctrace.fold(trace.path, tmp_path / "compacted.alloctrace", until=100)
+
+    with running_server(alloctrace.load(compacted.trace)) as server:
+        status, content, _ = ask(server, f"{base(server)}moment?seq=5")
+
+    assert status == 400 and content.startswith(b"the trace is folded up to event 100") and content.count(b"\n") == 1
+
+
+def test_time_beyond_64_bits_is_the_last_event(
+    server: ReportServer, trace: alloctrace.Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordedTrace, "begin_ns", sys.maxsize)
+
+    event = server._asked_event({"ns": ["5"]})
+
+    assert event == trace.end_seq - 1

@@ -14,6 +14,7 @@ import io
 import os
 import secrets
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ...errors import ReportError
+from ...errors import PositionError, ReportError
 from ...reading.recorded import RecordedTrace
 from .data import moment_data, page_data
 from .document import document
@@ -126,7 +127,11 @@ class ReportServer:
         # Whatever the port: that of a tunnel may be another.
         if host.lower().partition(":")[0] not in _NAMES:
             return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers to its own name alone.\n"
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, max_num_fields=4)
+        except ValueError:  # more fields, or a host in square brackets that is no IPv6 address
+            return HTTPStatus.BAD_REQUEST, "text/plain", b"The address is invalid: ask for moment?seq=EVENT.\n"
         token, slash, word = parts.path.removeprefix("/").partition("/")
         if not slash or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
@@ -135,9 +140,12 @@ class ReportServer:
             with self._lock:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self.page
         if word == "moment":
-            seq = self._asked_event(parse_qs(parts.query, max_num_fields=4))
+            seq = self._asked_event(query)
             if seq is not None:
-                return HTTPStatus.OK, "text/plain; charset=ascii", self._moment(seq)
+                try:
+                    return HTTPStatus.OK, "text/plain; charset=ascii", self._moment(seq)
+                except PositionError as error:  # the trace was compacted: the event is only in its sums
+                    return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode()
         return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
 
     def _asked_event(self, query: dict[str, list[str]]) -> int | None:
@@ -148,8 +156,10 @@ class ReportServer:
                 continue
             if name == "seq":
                 return int(text) if int(text) < self._trace.end_seq else None
+            # The replay takes 64 bits; a corrupt trace may begin at the last nanosecond that they hold.
+            time_ns = min(self._trace.begin_ns + int(text) + 1, sys.maxsize)
             with self._lock:
-                after = self._trace.first_event_after_time(self._trace.begin_ns + int(text) + 1)
+                after = self._trace.first_event_after_time(time_ns)
             return max(after - 1, 0) if self._trace.end_seq else None
         return None
 
