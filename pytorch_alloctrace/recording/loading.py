@@ -45,15 +45,16 @@ def load_recorder() -> ModuleType:
     if _built_with_package() == target:
         try:
             return importlib.import_module(NAME)
-        except ImportError:
-            pass  # one that was removed, or that this machine cannot load: another is built
+        except ImportError as error:  # one that was removed, or that this machine cannot load: another is built
+            _refuse_if_out_of_memory(error)
     csrc = _sources()
     key = building.recorder_key(target, csrc)
     path = _in_cache(key, target)
     if path is not None:
         try:
             return _load(path)
-        except ImportError:
+        except ImportError as error:
+            _refuse_if_out_of_memory(error)
             _remove(path)
     path = _build(key, target, csrc, torch)
     try:
@@ -61,6 +62,14 @@ def load_recorder() -> ModuleType:
     except ImportError as error:
         raise RecorderUnavailableError(
             f"the recorder was built but cannot be loaded ({error}): run `python -m pytorch_alloctrace build --force`"
+        ) from None
+
+
+def _refuse_if_out_of_memory(error: ImportError) -> None:
+    """Raise RecorderUnavailableError if a module was not loaded for lack of memory: another would not be, either."""
+    if re.search("cannot allocate memory|failed to map segment", str(error), re.IGNORECASE):
+        raise RecorderUnavailableError(
+            f"there is no memory to load the recorder ({error}): raise the limit of the process (ulimit -v)"
         ) from None
 
 

@@ -98,7 +98,7 @@ def describe(trace: Path, spool: Path, devices: tuple[str, ...], options: dict[s
     return {
         "program": _main_script(main),
         "arguments": sys.argv[1:],
-        "working_directory": os.getcwd(),
+        "working_directory": _working_directory(),
         "host": os.uname().nodename,
         "process": os.getpid(),
         "parent_process": os.getppid(),
@@ -129,6 +129,14 @@ def _platform() -> str:
     except (ValueError, OSError):  # another C library
         library = ""
     return "-".join([system.sysname, system.release, system.machine, *(["with", library] if library else [])])
+
+
+def _working_directory() -> str:
+    """Return the working directory; "" if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _main_script(main: ModuleType | None) -> str:

@@ -170,11 +170,12 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         end = {"reason": reason}
-        for stop in self._at_stop:
-            stop()
-        if self._oom_report is not None:
-            self._oom_report.stop()
+        replaced_by = ""
         try:
+            for stop in self._at_stop:
+                stop()
+            if self._oom_report is not None:
+                self._oom_report.stop()
             self._optimizer_steps.stop()
             if not self._looks.end(look=True):
                 end["last_look"] = "cut"
@@ -183,7 +184,7 @@ class Session:
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():
                 end["cuda_allocator_replaced_by"] = replaced_by
             self._flush()
-        finally:  # a Ctrl-C must not leave the recorder running without a session
+        finally:  # what fails, or a Ctrl-C, must not leave the recorder running without a session
             written = self._recorder.stop(json.dumps(end))
         # Warnings last: where they are errors, they would end this function.
         if replaced_by:
@@ -204,6 +205,13 @@ class Session:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
                 f"the rest is in its spool: keep both files together",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        if not self.path.exists():
+            warnings.warn(
+                f"the trace {self.path} was deleted or moved while it was recorded: if it was moved, it is complete "
+                "where it is now",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -454,7 +462,7 @@ def mark(name: str) -> None:
     """Sets a named position in the trace ("mark:NAME"). Does nothing when nothing is recorded."""
     session = _current
     if session is not None:
-        session._recorder.push_mark(name)
+        session._recorder.push_mark(_encoded(name))
 
 
 @contextlib.contextmanager
@@ -462,12 +470,17 @@ def region(name: str) -> Iterator[None]:
     """Marks what runs inside as a named region of the trace. Does nothing when nothing is recorded."""
     session = _current
     if session is not None:
-        session._recorder.push_region_begin(name)
+        session._recorder.push_region_begin(_encoded(name))
     try:
         yield
     finally:
         if session is not None and session is _current:
-            session._recorder.push_region_end(name)
+            session._recorder.push_region_end(_encoded(name))
+
+
+def _encoded(name: str) -> bytes:
+    """Encode a name; surrogates, which a file name may have, are escaped: the program must not get an error."""
+    return str(name).encode(errors="backslashreplace")
 
 
 def _checked_devices(devices: Sequence[str]) -> tuple[str, ...]:
@@ -485,7 +498,7 @@ def _check_option(option: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _resolved_path(path: str | os.PathLike[str] | None) -> Path:
-    text = os.fspath(path) if path is not None else DEFAULT_NAME
+    text = os.fsdecode(path) if path is not None else DEFAULT_NAME
     if "\0" in text:
         raise SessionError(f"path={text!r} has a null character: give another path")
     folder, name = os.path.split(text)
@@ -514,7 +527,7 @@ def _spool_path(trace: Path, spool_dir: str | os.PathLike[str] | None) -> Path:
     if spool_dir is None:
         return trace.with_name(name)
     # Two traces of one name in two folders must not share a spool.
-    return Path(os.path.abspath(spool_dir)) / f"{os.getpid()}-{os.urandom(4).hex()}-{name}"
+    return Path(os.path.abspath(os.fsdecode(spool_dir))) / f"{os.getpid()}-{os.urandom(4).hex()}-{name}"
 
 
 def _end_at_exit() -> None:

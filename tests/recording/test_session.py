@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import program
+from pytorch_alloctrace.recording import loading, program
 from pytorch_alloctrace.recording.loading import load_recorder
 
 
@@ -185,3 +186,74 @@ def test_interrupted_disable_ends_the_recording(tmp_path: Path, monkeypatch: pyt
     assert alloctrace.load(session.path).integrity.ended
     with alloctrace.enable(tmp_path / "b.alloctrace"):
         pass
+
+
+def test_names_with_surrogates_are_escaped(tmp_path: Path) -> None:
+    """They raised a TypeError, and only while something was recorded."""
+    name = os.fsdecode(b"caf\xe9 \xff")
+    with alloctrace.enable(tmp_path / "t.alloctrace"), alloctrace.region(name):
+        alloctrace.mark(name + "\ud800")
+
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+
+    assert trace.regions()["name"].tolist() == ["caf\\udce9 \\udcff"]
+    assert "caf\\udce9 \\udcff\\ud800" in set(trace.marks()["name"])
+
+
+def test_paths_may_be_bytes(tmp_path: Path) -> None:
+    alloctrace.enable(os.fsencode(tmp_path / "t.alloctrace"), spool_dir=os.fsencode(tmp_path))  # type: ignore[arg-type]
+    assert alloctrace.disable() == tmp_path / "t.alloctrace"
+
+
+def test_a_removed_working_directory_does_not_matter_to_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with alloctrace.enable(tmp_path / "t.alloctrace"):
+        torch.empty(10)
+    assert alloctrace.load(tmp_path / "t.alloctrace").header["working_directory"] == ""
+
+
+def test_a_stop_that_fails_ends_the_recording(tmp_path: Path) -> None:
+    """The recorder went on without a session, and no other could be started."""
+
+    def fail() -> None:
+        raise RuntimeError("of a callback")
+
+    alloctrace.enable(tmp_path / "t.alloctrace")._at_stop.append(fail)
+    with pytest.raises(RuntimeError, match="of a callback"):
+        alloctrace.disable()
+    assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "complete"
+    with alloctrace.enable(tmp_path / "next.alloctrace"):
+        pass
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_disable_warns_that_the_trace_was_deleted_or_moved(tmp_path: Path, moved: bool) -> None:
+    alloctrace.enable(tmp_path / "t.alloctrace")
+    if moved:
+        (tmp_path / "t.alloctrace").rename(tmp_path / "elsewhere.alloctrace")
+    else:
+        (tmp_path / "t.alloctrace").unlink()
+
+    with pytest.warns(RuntimeWarning, match="was deleted or moved while it was recorded"):
+        alloctrace.disable()
+
+    if moved:
+        assert alloctrace.load(tmp_path / "elsewhere.alloctrace").integrity.state == "complete"
+
+
+def test_a_recorder_that_finds_no_memory_is_not_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A limit of the process's addresses started a compiler, which found no memory either."""
+
+    def load(*_: object) -> NoReturn:
+        raise ImportError("_record.so: failed to map segment from shared object")
+
+    monkeypatch.delitem(sys.modules, "pytorch_alloctrace._record")
+    monkeypatch.setattr(loading.importlib, "import_module", load)
+    monkeypatch.setattr(loading, "_load", load)
+    monkeypatch.setattr(loading, "_build", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(alloctrace.RecorderUnavailableError, match="no memory to load the recorder"):
+        loading.load_recorder()
