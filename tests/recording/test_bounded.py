@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import core_probe
 import pytest
 from command_line import run_command
 from running import ROOT, run_python
@@ -42,6 +44,12 @@ def test_the_files_stay_within_the_bound_and_the_leak_is_named(tmp_path: Path) -
     # status() had begun before the first fold.
     live = int(trace.live()["nbytes"].sum())
     assert witness["followed"] == {"cpu/requested_bytes": live, "steps": witness["steps"]}
+
+
+def test_the_end_of_a_recording_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
+    """SIGTERM, which has two seconds, and disable() waited until it was done."""
+    paths = [os.fsencode(tmp_path / name) for name in ("t.alloctrace", "t.alloctrace.spool")]
+    assert core_probe.library().probe_stop_while_compacting(*paths) == 1
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.slow("recording"))])

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -112,6 +114,38 @@ std::int32_t recorder_open(const char* path, const char* spool_path, const std::
     last_error = error.what();
     return 0;
   }
+}
+
+// Stops a recording while a compaction has the writer wait for room. 1: the writer was told not to wait any longer.
+std::int32_t probe_stop_while_compacting(const char* path, const char* spool_path) {
+  class EndlessCompaction : public FileBound {
+   public:
+    explicit EndlessCompaction(std::atomic<int>& outcome) : outcome_(&outcome) {}
+    void between_blocks(TraceFile&, std::uint64_t, const std::function<bool()>& is_urgent) noexcept override {
+      constexpr int kPatience = 2000;
+      for (int naps = 0; naps < kPatience; ++naps) {
+        *outcome_ = is_urgent() ? 1 : -1;
+        if (*outcome_ == 1) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    void stop() noexcept override {}
+
+   private:
+    std::atomic<int>* outcome_;
+  };
+  std::atomic<int> outcome{0};
+  RecorderOptions options;
+  options.path = path;
+  options.spool = spool_options(spool_path, 64, 4096, 200'000'000);
+  options.header_json = "{}";
+  options.make_bound = [&outcome] { return std::make_unique<EndlessCompaction>(outcome); };
+  Recorder recorder(options);
+  recorder.publish();
+  for (int number = 0; number < 32; ++number) recorder.push({});
+  while (outcome == 0) std::this_thread::yield();
+  recorder.stop("{}");
+  return outcome;
 }
 
 // Cancels a thread while it waits for room in a full ring. 1: it ended only after push() had returned.

@@ -103,6 +103,7 @@ def library() -> ctypes.CDLL:
         ("probe_decode", handle, [data, number, number, number, data]),
         ("recorder_open", handle, [text, text, text, number, number, number, text]),
         ("probe_cancel_waiting", handle, [text]),
+        ("probe_stop_while_compacting", handle, [text, text]),
         ("recorder_push", number, [handle, data, number]),
         ("recorder_push_from_threads", number, [handle, ctypes.c_uint32, number]),
         ("recorder_flush", handle, [handle]),
