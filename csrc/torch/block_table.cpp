@@ -10,23 +10,26 @@ namespace {
 // The allocators in front that keep a table: untracked CUDA blocks, pinned memory.
 std::array<std::atomic<BlockTable*>, 2> tables{};
 
-template <typename Do>
-void for_each_table(Do act) {
-  for (const std::atomic<BlockTable*>& table : tables) {
-    if (BlockTable* const made = table.load(std::memory_order_acquire)) act(*made);
+// Those that the thread which forks has locked: others may be made meanwhile.
+thread_local std::array<BlockTable*, 2> locked{};
+
+void lock_all() {
+  for (std::size_t index = 0; index < tables.size(); ++index) {
+    locked[index] = tables[index].load(std::memory_order_acquire);
+    if (locked[index] != nullptr) locked[index]->lock_for_fork();
   }
 }
-void lock_all() {
-  for_each_table([](BlockTable& table) { table.lock_for_fork(); });
-}
 void unlock_all() {
-  for_each_table([](BlockTable& table) { table.unlock_after_fork(); });
+  for (BlockTable* const table : locked) {
+    if (table != nullptr) table->unlock_after_fork();
+  }
 }
+// Before the handlers of a session, so that these run first: they may wait for the driver, and hold no lock of ours.
+[[maybe_unused]] const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
 
 }  // namespace
 
 BlockTable& BlockTable::make() {
-  [[maybe_unused]] static const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
   BlockTable* const made = std::make_unique<BlockTable>().release();
   for (std::atomic<BlockTable*>& table : tables) {
     BlockTable* none = nullptr;
@@ -37,12 +40,9 @@ BlockTable& BlockTable::make() {
 
 void BlockTable::lock_for_fork() {
   for (Shard& shard : shards_) shard.mutex.lock();
-  is_locked_for_fork_ = true;
 }
 
 void BlockTable::unlock_after_fork() {
-  if (!is_locked_for_fork_) return;  // made since the fork began
-  is_locked_for_fork_ = false;
   for (Shard& shard : shards_) shard.mutex.unlock();
 }
 

@@ -58,7 +58,6 @@ class BlockTable {
   // Addresses of blocks share their low bits.
   Shard& shard_of(void* key) { return shards_[reinterpret_cast<std::uintptr_t>(key) * 0x9E3779B97F4A7C15u >> 60]; }
   std::array<Shard, 16> shards_;
-  bool is_locked_for_fork_ = false;  // under all locks
 };
 
 }  // namespace alloctrace::torch_side

@@ -183,6 +183,7 @@ class Session:
             self._roles.stop()
             if replaced_by := self._recorder.cuda_allocator_instead_of_ours():
                 end["cuda_allocator_replaced_by"] = replaced_by
+            self._recorder.announce_stop()
             self._flush()
         finally:  # what fails, or a Ctrl-C, must not leave the recorder running without a session
             written = self._recorder.stop(json.dumps(end))

@@ -145,8 +145,9 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
         return
     found = leak_findings(summary)
     # What could not be judged is said whatever is left out.
-    more = [finding for finding in found if finding.kind in ("leak", "growth", "minor_leak")][top:]
-    shown = [finding for finding in found if finding not in more]
+    leaks = [finding for finding in found if finding.kind in ("leak", "growth", "minor_leak")]
+    more = leaks[top:]
+    shown = [*leaks[:top], *(finding for finding in found if finding.kind not in ("leak", "growth", "minor_leak"))]
     write_findings([finding for finding in shown if finding.kind != "minor_leak"], screen, names)
     _minor_leaks([finding for finding in shown if finding.kind == "minor_leak"], screen)
     if more:

@@ -1,10 +1,11 @@
 #include "process_identity.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "crc32.h"
@@ -21,7 +22,7 @@ std::string read_beginning(const std::string& path) {
   return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string();
 }
 
-std::uint64_t this_machine() noexcept {
+std::uint64_t this_machine() {
   const std::string boot_id = read_beginning("/proc/sys/kernel/random/boot_id");
   struct stat status{};
   if (boot_id.empty() || stat("/proc/self/ns/pid", &status) != 0) return 0;
@@ -29,27 +30,37 @@ std::uint64_t this_machine() noexcept {
   return hash != 0 ? hash : 1;
 }
 
-// 0 where there is no such process.
-std::uint64_t start_time_of(std::uint64_t process_id) noexcept {
+struct ProcessStatus {
+  std::uint64_t start_time = 0;  // 0: it could not be read
+  bool has_ended = false;
+};
+
+ProcessStatus status_of(std::uint64_t process_id) {
   const std::string stat = read_beginning("/proc/" + std::to_string(process_id) + "/stat");
   // The second field is a name in parentheses, which may have blanks and parentheses of its own.
   std::size_t at = stat.rfind(')');
+  if (at == std::string::npos) return {0, kill(static_cast<pid_t>(process_id), 0) != 0 && errno == ESRCH};
+  const char state = at + 2 < stat.size() ? stat[at + 2] : ' ';
   for (int field = 2; at != std::string::npos && field < 22; ++field) at = stat.find(' ', at + 1);
-  return at == std::string::npos ? 0 : std::strtoull(stat.c_str() + at, nullptr, 10);
+  const bool is_read = at != std::string::npos;
+  return {is_read ? std::strtoull(stat.c_str() + at, nullptr, 10) : 0, state == 'Z' || state == 'X'};
 }
 
 }  // namespace
 
-ProcessIdentity ProcessIdentity::current() noexcept {
+ProcessIdentity ProcessIdentity::current() {
   const auto process_id = static_cast<std::uint64_t>(getpid());
-  return {this_machine(), process_id, start_time_of(process_id)};
+  return {this_machine(), process_id, status_of(process_id).start_time};
 }
 
-ProcessState state_of(const ProcessIdentity& process) noexcept {
+ProcessState state_of(const ProcessIdentity& process) {
   if (process.machine == 0 || process.start_time == 0 || process.machine != this_machine()) {
     return ProcessState::kUnknown;
   }
-  return start_time_of(process.process_id) == process.start_time ? ProcessState::kRunning : ProcessState::kEnded;
+  const ProcessStatus status = status_of(process.process_id);
+  if (status.has_ended) return ProcessState::kEnded;
+  if (status.start_time == 0) return ProcessState::kUnknown;
+  return status.start_time == process.start_time ? ProcessState::kRunning : ProcessState::kEnded;
 }
 
 }  // namespace alloctrace

@@ -11,12 +11,12 @@ struct ProcessIdentity {
   std::uint64_t process_id = 0;
   std::uint64_t start_time = 0;  // in clock ticks since the boot (see proc(5), stat)
 
-  static ProcessIdentity current() noexcept;
+  static ProcessIdentity current();
 };
 
 enum class ProcessState { kRunning, kEnded, kUnknown };
 
 // kUnknown: of another machine, container or boot, or where /proc has no answer.
-ProcessState state_of(const ProcessIdentity& process) noexcept;
+ProcessState state_of(const ProcessIdentity& process);
 
 }  // namespace alloctrace

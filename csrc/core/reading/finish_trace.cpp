@@ -162,7 +162,9 @@ FinishedTrace finish_trace(const std::string& path, const std::string& spool_pat
     header.end = reader.last_anchor();
     header.event_count = events.size();
     EventEncoder encoder;
-    if (!events.empty()) trace.write(header, encoder.encode(events, {}, begin.counter), begin);
+    const Bytes& payload = encoder.encode(events, {}, begin.counter);
+    if (payload.size() > kMaxPayloadBytes) fail(path, "its spool has more events than a block can have");
+    if (!events.empty()) trace.write(header, payload, begin);
     header.first_sequence += events.size();
     header.event_count = 0;
     header.type = BlockType::kEnd;

@@ -13,6 +13,8 @@ namespace alloctrace {
 namespace {
 
 constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
+// A file may consist of headers that each claim all that follows: what is read in vain at a time stays in proportion.
+constexpr std::uint64_t kTimesReadInVain = 16;
 
 }  // namespace
 
@@ -79,12 +81,18 @@ bool GrowingFile::next_whole(BlockHeader& header, Bytes& payload) {
   }
   // Most likely the block is being written. Where a whole one follows, these bytes will never be any.
   Bytes window;
+  std::uint64_t read_in_vain = 0;
   for (std::uint64_t offset = offset_ + 1; offset < file_->size(); offset += kWindow) {
     window.resize(std::min<std::uint64_t>(kWindow + sizeof kBlockMagic - 1, file_->size() - offset));
     if (!file_->read(window.data(), window.size(), offset)) return false;
     for (std::size_t at = 0; at + sizeof kBlockMagic <= window.size(); ++at) {
       if (std::memcmp(window.data() + at, &kBlockMagic, sizeof kBlockMagic) != 0) continue;
-      if (!read_block(offset + at, header, payload)) continue;
+      payload.clear();
+      if (!read_block(offset + at, header, payload)) {
+        read_in_vain += payload.size();
+        if (read_in_vain / kTimesReadInVain > file_->size()) return false;
+        continue;
+      }
       ++damaged_;
       offset_ = offset + at + sizeof header + header.payload_bytes;
       return true;

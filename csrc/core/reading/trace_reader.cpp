@@ -151,10 +151,6 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
     const std::uint64_t payload_offset = offset + sizeof header;
     take_later(integrity_.counters, header.counters);
     const bool is_whole = header.payload_bytes <= file_.size() - payload_offset;
-    if (is_whole) {  // of a torn block the spool has the events, whose times follow from the anchor before it
-      note_clock(header.begin);
-      note_clock(header.end);
-    }
     payload.resize(is_whole ? header.payload_bytes : 0);
     if (!is_whole || !file_.read(payload.data(), payload.size(), payload_offset) ||
         crc32(payload.data(), payload.size()) != header.payload_crc) {
@@ -168,6 +164,9 @@ void TraceReader::scan_blocks(std::uint64_t offset, const std::function<void(dou
       offset = next;
       continue;
     }
+    // Not of a torn block: the spool has its events, whose times follow from the anchor before it.
+    note_clock(header.begin);
+    note_clock(header.end);
     const std::uint64_t end = payload_offset + header.payload_bytes;
     try {
       take_block(header, payload_offset, payload);

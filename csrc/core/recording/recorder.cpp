@@ -90,6 +90,7 @@ bool Recorder::flush(const Writer::GivesUp& gives_up) {
 
 bool Recorder::stop(const std::string& end_json, const Writer::GivesUp& gives_up) {
   stopped_ = true;
+  announce_stop();
   if (writer_->flush(gives_up)) sources_->wait();
   const bool written = writer_->stop(end_json, gives_up);
   if (written) spool_->remove_file();

@@ -71,6 +71,8 @@ class Recorder {
   // Text of user lines that only the interpreter knows; goes to the file with the next definitions.
   void add_source_line(const std::string& filename, std::int32_t line, const std::string& text);
 
+  // Before the last flush(), which a compaction would hold up.
+  void announce_stop() { writer_->announce_stop(); }
   // Ends the recording when no hook runs any more. True: all is in the trace and the spool is gone. False: the trace
   // could not be written to its end; the spool stays and the reader reads both.
   // Where the caller gives up, the writer is left behind: it goes on when the file answers, and the recorder must stay.

@@ -108,8 +108,7 @@ void TerminationSignal::pass_on() noexcept {
 }
 
 void TerminationSignal::forget_in_child() noexcept {
-  if (waker.exchange(nullptr) == nullptr) return;
-  if (is_installed()) set_default_action();
+  if (waker.exchange(nullptr) != nullptr && is_installed()) set_default_action();
   was_received = false;
   handlers_posting = 0;  // timers are not inherited
 }

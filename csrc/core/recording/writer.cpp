@@ -174,7 +174,8 @@ bool Writer::drain(bool everything) {
     if (!enough) break;
     if (!write_events(end)) return false;
     if (bound_) {
-      bound_->between_blocks(file_, header_json_.size() + dictionary_bytes_, [this] { return is_ending(); });
+      bound_->between_blocks(file_, header_json_.size() + dictionary_bytes_,
+                             [this] { return ending_ || TerminationSignal::received(); });
       dictionary_written_at_ = std::min(dictionary_written_at_, file_.bytes());  // it may be another file now
     }
     // Hooks may refill the ring as fast as it is emptied: only what was there at the beginning is drained, or a request
@@ -182,12 +183,6 @@ bool Writer::drain(bool everything) {
     if (end >= target) break;
   }
   return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
-}
-
-bool Writer::is_ending() {
-  if (TerminationSignal::received()) return true;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return stopping_;
 }
 
 bool Writer::write_definitions() {

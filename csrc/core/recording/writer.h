@@ -2,6 +2,7 @@
 // so that the program's signal handlers never run on it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -35,6 +36,9 @@ class Writer {
   // Waits until every event before now is in the file. False when the file cannot be written, or the caller gave up.
   bool flush(const GivesUp& gives_up = {});
 
+  // The recording is about to end: from now on nothing waits for a compaction.
+  void announce_stop() { ending_ = true; }
+
   // Drains all, writes the dictionary and `end_json`, ends the thread. No hook may run any more. False when something
   // could not be written: the spool then still has it.
   bool stop(const std::string& end_json, const GivesUp& gives_up = {});
@@ -48,7 +52,6 @@ class Writer {
   bool wait(std::unique_lock<std::mutex>& lock, const GivesUp& gives_up, IsDone is_done);
   void run();
   bool drain(bool everything);
-  bool is_ending();
   bool write_definitions();
   bool write_events(std::uint64_t end);
   bool repeat_names();
@@ -71,6 +74,7 @@ class Writer {
   std::uint64_t dictionary_written_at_ = 0;
   std::uint64_t last_block_ns_ = 0;
 
+  std::atomic<bool> ending_{false};
   std::mutex mutex_;
   std::condition_variable progress_;
   std::uint64_t flush_requests_ = 0, flushes_done_ = 0;

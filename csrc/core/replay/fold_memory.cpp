@@ -193,12 +193,30 @@ bool are_linked(const Pieces& pieces) {
   for (PieceIndex index = 0; index < pieces.size(); ++index) {
     const Piece& piece = pieces[index];
     if (piece.state == PieceState::kUnused) continue;
-    if (piece.segment == 0 && (piece.previous != kNoPiece || piece.next != kNoPiece)) return false;
+    if (piece.segment == 0) {
+      const bool is_alone = piece.previous == kNoPiece && piece.next == kNoPiece;
+      if (!is_alone || (piece.state != PieceState::kAllocated && piece.state != PieceState::kPendingFree)) return false;
+    }
     if (piece.next != kNoPiece &&
         (!is_used(piece.next) || pieces[piece.next].previous != index || pieces[piece.next].address <= piece.address)) {
       return false;
     }
     if (piece.previous != kNoPiece && (!is_used(piece.previous) || pieces[piece.previous].next != index)) return false;
+  }
+  return true;
+}
+
+// All pieces of a segment are in one chain: its record is given out again when the chain is dropped. Call only if
+// are_linked().
+bool has_one_chain_each(const Pieces& pieces, std::size_t segments) {
+  std::vector<PieceIndex> head_of(segments, kNoPiece);
+  for (PieceIndex head = 0; head < pieces.size(); ++head) {
+    if (pieces[head].state == PieceState::kUnused || pieces[head].previous != kNoPiece) continue;
+    for (PieceIndex index = head; index != kNoPiece; index = pieces[index].next) {
+      PieceIndex& known = head_of[pieces[index].segment];
+      if (pieces[index].segment != 0 && known != kNoPiece && known != head) return false;
+      known = head;
+    }
   }
   return true;
 }
@@ -308,7 +326,8 @@ void DeviceMemory::restore(FoldReader& fold, const DeviceMemory* base) {
     unused_segments_.push_back(static_cast<std::uint32_t>(fold.below(segments)));
   }
   read_pieces(fold, pieces_, base ? &base->pieces_ : nullptr, segments);
-  if (!are_linked(pieces_)) throw DecodeError("blocks that are not next to each other");
+  if (!are_linked(pieces_) || !has_one_chain_each(pieces_, segments))
+    throw DecodeError("blocks that are not next to each other");
   std::vector<bool> is_used(segments);
   is_used.front() = true;
   for (const Piece& piece : pieces_) {

@@ -305,6 +305,10 @@ PYBIND11_MODULE(_record, module) {
   module.def("is_recording", &python::session_is_active);
   module.def("push_step", &torch_side::record_step, py::arg("number"), py::arg("is_said"));
   module.def("push_roles", &push_roles, py::arg("found"));
+  module.def("announce_stop", [] {
+    python::HookScope scope;
+    if (scope) scope.session().recorder.announce_stop();
+  });
   module.def("push_mark", [](const std::string& name) { torch_side::record_position(EventKind::kMark, name); });
   module.def("push_region_begin",
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionBegin, name); });

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "../../python/recording/memory_watch.h"
@@ -236,8 +237,12 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
 void attach_tracker(native::CUDAAllocator& upstream) {
   static std::atomic<native::CUDAAllocator*> attached{nullptr};
   // Two threads may come here at once: with a second tracker every event would be recorded twice.
-  if (!has_trackers(upstream) || attached.exchange(&upstream) == &upstream) return;
+  static std::mutex attaching;
+  if (!has_trackers(upstream) || attached == &upstream) return;
+  const std::lock_guard<std::mutex> guard(attaching);
+  if (attached == &upstream) return;
   upstream.attachAllocatorTraceTracker(&on_trace_entry);
+  attached = &upstream;
 }
 
 // Reads the allocator's state and puts it among the events, exactly where it was read. With `from_here`, the events

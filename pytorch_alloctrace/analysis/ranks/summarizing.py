@@ -193,6 +193,6 @@ def session_of(path: str) -> str:
     """The id of a trace, in hexadecimal; "" of what cannot be read."""
     try:
         with open_at_once(path) as file:
-            return file.read(32)[16:].hex()
+            return (file.read(32) or b"")[16:].hex()  # None of a pipe without data
     except OSError:
         return ""

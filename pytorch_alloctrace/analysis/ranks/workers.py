@@ -58,7 +58,7 @@ class Workers:
         for process in self._started:
             process.kill()
         for process in self._started:
-            with process:  # closes its pipes, and waits
+            with contextlib.suppress(BrokenPipeError), process:  # closes its pipes, and waits
                 pass
 
     def summary(self, task: _Task) -> RankSummary:
