@@ -172,11 +172,12 @@ class Session:
         end = {"reason": reason}
         replaced_by = ""
         try:
-            for stop in self._at_stop:
-                stop()
-            if self._oom_report is not None:
-                self._oom_report.stop()
-            self._optimizer_steps.stop()
+            with contextlib.ExitStack() as stops:  # each, whichever fails
+                stops.callback(self._optimizer_steps.stop)
+                if self._oom_report is not None:
+                    stops.callback(self._oom_report.stop)
+                for stop in reversed(self._at_stop):
+                    stops.callback(stop)
             if not self._looks.end(look=True):
                 end["last_look"] = "cut"
             self._roles.look()
@@ -186,7 +187,11 @@ class Session:
             self._recorder.announce_stop()
             self._flush()
         finally:  # what fails, or a Ctrl-C, must not leave the recorder running without a session
-            written = self._recorder.stop(json.dumps(end))
+            try:
+                self._roles.stop()
+                self._looks.stop()
+            finally:
+                written = self._recorder.stop(json.dumps(end))
         # Warnings last: where they are errors, they would end this function.
         if replaced_by:
             warnings.warn(

@@ -22,6 +22,8 @@ _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 def printable(text: str) -> str:
     """The text with control characters made visible: a foreign trace must not control the reader's terminal."""
+    if text.isprintable():  # as nearly all are: character by character, a stack of thousands of frames takes seconds
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

@@ -150,10 +150,12 @@ def test_a_trace_of_an_unknown_version_is_one_only_if_its_header_is_whole(tmp_pa
             read(str(path))
 
 
-def test_blocks_of_no_segment_have_no_neighbours() -> None:
-    """One was dropped that its neighbours still pointed to: the replay never ended, and took all memory."""
+@pytest.mark.parametrize("name", ["neighbours_without_segment", "unmapped_without_segment", "segment_in_three_chains"])
+def test_a_fold_whose_blocks_would_lead_in_circles_is_refused(name: str) -> None:
+    """A block was dropped that its neighbours still pointed to, or a number was given out twice: the replay never
+    ended, and took all memory."""
     with pytest.raises(_replay.FormatError, match="not next to each other"):
-        _replay.Replay(read_corpus("neighbours_without_segment"), 0)
+        _replay.Replay(read_corpus(name), 0)
 
 
 @pytest.mark.parametrize("order", ["lowest", "highest", "random"])

@@ -230,6 +230,7 @@ def test_ctrl_c_does_not_wait_for_a_trace_that_is_being_read(
     if not has_dask:
         monkeypatch.setitem(sys.modules, "dask", None)
     ended, waited = threading.Event(), threading.Event()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever an earlier test has left
 
     def interrupt(started: list[subprocess.Popen[bytes]]) -> None:
         while not started:
@@ -246,6 +247,7 @@ def test_ctrl_c_does_not_wait_for_a_trace_that_is_being_read(
         threading.Thread(target=interrupt, args=[started]).start()
         ranks.cards(paths)
     ended.set()
+    signal.signal(signal.SIGINT, handler)
     assert not waited.is_set() and len(started) == 1
 
 

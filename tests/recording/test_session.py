@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from torch.optim import optimizer
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import loading, program
@@ -216,6 +217,12 @@ def test_a_removed_working_directory_does_not_matter_to_an_absolute_path(
     assert alloctrace.load(tmp_path / "t.alloctrace").header["working_directory"] == ""
 
 
+def alloctrace_hooks() -> list[object]:
+    """Return what the recorder has registered with torch's optimizers."""
+    hooks = [*optimizer._global_optimizer_post_hooks.values(), *optimizer._global_optimizer_pre_hooks.values()]
+    return [hook for hook in hooks if "alloctrace" in str(getattr(hook, "__module__", ""))]
+
+
 def test_a_stop_that_fails_ends_the_recording(tmp_path: Path) -> None:
     """The recorder went on without a session, and no other could be started."""
 
@@ -226,6 +233,7 @@ def test_a_stop_that_fails_ends_the_recording(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="of a callback"):
         alloctrace.disable()
     assert alloctrace.load(tmp_path / "t.alloctrace").integrity.state == "complete"
+    assert not alloctrace_hooks()
     with alloctrace.enable(tmp_path / "next.alloctrace"):
         pass
 

@@ -65,14 +65,14 @@ def collapsed(
     for name in _devices(trace, device):
         for stack, size in _sizes(trace, name, at, since, until):
             parts = [name, *(_collapsed_frame(frame) for frame in stack)]
-            lines.append(f"{';'.join(parts)} {size}\n")
+            lines.append(f"{printable(';'.join(parts))} {size}\n")
     return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def _collapsed_frame(frame: Frame) -> str:
     where = f" ({frame.filename}:{frame.line})" if frame.filename else ""
     # A semicolon or a new line would end the frame.
-    return printable(" ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split()))
+    return " ".join(f"{frame.function or NO_STACK}{where}".replace(";", ",").split())
 
 
 def _devices(trace: RecordedTrace, device: str | None) -> list[str]:
