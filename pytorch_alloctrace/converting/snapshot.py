@@ -269,11 +269,11 @@ def _number(values: Mapping[str, Any], name: str, default: int | None = None) ->
 
 
 def _time(values: Mapping[str, Any], default: int) -> int:
-    """In microseconds since 1970."""
-    found = _number(values, "time_us", default)
-    if found > _LATEST_US:
-        raise TraceError(f"time_us is {found}: no time that a clock shows")
-    return found
+    """Return the time of an entry in microseconds since 1970. Raises TraceError beyond the year 2116."""
+    time_us = _number(values, "time_us", default)
+    if time_us > _LATEST_US:
+        raise TraceError(f"time_us is {time_us}: no time that a clock shows")
+    return time_us
 
 
 def _pool(value: Any) -> Pool | None:

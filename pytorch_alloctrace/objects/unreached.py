@@ -61,7 +61,7 @@ def _above(tensor: Any, walk: Walk, ours: set[int]) -> tuple[list[Any], bool]:
 
 
 def _leads_to(begin: int, end: int, refers: dict[int, list[int]]) -> bool:
-    """Whether references lead from one object to another, or are the same one."""
+    """Return whether references lead from one object to another, or both are the same object."""
     waiting, seen = [begin], {begin}
     while waiting:
         at = waiting.pop()

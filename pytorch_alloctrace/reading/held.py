@@ -28,4 +28,4 @@ class Held:
     addresses: npt.NDArray[np.uint64]
     """Of some of them."""
     is_garbage: bool
-    """Whether nothing of the program led to it at that moment: a reference cycle that waited for the collector."""
+    """True for a reference cycle that waited for the collector: no variable of the program led to it."""

@@ -10,11 +10,11 @@
 
 namespace alloctrace {
 
-// Whether a file's header is whole: else none of its fields means anything.
+// Returns whether the magic and the checksum of a file's header fit: its other fields mean nothing if not.
 bool is_sound(const FileHeader& header);
-// Of a sound one. Throws FormatError where the file is newer than what this code reads.
+// Throws FormatError if a sound header has a newer version than this code reads.
 void check_version(const FileHeader& header, const std::string& path);
-// Whether there is a sound header of a block at an offset.
+// Reads the block header at an offset; returns false if its checksum or its bounds do not fit.
 bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader& header);
 // The anchors of a spool have no checksum: arithmetic on one that is damaged must not overflow.
 bool is_possible(const ClockAnchor& anchor);

@@ -63,7 +63,7 @@ bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& p
 
 bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
   while (next_whole(header, payload)) {
-    // Of two folds, or of one after events, nobody could say what holds.
+    // A second fold, or one after events, would contradict what was read before it.
     const bool is_fold = header.type == BlockType::kFold;
     const bool is_misplaced = is_fold && !is_at_beginning_;
     const bool has_events = header.type == BlockType::kEvents && header.event_count != 0;

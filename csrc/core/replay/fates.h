@@ -131,7 +131,7 @@ class Fates {
   AddressMap<std::uint32_t> places_;
   std::vector<std::array<std::uint64_t, kFateCount>> bytes_;  // by place and fate
   std::vector<std::uint64_t> keys_;                           // of the places
-  // Of blocks that had died where the trace is folded.
+  // By birth: blocks that were freed before the end of the fold.
   std::unordered_map<std::uint64_t, Fate, SeededHash> folded_;
   std::uint64_t counted_ = 0;
 };

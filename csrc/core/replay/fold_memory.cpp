@@ -185,7 +185,7 @@ void read_pieces(FoldReader& fold, Pieces& pieces, const Pieces* base, std::size
   }
 }
 
-// Neighbours know each other, and lie one behind the other in a segment: whoever follows them comes to an end.
+// Returns whether neighbours point to each other with ascending addresses, so that a walk along them ends.
 bool are_linked(const Pieces& pieces) {
   const auto is_used = [&](PieceIndex index) {
     return index < pieces.size() && pieces[index].state != PieceState::kUnused;

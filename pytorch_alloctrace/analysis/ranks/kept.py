@@ -47,8 +47,8 @@ def summary_of(path: str, user_paths: Sequence[str] = (), keep: bool = True) -> 
     except (TraceError, OSError) as error:
         why = str(error) if os.path.exists(path) else f"there is no {path} on {os.uname().nodename}"
         return RankSummary(Card.of_unreadable(path, why), Detail((), ()))
-    # What was written to meanwhile is not what the summary is of; and a spool that is out of reach now, on another
-    # machine perhaps, may have more when it is asked again.
+    # A trace that was written to meanwhile has another summary by now. The spool of a truncated one may only be out of
+    # reach, on another machine.
     if keep and not running and not summary.card.cut and source == _source(path, user_paths):
         _keep(path, summary, source)
     return summary
