@@ -28,13 +28,13 @@ class Finish(Verb):
     def run(self, query: Query) -> Exit:
         spools = [query.options.spool, *[None] * (len(query.options.traces) - 1)]
         force = query.options.force
-        found = [
+        finished = [
             finish(path, spool=spool, force=force) for path, spool in zip(query.options.traces, spools, strict=True)
         ]
         if query.options.json:
-            query.print_json([_data(done) for done in found])
+            query.print_json([_data(done) for done in finished])
         else:
-            for done in found:
+            for done in finished:
                 query.screen.text(_sentence(done))
         return Exit.OK
 

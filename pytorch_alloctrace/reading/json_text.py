@@ -1,4 +1,4 @@
-"""What a trace has as JSON: its header, its end, settings."""
+"""The JSON objects of a trace: header, end, allocator settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _DEEPEST = 32
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """What a part of a trace says of itself; empty where damage made it something else, or where it is nested deeper
-    than a recorder does: whatever goes through it later would end in a RecursionError."""
+    """Parse a JSON object. Return an empty one for text that is none, or that is nested deeper than a recorder nests:
+    code that walks it later would raise a RecursionError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -80,7 +80,7 @@ def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: S
     parts = [f"### Memory: {heading}", *_failures(failures)]
     for changes in found:
         compared = _escaped(f"from {changes.before} to {changes.after}")
-        said = f"**{label_of(changes)[0]}** on {changes.device}, {compared}."
+        heading = f"**{label_of(changes)[0]}** on {changes.device}, {compared}."
         moved = changes.table[changes.table["change"] != 0]
         shown = moved.head(min(top, _ROWS))
         table = []
@@ -88,7 +88,7 @@ def changes_markdown(found: Sequence[Changes], failures: Sequence[str], names: S
             name, source = row_name(row, changes.by, names)
             sizes = units.size(row["bytes_before"]), units.size(row["bytes_after"])
             table.append((units.change(row["change"]), *sizes, _quoted(name, source)))
-        parts.append(said if table else f"{said} No {by_word(changes.by)} changed.")
+        parts.append(heading if table else f"{heading} No {by_word(changes.by)} changed.")
         if table:
             parts.append(_table(("change", "before", "after", by_word(changes.by)), table, numbers=3))
         rest = moved.iloc[len(shown) :]

@@ -144,7 +144,7 @@ def write_leaks(summary: Summary, screen: Screen, top: int, frames: Frames | Non
         _nothing(summary, screen)
         return
     found = leak_findings(summary)
-    # What could not be judged is said whatever is left out.
+    # Only leaks are left out: a device that could not be judged is always shown.
     leaks = [finding for finding in found if finding.kind in ("leak", "growth", "minor_leak")]
     more = leaks[top:]
     shown = [*leaks[:top], *(finding for finding in found if finding.kind not in ("leak", "growth", "minor_leak"))]

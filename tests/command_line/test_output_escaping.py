@@ -73,9 +73,9 @@ def hostile(word: str, path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("hostile")
-    hostile(PAYLOAD, made / "run.alloctrace")
-    return made
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile(PAYLOAD, folder / "run.alloctrace")
+    return folder
 
 
 def invisible(text: str) -> set[str]:
@@ -159,9 +159,9 @@ class Rendered(HTMLParser):
 
     @classmethod
     def of(cls, markdown: str) -> tuple[set[str], str]:
-        made = cls()
-        made.feed(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(markdown))
-        return made.tags, made.text
+        parser = cls()
+        parser.feed(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(markdown))
+        return parser.tags, parser.text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
@@ -181,9 +181,9 @@ def test_text_has_no_invisible_character(folder: Path, words: tuple[str, ...]) -
 def test_html_of_a_notebook_has_no_tag_and_no_invisible_character_of_a_trace(folder: Path) -> None:
     trace = alloctrace.load(folder / "run.alloctrace")
 
-    for made in (trace._repr_html_(), *(finding._repr_html_() for finding in trace.diagnose())):
-        assert not invisible(made)
-        assert set(re.findall(r"<(\w+)", made)) <= {"pre", "span"}
+    for shown in (trace._repr_html_(), *(finding._repr_html_() for finding in trace.diagnose())):
+        assert not invisible(shown)
+        assert set(re.findall(r"<(\w+)", shown)) <= {"pre", "span"}
 
 
 def test_page_has_no_invisible_character_of_a_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ def test_page_has_no_invisible_character_of_a_trace(folder: Path, monkeypatch: p
 
     title, data = page_data(trace)
 
-    for made in (title, *texts_in(unpacked(data)[0]), *texts_in(unpacked(moment_data(trace, 100))[0])):
-        assert not invisible(made) and "\n" not in made
+    for text in (title, *texts_in(unpacked(data)[0]), *texts_in(unpacked(moment_data(trace, 100))[0])):
+        assert not invisible(text) and "\n" not in text
 
 
 def texts_in(data: object) -> list[str]:

@@ -2,9 +2,8 @@
 
 Its rows are what was live at the ends of steps (device, step, live_bytes), which any tool that reads Parquet shows; the
 first row has all else, as JSON. A summary is used only if it is whole, of this version, and made of this very trace:
-of its id, size and time of change, and those of its spool. Anything else is made anew. That of a trace which is
-still being written is neither kept nor used, and that of one which is cut off is not kept. Whoever may read the trace
-may read its summary, and nobody else.
+of its id, size and time of change, and those of its spool. Anything else is made anew. The summary of a trace that is
+being written is neither kept nor used; that of a truncated trace is not kept. The file has the trace's permissions.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Columns:
 
     def packed(self, manifest: Any) -> str:
         """The columns and the JSON, deflated, in base64: no text of a trace appears in the page as it is."""
-        said = json.dumps(map_texts(manifest, printable), separators=(",", ":"), allow_nan=False).encode("ascii")
-        whole = b"".join([struct.pack("<I", len(said)), said, *self._parts])
+        json_bytes = json.dumps(map_texts(manifest, printable), separators=(",", ":"), allow_nan=False).encode("ascii")
+        whole = b"".join([struct.pack("<I", len(json_bytes)), json_bytes, *self._parts])
         return base64.b64encode(zlib.compress(whole, 9)).decode("ascii")
 
 

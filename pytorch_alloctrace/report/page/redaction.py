@@ -65,8 +65,8 @@ class Redaction:
             filenames: Paths of files, whose last part stays.
             folder: Path of a folder, of which nothing stays.
         """
-        known = sorted({name for name in filenames if _SEPARATOR.search(name)}, key=len, reverse=True)
-        self._known = [(name, _last(name)) for name in known if name.startswith(("/", "~", "\\")) or name[1:2] == ":"]
+        paths = sorted({name for name in filenames if _SEPARATOR.search(name)}, key=len, reverse=True)
+        self._known = [(name, _last(name)) for name in paths if name.startswith(("/", "~", "\\")) or name[1:2] == ":"]
         folder = folder.rstrip("/\\")
         self._folder = re.compile(re.escape(folder) + _END) if _SEPARATOR.search(folder) else None
 
