@@ -68,8 +68,8 @@ class Looks:
         self._recorder.set_object_scan(self._on_main_thread)
         self._on = True
         self._ended.acquire()
-        # No signal of the program is to be handled on a thread of ours.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        # No signal of the program is to be handled on a thread of ours. SIGBUS: see csrc/core/base/blocked_signals.h.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGBUS})
         try:
             _thread.start_new_thread(self._wait, ())
         except RuntimeError:  # no thread to be had: then only at steps and at the end

@@ -97,6 +97,11 @@ class Session:
         with _lock:
             self._must_record()
             written = self._flush()
+            is_gone = self._recorder.spool_is_gone()
+        if is_gone:
+            raise SessionError(
+                f"another process truncated the spool of {self.path}: disable() and enable() again to go on recording"
+            )
         if not written:
             raise SessionError(
                 f"{self.path} cannot be written (disk full?): free some room; what was recorded is kept in its spool"
@@ -170,7 +175,7 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         end = {"reason": reason}
-        replaced_by = ""
+        replaced_by, spool_is_gone = "", False
         try:
             with contextlib.ExitStack() as stops:  # each, whichever fails
                 stops.callback(self._optimizer_steps.stop)
@@ -186,6 +191,7 @@ class Session:
                 end["cuda_allocator_replaced_by"] = replaced_by
             self._recorder.announce_stop()
             self._flush()
+            spool_is_gone = self._recorder.spool_is_gone()
         finally:  # what fails, or a Ctrl-C, must not leave the recorder running without a session
             try:
                 self._roles.stop()
@@ -211,6 +217,13 @@ class Session:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
                 f"the rest is in its spool: keep both files together",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        if spool_is_gone:
+            warnings.warn(
+                f"another process truncated the spool of {self.path} while it was recorded: what happened after that "
+                "is not in the trace",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -233,3 +233,36 @@ def test_trace_is_complete_when_a_program_ends_by_an_error(run_cuda_program, tmp
 
 def test_committed_events_are_read_when_a_program_is_killed(run_cuda_program, tmp_path: Path) -> None:
     assert_kills_lose_nothing(run_cuda_program, tmp_path, 4, "cuda")
+
+
+def test_free_that_finds_no_room_is_one_lost_event(run_cuda_program, tmp_path: Path) -> None:
+    """Refuse all writes until the ring is full: what is in the trace and what is lost add up to what happened."""
+    run_cuda_program(
+        """
+        import os, resource, time, torch
+        import pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.recording import session
+        session.RING_EVENTS = 1024
+        recording = alloctrace.enable("t.alloctrace", devices=("cuda",), on_full="drop")
+        torch.empty(1000, device="cuda")
+        recording.flush()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("t.alloctrace"), limits[1]))
+        for _ in range(3000):
+            torch.empty(1000, device="cuda")
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        for _ in range(50):
+            try:
+                recording.flush()
+                break
+            except alloctrace.SessionError:
+                time.sleep(0.1)
+        alloctrace.disable()
+        """
+    )
+    trace = alloctrace.load(tmp_path / "t.alloctrace")
+    kinds = trace.events()["kind"].value_counts()
+    frees = kinds.get("free_completed", 0)
+    assert trace.integrity.lost > 4000
+    # A few events of other kinds, such as of calls that took long, may be lost too.
+    assert 0 <= kinds["alloc"] + frees + trace.integrity.lost - 2 * 3001 < 500

@@ -154,6 +154,78 @@ def test_recording_goes_on_when_the_trace_is_removed(run_program, tmp_path: Path
         assert allocations(trace, 2222) == 20 and trace.integrity.ended
 
 
+TRUNCATED = """
+import mmap, os, sys, warnings, torch
+import pytorch_alloctrace as alloctrace
+
+for how in ("emptied", "cut", "regrown"):
+    session = alloctrace.enable(f"{how}.alloctrace", devices=("cpu",))
+    for _ in range(500):
+        torch.empty(1111, dtype=torch.uint8)
+    session.flush()
+    spool = f"{how}.alloctrace.spool"
+    size = os.path.getsize(spool)
+    os.truncate(spool, 8192 if how == "cut" else 0)
+    if how == "regrown":
+        os.truncate(spool, size)
+    for _ in range(150_000 if how == "emptied" else 500):
+        torch.empty(2222, dtype=torch.uint8)
+    if os.fork() == 0:
+        os._exit(0)
+    try:
+        session.flush()
+    except alloctrace.SessionError as error:
+        print(error, flush=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        alloctrace.disable()
+    print([str(warning.message) for warning in warned if "spool" in str(warning.message)], flush=True)
+    assert not os.path.exists(spool)
+
+session = alloctrace.enable("other.alloctrace", devices=("cpu",))
+with open("file", "w+b") as file:
+    file.truncate(4096)
+    memory = mmap.mmap(file.fileno(), 4096)
+    file.truncate(0)
+    session.flush()
+    print(memory[0])
+"""
+
+
+def test_program_outlives_a_truncated_spool(run_program, tmp_path: Path) -> None:
+    """Truncate the spool while it is mapped: the rest is counted as lost. Another mapping's SIGBUS ends the program."""
+    done = run_program(TRUNCATED, check=False)
+    assert done.returncode == -signal.SIGBUS, done.stdout + done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == 6 and all("another process truncated the spool" in line for line in told)
+    for how, count in (("emptied", 150_000), ("cut", 500), ("regrown", 500)):
+        trace = alloctrace.load(tmp_path / f"{how}.alloctrace")
+        assert trace.integrity.state == "gaps" and trace.integrity.ended, str(trace.integrity)
+        lost = trace.integrity.lost
+        assert 0 <= lost - 2 * count < 100  # a few events of other kinds
+        assert trace.integrity.lost_by_cause["write_failed"] == lost
+        assert trace.events(kinds=["lost"])["nbytes"].tolist() == [lost]
+        assert allocations(trace, 1111) == 500 and allocations(trace, 2222) == 0
+    assert alloctrace.load(tmp_path / "other.alloctrace").integrity.state == "complete"
+
+
+def test_killed_start_leaves_no_file(run_program, tmp_path: Path) -> None:
+    """Kill the program inside enable(): neither a spool nor a trace without events stays behind."""
+    done = run_program(
+        """
+        import os, signal
+        import pytorch_alloctrace as alloctrace
+        from pytorch_alloctrace.recording import session
+        session.RoleNotes.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+        os.mkdir("traces")
+        alloctrace.enable("traces/")
+        """,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list((tmp_path / "traces").iterdir()) == []
+
+
 def test_ctrl_c_interrupts_disable_while_the_disk_hangs(tmp_path: Path) -> None:
     """Interrupt disable() while it waits for a disk: the second Ctrl-C at the latest reaches the program."""
     flag = tmp_path / "hangs"

@@ -158,6 +158,7 @@ void TraceBound::fold(std::uint64_t end) {
   unlink(beside_.c_str());  // of a process that was killed
   target_ =
       std::make_unique<TraceFile>(beside_, false, source_->session_id(), source_->first_anchor(), kFoldedFormatVersion);
+  target_->publish();
   write_folded(*target_, *source_, part, source_->file(), end);
   copied_ = end;
   // What was written in the meantime, but for a last part.

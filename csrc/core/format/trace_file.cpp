@@ -23,7 +23,7 @@ void TraceFile::refuse_existing(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
                      const ClockAnchor& begin, std::uint32_t version)
-    : BlockFile(begin), path_(path), written_path_(path) {
+    : BlockFile(begin), name_(path, session_id), overwrite_(overwrite) {
   // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
   // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
   struct stat status{};
@@ -32,12 +32,7 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
     throw TraceFileError(path + " is not a file that could be replaced: give another path");
   }
   if (exists && !overwrite) refuse_existing(path);
-  if (exists) {
-    written_path_ += ".unfinished";
-    unlink(written_path_.c_str());  // of a process that was killed while it started
-  }
-  file_ =
-      open(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it names files and quotes source
+  file_ = name_.create(O_WRONLY);
   if (file_ < 0) throw TraceFileError("cannot create the trace " + path + ": " + std::strerror(errno));
   file_in_child_ = ClosedInChild(file_);
   // Whoever finds it locked knows that the recording still runs: the lock ends with the process, however that dies.
@@ -57,15 +52,13 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
 }
 
 void TraceFile::publish() {
-  if (written_path_ == path_) return;
-  if (rename(written_path_.c_str(), path_.c_str()) != 0) {
-    throw TraceFileError("cannot replace the trace " + path_ + ": " + std::strerror(errno));
-  }
-  written_path_ = path_;
+  const int error = name_.publish(file_, overwrite_);
+  if (error == EEXIST) refuse_existing(path());
+  if (error != 0) throw TraceFileError("cannot create the trace " + path() + ": " + std::strerror(error));
 }
 
 bool TraceFile::become(TraceFile& other, const std::string& there) {
-  if (rename(there.c_str(), path_.c_str()) != 0) return false;
+  if (rename(there.c_str(), path().c_str()) != 0) return false;
   // The lock of the other one was taken when it was made.
   std::swap(file_, other.file_);
   std::swap(file_in_child_, other.file_in_child_);
@@ -75,6 +68,6 @@ bool TraceFile::become(TraceFile& other, const std::string& there) {
 
 void TraceFile::sync() { fsync(file_); }
 
-void TraceFile::remove() noexcept { unlink(written_path_.c_str()); }
+void TraceFile::remove() noexcept { name_.remove(); }
 
 }  // namespace alloctrace

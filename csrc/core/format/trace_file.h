@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../base/unnamed_file.h"
 #include "block_file.h"
 
 namespace alloctrace {
@@ -16,15 +17,15 @@ class TraceFileError : public std::runtime_error {
 
 class TraceFile : public BlockFile {
  public:
-  // Creates the file and writes its header. With `overwrite` an existing file stays as it is until publish().
-  // Throws TraceFileError, whose text is a sentence; a file that it created is then removed.
+  // Creates the file, which has no name until publish(), and writes its header. An existing file is refused, or, with
+  // `overwrite`, stays as it is until publish(). Throws TraceFileError, whose text is a sentence; nothing is left then.
   // begin: when the first block begins.
   TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
             const ClockAnchor& begin = ClockAnchor::now(), std::uint32_t version = kFormatVersion);
-  // Puts the file in place of the existing one, once nothing can fail any more: a good trace is never given up for a
-  // recording that cannot begin. Throws TraceFileError.
+  // Gives the file its name, once nothing can fail any more: a good trace is never given up for a recording that cannot
+  // begin. Throws TraceFileError.
   void publish();
-  bool is_published() const { return written_path_ == path_; }
+  bool is_published() const { return name_.is_published(); }
   // Continues in another file, which is at `there` and takes the name of this one. False where that cannot be renamed:
   // nothing is changed then.
   bool become(TraceFile& other, const std::string& there);
@@ -35,11 +36,11 @@ class TraceFile : public BlockFile {
   // Throws TraceFileError when the file exists.
   static void refuse_existing(const std::string& path);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return name_.path(); }
 
  private:
-  std::string path_;
-  std::string written_path_;  // another than path_ until publish()
+  UnnamedFile name_;
+  bool overwrite_;
 };
 
 }  // namespace alloctrace

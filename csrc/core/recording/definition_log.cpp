@@ -38,8 +38,10 @@ bool DefinitionLog::append(const Bytes& records) noexcept {
 
 std::uint64_t DefinitionLog::copy_pending(Bytes& out) const {
   const std::uint64_t head = state_.head.load(std::memory_order_acquire);
-  out.reserve(out.size() + (head - state_.tail.load(std::memory_order_relaxed)));
-  copy_bytes_from_ring(bytes_, capacity_, state_.tail.load(std::memory_order_relaxed), head, out);
+  const std::uint64_t tail = state_.tail.load(std::memory_order_relaxed);
+  if (head - tail > capacity_) return tail;  // of a spool that is gone
+  out.reserve(out.size() + (head - tail));
+  copy_bytes_from_ring(bytes_, capacity_, tail, head, out);
   return head;
 }
 

@@ -10,14 +10,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 
 #include "../base/closed_in_child.h"
+#include "../base/unnamed_file.h"
 #include "../format/format.h"
 #include "../format/spool_layout.h"
 #include "definition_log.h"
+#include "truncation_guard.h"
 
 namespace alloctrace {
 
@@ -67,7 +70,18 @@ class Spool {
   std::uint64_t take(std::uint64_t limit) noexcept;
   // The ring's memory from position `from`, up to where the ring wraps.
   std::span<const Event> events(std::uint64_t from, std::uint64_t to) const;
-  void release(std::uint64_t tail) { header_->tail.store(tail, std::memory_order_release); }
+  void release(std::uint64_t tail) {
+    tail_.store(tail, std::memory_order_relaxed);
+    header_->tail.store(tail, std::memory_order_release);
+  }
+  // Everything before it is in the trace file. Holds also when the spool is gone.
+  std::uint64_t tail() const { return tail_.load(std::memory_order_relaxed); }
+  // Another process has truncated the file. The mapping has empty pages then, hooks may go on storing into them, and
+  // nothing that is read from it holds: whoever has read asks afterwards.
+  bool is_gone() const noexcept;
+  // How many events are missing since tail() in a spool that is gone, as far as can be known: not those between
+  // `last_head` and the moment of the truncation. reported: losses that the trace file counts already.
+  std::uint64_t missing(std::uint64_t last_head, const Counters& reported) const;
   void set_anchor(const ClockAnchor& anchor);
   // While the trace file cannot be written, hooks drop at once instead of waiting for a writer that cannot help.
   void set_write_failed(bool failed) { write_failed_.store(failed, std::memory_order_relaxed); }
@@ -76,7 +90,7 @@ class Spool {
   // Gives the file its name, once nothing can fail any more: one of that name may hold the end of a good trace. Throws
   // SpoolError.
   void publish();
-  void remove_file();  // after everything in it is in the trace
+  void remove_file() { name_.remove(); }  // after everything in it is in the trace
 
  private:
   bool claim(std::uint64_t& position) noexcept;
@@ -93,13 +107,15 @@ class Spool {
   // stalled disk costs the program one wait, not one for each event.
   std::atomic<bool> dropping_{false};
   std::atomic<bool> write_failed_{false};
+  std::atomic<std::uint64_t> tail_{0};
   SpoolOptions options_;
-  std::string current_path_;  // another than options_.path until publish()
+  UnnamedFile name_;
   std::function<void()> wake_;
   int lock_ = -1;  // holds a lock (flock) as long as this process may write to the file
   ClosedInChild lock_in_child_;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::optional<TruncationGuard> guard_;
   std::unique_ptr<DefinitionLog> definitions_;
 };
 

@@ -38,36 +38,38 @@ int touch_pages(void* memory, std::size_t bytes) {
 }  // namespace
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
-    : mask_(options.ring_events - 1),
-      options_(options),
-      current_path_(options.path + ".unfinished"),
-      wake_(std::move(wake)) {
+    : mask_(options.ring_events - 1), options_(options), name_(options.path, session_id), wake_(std::move(wake)) {
   if (options.ring_events > kMostRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
   bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
-  // another process, which would die of SIGBUS.
-  unlink(current_path_.c_str());
-  const int file = open(current_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  // another process.
+  const int file = name_.create(O_RDWR);
   if (file < 0) fail(options.path, "cannot create the spool", errno);
   const ClosedInChild file_in_child(file);
   // Held until this process ends, however it dies: a copy of the trace leads to this spool, too, and `finish` must not
   // remove it while events still go into it. By a descriptor of its own, which is only read: to close one that is
   // written to sends all that was written where the file lies on a network.
-  lock_ = open(current_path_.c_str(), O_RDONLY | O_CLOEXEC);
+  lock_ = name_.open_again(file);
   lock_in_child_ = ClosedInChild(lock_);
-  if (lock_ >= 0) flock(lock_, LOCK_SH | LOCK_NB);
-  int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+  int error = lock_ < 0 ? errno : 0;
+  flock(lock_, LOCK_SH | LOCK_NB);
+  if (error == 0) error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) error = errno;
   }
   close(file);  // before the pages are written to
-  if (error == 0) error = touch_pages(memory, bytes_);
+  if (error == 0) {
+    guard_.emplace(memory, bytes_);
+    error = touch_pages(memory, bytes_);
+    if (error == 0 && guard_->was_truncated()) error = ENOSPC;
+  }
   if (error != 0) {
+    guard_.reset();
     if (memory != MAP_FAILED) munmap(memory, bytes_);
-    unlink(current_path_.c_str());
+    name_.remove();
     close(lock_);
     fail(options.path, "no room for the spool of " + std::to_string(bytes_ >> 20) + " MiB at", error);
   }
@@ -94,16 +96,34 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
 }
 
 Spool::~Spool() {
+  guard_.reset();
   munmap(memory_, bytes_);
   close(lock_);
 }
 
 void Spool::publish() {
-  if (rename(current_path_.c_str(), options_.path.c_str()) != 0) fail(options_.path, "cannot create the spool", errno);
-  current_path_ = options_.path;
+  if (const int error = name_.publish(lock_, true)) fail(options_.path, "cannot create the spool", error);
 }
 
-void Spool::remove_file() { unlink(current_path_.c_str()); }
+bool Spool::is_gone() const noexcept {
+  // A file that was made long again afterwards has no missing pages, but empty ones.
+  const std::atomic_ref<char> magic(header_->magic[0]);
+  return magic.load(std::memory_order_acquire) != kSpoolMagic[0] || guard_->was_truncated();
+}
+
+std::uint64_t Spool::missing(std::uint64_t last_head, const Counters& reported) const {
+  const Counters now = counters();
+  std::uint64_t missing = header_->head.load(std::memory_order_acquire);
+  for (const std::uint64_t lost : now.lost) missing += lost;
+  if (header_->magic[0] == kSpoolMagic[0]) {
+    // The header is there still.
+    for (const std::uint64_t lost : reported.lost) missing -= lost;
+    missing -= tail();
+  } else {
+    missing += last_head - tail();
+  }
+  return std::max<std::uint64_t>(missing, 1);
+}
 
 // On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
 // copy, and the store then waits until that is taken away.
@@ -138,7 +158,8 @@ bool Spool::claim(std::uint64_t& position) noexcept {
 }
 
 bool Spool::wait_for_room(std::uint64_t& deadline) noexcept {
-  if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed)) return false;
+  if (dropping_.load(std::memory_order_relaxed) || write_failed_.load(std::memory_order_relaxed) || is_gone())
+    return false;
   if (deadline == 0) deadline = clock_nanoseconds(CLOCK_MONOTONIC) + options_.wait_ns;
   const auto has_room = [&] {
     wake_();  // each time: the event that the writer misses may have been committed since
@@ -200,6 +221,7 @@ void Spool::count_lost(LossCause cause) noexcept {
 }
 
 void Spool::report_losses() noexcept {
+  if (is_gone()) return;  // the writer will report all that is missing
   // Before the counts are taken: a loss counted after that sets it again.
   losses_unreported_.store(false, std::memory_order_seq_cst);
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
@@ -221,7 +243,7 @@ void Spool::report_losses() noexcept {
 }
 
 std::uint64_t Spool::take(std::uint64_t limit) noexcept {
-  std::uint64_t position = header_->tail.load(std::memory_order_relaxed);
+  std::uint64_t position = tail();
   const std::uint64_t head = std::min(header_->head.load(std::memory_order_acquire), position + limit);
   while (position < head) {
     Event& slot = ring_[position & mask_];

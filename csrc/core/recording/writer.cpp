@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "../base/thread.h"
+#include "../format/event_fields.h"
 #include "termination_signal.h"
 
 namespace alloctrace {
@@ -112,7 +113,7 @@ void Writer::run() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       flushes_done_ = requests;
-      flush_succeeded_ = written;
+      flush_succeeded_ = written && !spool_.is_gone();
       stopped_cleanly_ = stopping && written;
       ended_ = stopping;
     }
@@ -125,7 +126,8 @@ bool Writer::write_end(const std::string& end_json) {
   if (bound_) bound_->stop();
   // Losses from a full ring that no later event has reported: now there is room.
   spool_.report_losses();
-  return drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json);
+  if (!drain(true) || (spool_.is_gone() && !write_loss_of_spool())) return false;
+  return repeat_names() && file_.append(block(BlockType::kEnd), end_json);
 }
 
 // Hooks still run: what they record from now on is not in the trace.
@@ -151,14 +153,17 @@ void Writer::end_by_signal() {
   progress_.notify_all();
 }
 
-// `everything`: all events claimed so far, else only blocks that are full or old.
+// `everything`: all events claimed so far, else only blocks that are full or old. Of a spool that is gone nothing is
+// written.
 bool Writer::drain(bool everything) {
   // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never accumulate.
   const std::uint64_t block_events = std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
   const std::uint64_t target = spool_.header().head.load(std::memory_order_acquire);
   for (;;) {
-    const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
+    const std::uint64_t tail = spool_.tail();
     const std::uint64_t end = spool_.take(kBlockEvents);
+    if (spool_.is_gone()) return true;
+    last_head_ = std::max(target, end);
     const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
     if (end == tail && everything && tail < target) {
       // A hook is between claiming its slot and filling it: nanoseconds, unless its thread lost the processor.
@@ -189,6 +194,7 @@ bool Writer::write_definitions() {
   if (pending_.capacity() > kBufferKept) pending_ = {};
   pending_.clear();
   const std::uint64_t head = spool_.definitions().copy_pending(pending_);
+  if (spool_.is_gone()) return true;
   sources_.take_records(source_lines_);
   pending_.insert(pending_.end(), source_lines_.begin(), source_lines_.end());
   if (pending_.empty()) return true;
@@ -202,15 +208,31 @@ bool Writer::write_definitions() {
 }
 
 bool Writer::write_events(std::uint64_t end) {
-  const std::uint64_t tail = spool_.header().tail.load(std::memory_order_relaxed);
+  const std::uint64_t tail = spool_.tail();
   const auto first = spool_.events(tail, end);
   const auto second = spool_.events(tail + first.size(), end);
   BlockHeader header = block(BlockType::kEvents);
   header.event_count = end - tail;
   const Bytes& payload = encoder_.encode(first, second, file_.next_begin().counter);
+  if (spool_.is_gone()) return true;
   if (!file_.append(header, payload)) return false;
   spool_.release(end);
   last_block_ns_ = header.end.monotonic_ns;
+  return true;
+}
+
+// In place of the events that were in a spool which is gone, and of all that came after them.
+bool Writer::write_loss_of_spool() {
+  Event lost{};
+  lost.kind = EventKind::kLost;
+  lost.time = read_counter();
+  LostFields(lost).cause = static_cast<std::uint64_t>(LossCause::kWriteFailed);
+  LostFields(lost).count = spool_.missing(last_head_, counters_);
+  counters_.lost[static_cast<std::size_t>(LossCause::kWriteFailed)] += LostFields(lost).count;
+  BlockHeader header = block(BlockType::kEvents);
+  header.event_count = 1;
+  if (!file_.append(header, encoder_.encode({&lost, 1}, {}, file_.next_begin().counter))) return false;
+  spool_.release(header.first_sequence + 1);
   return true;
 }
 
@@ -229,13 +251,15 @@ bool Writer::repeat_names() {
   return true;
 }
 
-BlockHeader Writer::block(BlockType type) const {
+BlockHeader Writer::block(BlockType type) {
   BlockHeader header{};
   header.type = type;
-  header.first_sequence = spool_.header().tail.load(std::memory_order_relaxed);
+  header.first_sequence = spool_.tail();
   header.end = ClockAnchor::now();
   spool_.set_anchor(header.end);
-  header.counters = spool_.counters();
+  const Counters counters = spool_.counters();
+  if (!spool_.is_gone()) counters_ = counters;
+  header.counters = counters_;
   return header;
 }
 

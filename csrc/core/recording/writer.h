@@ -54,10 +54,11 @@ class Writer {
   bool drain(bool everything);
   bool write_definitions();
   bool write_events(std::uint64_t end);
+  bool write_loss_of_spool();
   bool repeat_names();
   bool write_end(const std::string& end_json);
   void end_by_signal();
-  BlockHeader block(BlockType type) const;
+  BlockHeader block(BlockType type);
   bool note_outcome(bool written);
 
   TraceFile& file_;
@@ -73,6 +74,8 @@ class Writer {
   std::uint64_t dictionary_bytes_ = 0;
   std::uint64_t dictionary_written_at_ = 0;
   std::uint64_t last_block_ns_ = 0;
+  std::uint64_t last_head_ = 0;  // of the ring, and its counters, before the spool was gone
+  Counters counters_{};
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;

@@ -218,7 +218,7 @@ py::object counts() {
     python::HookScope scope;
     if (!scope) return py::none();
     Spool& spool = scope.session().recorder.spool();
-    events = spool.header().head.load(std::memory_order_relaxed);
+    events = spool.is_gone() ? spool.tail() : spool.header().head.load(std::memory_order_relaxed);
     counters = spool.counters();
   }
   // Outside: an object of Python that is made may set off a collection, which frees tensors.
@@ -248,6 +248,11 @@ std::vector<std::pair<std::string, std::int32_t>> take_unread_source_lines() {
 void add_source_line(const std::string& filename, std::int32_t line, const std::string& text) {
   python::HookScope scope;
   if (scope) scope.session().recorder.add_source_line(filename, line, text);
+}
+
+bool spool_is_gone() {
+  python::HookScope scope;
+  return scope && scope.session().recorder.spool().is_gone();
 }
 
 std::uint64_t next_event() {
@@ -316,6 +321,7 @@ PYBIND11_MODULE(_record, module) {
              [](const std::string& name) { torch_side::record_position(EventKind::kRegionEnd, name); });
   module.def("take_unread_source_lines", &take_unread_source_lines);
   module.def("add_source_line", &add_source_line);
+  module.def("spool_is_gone", &spool_is_gone);
   module.def("next_event", &next_event);
   // Scans of the program's objects on the main thread, between two of its instructions.
   module.def("set_object_scan", [](const py::function& scan) { python::set_object_scan(scan.ptr()); });

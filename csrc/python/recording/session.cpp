@@ -11,6 +11,7 @@
 #include "../../core/base/closed_in_child.h"
 #include "../../core/recording/fast_thread_local.h"
 #include "../../core/recording/termination_signal.h"
+#include "../../core/recording/truncation_guard.h"
 #include "../../core/recording/wait.h"
 #include "memory_watch.h"
 #include "module_names.h"
@@ -135,6 +136,7 @@ void after_fork_in_child() {
   active_session.store(nullptr, std::memory_order_release);
   ClosedInChild::close_all();
   TerminationSignal::forget_in_child();
+  TruncationGuard::forget_in_child();
   forget_threads_in_child();
   forget_thread_names_in_child();
   forget_module_names();

@@ -72,12 +72,12 @@ std::atomic<std::uint64_t> slow_call{0};
 }
 
 // Into the trace; while the allocator's state is being read, the event is held until that is done. Returns the event's
-// number; kNotStored: it has none yet, or never.
-constexpr std::uint64_t kNotStored = UINT64_MAX;
+// number. kHeld: it has none yet. kLost: it will have none, and is counted.
+constexpr std::uint64_t kHeld = UINT64_MAX, kLost = kHeld - 1;
 std::uint64_t deliver(python::Session& session, const Event& event, int device, bool state_is_here = false) {
   EventHold& waiting = *hold.load(std::memory_order_acquire);
-  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return kNotStored;
-  std::uint64_t sequence = kNotStored;
+  if (waiting.is_on() && waiting.keep({event, device, state_is_here})) return kHeld;
+  std::uint64_t sequence = kLost;
   const bool stored = session.recorder.push(event, &sequence);
   if (event.kind != EventKind::kAlloc && event.kind != EventKind::kOom) return sequence;
   python::note_device_use(device);
@@ -131,12 +131,14 @@ bool is_of_last_request(const python::Session& session, const python::ThreadCont
          thread.request.call == calls_of_this_thread.forwarded;
 }
 
-// The event of the request then says both. Not with storages older than the recording: the allocator in front does not
-// see their allocations, so one of those may be what completes a free that waited. Not within an allocation either: out
-// of memory, torch has others free what they can do without, and then completes all that waits.
+// The event of the request then says both; where that was lost, it counts for both. Not with storages older than the
+// recording: the allocator in front does not see their allocations, so one of those may be what completes a free that
+// waited. Not within an allocation either: out of memory, torch has others free what they can do without, and then
+// completes all that waits.
 bool complete_at_once(python::Session& session, python::ThreadContext& thread, const TraceEntry& entry) {
   return is_of_last_request(session, thread, entry) && !has_older_storages.load(std::memory_order_relaxed) &&
-         calls_of_this_thread.begin == 0 && session.recorder.complete_free(thread.request.number);
+         calls_of_this_thread.begin == 0 &&
+         (thread.request.number == kLost || session.recorder.complete_free(thread.request.number));
 }
 
 // With older storages each free is two events, whose stack need not be walked twice if the free and the allocation that
@@ -199,8 +201,7 @@ void record_block(python::Session& session, python::ThreadContext& thread, const
                     .reserved = 0};
   const std::uint64_t number = deliver(session, event, device);
   if (kind != EventKind::kFreeRequested) return;
-  const bool is_stored = number != kNotStored;
-  thread.request = {is_stored ? event.address : 0, number, calls_of_this_thread.forwarded};
+  thread.request = {number == kHeld ? 0 : event.address, number, calls_of_this_thread.forwarded};
   if (has_older_storages.load(std::memory_order_relaxed)) [[unlikely]] {
     thread.request_event = event;
     thread.request_position = python::innermost_position();
