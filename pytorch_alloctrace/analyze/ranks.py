@@ -8,6 +8,7 @@ import argparse
 from rich.console import Console
 
 from ..analysis.summary import LeaksAnswer
+from ..errors import TraceError
 from ..reading.kinds import named_device
 from ..report.progress import SlowProgress
 from ..report.screen import Screen
@@ -79,6 +80,9 @@ class Ranks(Verb):
                 progress=progress,
             )
         found, top = ranks.comparison, query.rows(_ROWS)
+        if found.run is None:
+            first, *others = incomplete_sentences(found)
+            raise TraceError(first.rstrip(".") + (f"; nor can the other {len(others)}" if others else ""))
         kind = None if options.device is None else named_device(options.device, found.kinds)
         if options.json:
             query.print_json(ranks_data(found, top, kind))

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
-_SUSPECT = re.compile(r"[^\t\n\x20-\x7e]")
-"""Characters that may be unprintable; newline and tab are allowed."""
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
@@ -29,7 +27,8 @@ def printable(text: str) -> str:
 
 def without_controls(text: str) -> str:
     """Return text of several lines with control and invisible characters escaped, except newline and tab."""
-    return _SUSPECT.sub(lambda match: printable(match[0]), text)
+    # Line by line, and only those that need it: an object for each character of a large output would be gigabytes.
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 class SiteNames:

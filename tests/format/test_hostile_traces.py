@@ -127,10 +127,11 @@ def read_corpus(name: str) -> _replay.TraceReader:
     return _replay.TraceReader(str(hostile_traces.CORPUS / f"{name}.alloctrace"))
 
 
-def test_a_fold_after_events_is_damage_while_the_recording_runs_too() -> None:
-    """It was taken, and had fewer devices than were known: memory beyond their end was read."""
-    assert read_corpus("fold_after_events").integrity.corrupt_blocks == 1
-    following = _replay.Following(str(hostile_traces.CORPUS / "fold_after_events.alloctrace"))
+@pytest.mark.parametrize("name", ["fold_after_events", "fold_after_empty_block"])
+def test_a_fold_after_events_is_damage_while_the_recording_runs_too(name: str) -> None:
+    """One with fewer devices than were known led beyond their end; behind an empty block, events came twice."""
+    assert read_corpus(name).integrity.corrupt_blocks == 1
+    following = _replay.Following(str(hostile_traces.CORPUS / f"{name}.alloctrace"))
     following.advance()
     latest = following.latest()
     assert (latest.damaged, [device.allocated for device in latest.devices]) == (1, [4096])

@@ -180,11 +180,15 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
     with pytest.raises(alloctrace.TraceError, match="no trace or folder"):
         alloctrace.load_ranks([tmp_path / "gone"])
     (tmp_path / "a.alloctrace").write_text("no trace")
-    text = said_of(tmp_path, "--fail", status=3)
-    assert text.startswith("INCOMPLETE a.alloctrace cannot be read") and "No trace could be read." in text
+    assert str(alloctrace.load_ranks(tmp_path)).startswith("INCOMPLETE  a.alloctrace cannot be read")
+    refused = run_analyze(tmp_path, ".", "--json", status=2)
+    assert "a.alloctrace cannot be read: " in refused and refused.count("\n") == 1
+    (tmp_path / "b.alloctrace").write_text("no trace")
+    assert "; nor can the other 1" in run_analyze(tmp_path, ".", status=2)
     (tmp_path / "below").mkdir()
     Rank(0, 1).write(tmp_path / "below")
-    (tmp_path / "a.alloctrace").unlink()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.alloctrace").unlink()
     with pytest.raises(alloctrace.TraceError, match="below"):
         alloctrace.load_ranks(tmp_path)
 

@@ -146,6 +146,8 @@ def _compare_with_itself(trace: Path) -> int:
     ranks = Ranks(compare_ranks(cards, lambda requested: dict.fromkeys((of.path for of in requested), summary.detail)))
     print(ranks.verdict().rstrip())
     print(json.dumps(ranks_data(ranks.comparison, 10), allow_nan=False))
+    if card.unreadable:
+        print(card.unreadable, file=sys.stderr)
     return 2 if card.unreadable else 0
 
 

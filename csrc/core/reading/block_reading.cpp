@@ -33,6 +33,10 @@ bool read_block_header(const InputFile& file, std::uint64_t offset, BlockHeader&
          header.event_count <= kMaxSequence;
 }
 
+bool may_precede_fold(const BlockHeader& header) {
+  return header.type != BlockType::kFold && header.type != BlockType::kEvents && header.first_sequence == 0;
+}
+
 bool is_possible(const ClockAnchor& anchor) {
   constexpr std::uint64_t kImpossible = std::uint64_t{1} << 61;  // 2^61 ns are 73 years
   return anchor.monotonic_ns < kImpossible && anchor.wall_ns < 2 * kImpossible;

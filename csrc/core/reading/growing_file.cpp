@@ -36,7 +36,7 @@ void GrowingFile::open_at(const std::string& path) {
   file_ = std::move(file);
   file_header_ = header;
   offset_ = sizeof(FileHeader);
-  is_at_beginning_ = true;
+  may_have_fold_ = true;
 }
 
 void GrowingFile::refresh() {
@@ -63,11 +63,8 @@ bool GrowingFile::read_block(std::uint64_t offset, BlockHeader& header, Bytes& p
 
 bool GrowingFile::next(BlockHeader& header, Bytes& payload) {
   while (next_whole(header, payload)) {
-    // A second fold, or one after events, would contradict what was read before it.
-    const bool is_fold = header.type == BlockType::kFold;
-    const bool is_misplaced = is_fold && !is_at_beginning_;
-    const bool has_events = header.type == BlockType::kEvents && header.event_count != 0;
-    is_at_beginning_ = is_at_beginning_ && !is_fold && !has_events && header.first_sequence == 0;
+    const bool is_misplaced = header.type == BlockType::kFold && !may_have_fold_;
+    may_have_fold_ = may_have_fold_ && may_precede_fold(header);
     if (!is_misplaced) return true;
     ++damaged_;
   }

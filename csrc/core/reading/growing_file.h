@@ -42,7 +42,7 @@ class GrowingFile {
   ino_t inode_ = 0;
   std::uint64_t offset_ = sizeof(FileHeader);
   std::uint64_t damaged_ = 0;
-  bool is_at_beginning_ = true;  // no fold and no events came yet
+  bool may_have_fold_ = true;  // after what was read
 };
 
 }  // namespace alloctrace

@@ -201,6 +201,9 @@ void TraceReader::note_damage(std::uint64_t begin, std::uint64_t end, bool is_cu
 }
 
 void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
+  const bool is_misplaced = header.type == BlockType::kFold && !may_have_fold_;
+  may_have_fold_ = may_have_fold_ && may_precede_fold(header);
+  if (is_misplaced) throw DecodeError("a fold that is not at the beginning");
   switch (header.type) {
     case BlockType::kHeader:
       header_json_.assign(payload.begin(), payload.end());
@@ -244,9 +247,8 @@ void TraceReader::take_block(const BlockHeader& header, std::uint64_t payload_of
   next_sequence_ = std::max(next_sequence_, next);
 }
 
-// Instead of the events before it. Of two, or of one after events, nobody could say what holds.
+// Instead of the events before it.
 void TraceReader::take_fold(const BlockHeader& header, std::uint64_t payload_offset, const Bytes& payload) {
-  if (fold_offset_ != 0 || next_sequence_ != 0) throw DecodeError("a fold that is not at the beginning");
   ByteReader reader(payload);
   const FoldSummary summary = FoldSummary::read(reader, header.first_sequence);
   fold_offset_ = payload_offset + (payload.size() - reader.remaining());

@@ -164,6 +164,7 @@ class TraceReader {
   std::string path_, spool_path_, recorded_path_;
   InputFile file_;
   std::uint8_t session_id_[16] = {};
+  bool may_have_fold_ = true;                       // after what was read
   std::uint64_t fold_offset_ = 0, fold_bytes_ = 0;  // its payload behind the summary
   std::uint64_t fold_version_ = FoldSummary::kVersion;
   std::vector<DamagedPart> damage_;
