@@ -16,6 +16,8 @@ from .arguments import VerbParser, positive
 from .verb import Exit, Query, Verb
 
 _ROWS = 10
+_REASONS = 4
+"""Of so many traces that cannot be read the error says why."""
 
 
 class Ranks(Verb):
@@ -81,8 +83,9 @@ class Ranks(Verb):
             )
         found, top = ranks.comparison, query.rows(_ROWS)
         if found.run is None:
-            first, *others = incomplete_sentences(found)
-            raise TraceError(first.rstrip(".") + (f"; nor can the other {len(others)}" if others else ""))
+            reasons = [sentence.rstrip(".") for sentence in incomplete_sentences(found)]
+            more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+            raise TraceError("; ".join(reasons[:_REASONS]) + more)
         kind = None if options.device is None else named_device(options.device, found.kinds)
         if options.json:
             query.print_json(ranks_data(found, top, kind))

@@ -68,7 +68,7 @@ class Looks:
         self._recorder.set_object_scan(self._on_main_thread)
         self._on = True
         self._ended.acquire()
-        # No signal of the program is to be handled on a thread of ours. SIGBUS: see csrc/core/base/blocked_signals.h.
+        # No signal of the program is to be handled on a thread of ours. SIGBUS: see csrc/core/base/thread.h.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGBUS})
         try:
             _thread.start_new_thread(self._wait, ())

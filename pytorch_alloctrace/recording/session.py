@@ -100,7 +100,8 @@ class Session:
             is_gone = self._recorder.spool_is_gone()
         if is_gone:
             raise SessionError(
-                f"another process truncated the spool of {self.path}: disable() and enable() again to go on recording"
+                f"the spool of {self.path} was truncated by another process, or its file system failed: disable() and "
+                "enable() again to go on recording"
             )
         if not written:
             raise SessionError(
@@ -175,7 +176,7 @@ class Session:
 
     def _stop(self, reason: str) -> None:
         end = {"reason": reason}
-        replaced_by, spool_is_gone = "", False
+        replaced_by = ""
         try:
             with contextlib.ExitStack() as stops:  # each, whichever fails
                 stops.callback(self._optimizer_steps.stop)
@@ -191,13 +192,12 @@ class Session:
                 end["cuda_allocator_replaced_by"] = replaced_by
             self._recorder.announce_stop()
             self._flush()
-            spool_is_gone = self._recorder.spool_is_gone()
         finally:  # what fails, or a Ctrl-C, must not leave the recorder running without a session
             try:
                 self._roles.stop()
                 self._looks.stop()
             finally:
-                written = self._recorder.stop(json.dumps(end))
+                written, spool_is_gone = self._recorder.stop(json.dumps(end))
         # Warnings last: where they are errors, they would end this function.
         if replaced_by:
             warnings.warn(
@@ -213,7 +213,7 @@ class Session:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        if not written:
+        if not written and not spool_is_gone:
             warnings.warn(
                 f"the trace {self.path} could not be written to its end (disk full?); "
                 f"the rest is in its spool: keep both files together",
@@ -222,8 +222,8 @@ class Session:
             )
         if spool_is_gone:
             warnings.warn(
-                f"another process truncated the spool of {self.path} while it was recorded: what happened after that "
-                "is not in the trace",
+                f"the spool of {self.path} was truncated by another process, or its file system failed: what happened "
+                "after that is not in the trace",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -16,6 +16,7 @@ from torch.optim import optimizer
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.recording import loading, program
+from pytorch_alloctrace.recording import session as sessions
 from pytorch_alloctrace.recording.loading import load_recorder
 
 
@@ -69,6 +70,17 @@ def test_existing_path_is_refused_unless_it_is_a_file_and_overwrite_is_set(tmp_p
     with pytest.raises(alloctrace.SessionError, match="not a file"):
         alloctrace.enable(path, overwrite=True)
     assert path.is_fifo() and os.listdir(tmp_path) == ["a.alloctrace"]
+
+
+def test_path_that_another_process_takes_during_the_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check also that the other one's trace and spool are as they were."""
+    files = [tmp_path / "t.alloctrace", tmp_path / "t.alloctrace.spool"]
+    monkeypatch.setattr(sessions.RoleNotes, "start", lambda notes: [path.write_text("another's") for path in files])
+    with pytest.raises(alloctrace.SessionError, match="exists already"):
+        alloctrace.enable(files[0], devices=("cpu",))
+    assert sorted(tmp_path.iterdir()) == files and [path.read_text() for path in files] == ["another's"] * 2
 
 
 @pytest.mark.parametrize(

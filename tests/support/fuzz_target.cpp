@@ -21,6 +21,7 @@
 
 #include "../../csrc/core/base/crc32.h"
 #include "../../csrc/core/folding/folded_file.h"
+#include "../../csrc/core/format/event_codec.h"
 #include "../../csrc/core/format/spool_layout.h"
 #include "../../csrc/core/reading/trace_reader.h"
 #include "../../csrc/core/replay/follower.h"
@@ -201,7 +202,7 @@ void put_right(Bytes& trace) {
     block.magic = kBlockMagic;
     block.type = static_cast<BlockType>(static_cast<std::uint16_t>(block.type) % 8);
     block.payload_bytes = borders[number + 1] - at - sizeof block;
-    block.payload_crc = crc32(&trace[at] + sizeof block, block.payload_bytes);
+    block.payload_crc = crc32(trace.data() + at + sizeof block, block.payload_bytes);
     const std::size_t unchecked = offsetof(BlockHeader, header_crc) + sizeof block.header_crc;
     block.header_crc = crc32(reinterpret_cast<const std::uint8_t*>(&block) + unchecked, sizeof block - unchecked);
     std::memcpy(&trace[at], &block, sizeof block);
@@ -252,24 +253,108 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-// Now and then a whole block stands in another place, or in a second one: a fold among events, events twice.
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  constexpr unsigned kMovedOneIn = 8;
-  std::minstd_rand dice(seed);
-  const alloctrace::Bytes input(data, data + size);
-  const std::size_t end = alloctrace::end_of_trace(input);
-  const std::vector<std::size_t> borders =
-      alloctrace::borders_of_blocks({input.begin(), input.begin() + static_cast<std::ptrdiff_t>(end)});
-  if (dice() % kMovedOneIn != 0 || borders.size() < 2) return LLVMFuzzerMutate(data, size, most);
+namespace alloctrace {
+namespace {
+
+using Dice = std::minstd_rand;
+
+// A whole block stands in another place, or in a second one: a fold among events, events twice.
+Bytes with_moved_block(const Bytes& input, const std::vector<std::size_t>& borders, Dice& dice) {
   const std::size_t block = dice() % (borders.size() - 1), to = borders[dice() % borders.size()];
-  const bool stays = dice() % 2 == 0 && size + borders[block + 1] - borders[block] <= most;
-  alloctrace::Bytes made;
-  const auto copy = [&](std::size_t begin, std::size_t limit) { made.insert(made.end(), data + begin, data + limit); };
+  const bool stays = dice() % 2 == 0;
+  Bytes made;
+  const auto copy = [&](std::size_t begin, std::size_t limit) {
+    made.insert(made.end(), input.data() + begin, input.data() + limit);
+  };
   for (std::size_t at = 0; at <= borders.size(); ++at) {
-    const std::size_t begin = at == 0 ? 0 : borders[at - 1], limit = at == borders.size() ? size : borders[at];
+    const std::size_t begin = at == 0 ? 0 : borders[at - 1], limit = at == borders.size() ? input.size() : borders[at];
     if (at != 0 && begin == to) copy(borders[block], borders[block + 1]);
     if (at != block + 1 || stays) copy(begin, limit);
   }
+  return made;
+}
+
+void change_one(std::vector<Event>& events, Dice& dice) {
+  const std::size_t at = dice() % events.size();
+  Event& event = events[at];
+  const Event& other = events[dice() % events.size()];
+  switch (dice() % 8) {
+    case 0:
+      events.insert(events.begin() + static_cast<std::ptrdiff_t>(dice() % events.size()), Event(event));
+      break;
+    case 1:
+      if (events.size() > 1) events.erase(events.begin() + static_cast<std::ptrdiff_t>(at));
+      break;
+    case 2:
+      std::swap(event, events[dice() % events.size()]);
+      break;
+    case 3:
+      event.kind = static_cast<EventKind>(dice() % 30);
+      break;
+    case 4:
+      event.address = other.address;
+      break;
+    case 5:
+      event.location = other.location;
+      break;
+    case 6:
+      event.size = dice() % 2 == 0 ? other.size : event.size << dice() % 16;
+      break;
+    default:
+      event.address += other.size;
+  }
+}
+
+// The events of a block are others, and it is whole: what one event is lies in several columns, which no change of
+// bytes meets at once.
+Bytes with_other_events(const Bytes& input, const std::vector<std::size_t>& borders, Dice& dice) {
+  constexpr std::uint64_t kMostEvents = 3000;
+  const std::size_t number = dice() % (borders.size() - 1), payload = borders[number] + sizeof(BlockHeader);
+  BlockHeader header;
+  std::memcpy(&header, &input[borders[number]], sizeof header);
+  std::vector<Event> events;
+  if (header.type != BlockType::kEvents || header.event_count == 0 || header.event_count > kMostEvents) return input;
+  try {
+    decode_events(input.data() + payload, borders[number + 1] - payload, header.event_count, header.begin.counter,
+                  events);
+  } catch (const DecodeError&) {
+    return input;
+  }
+  for (unsigned left = 1 + dice() % 4; left > 0; --left) change_one(events, dice);
+  EventEncoder encoder;
+  const Bytes& columns = encoder.encode(events, {}, header.begin.counter);
+  const std::uint64_t more = events.size() - header.event_count;  // may be less: then it wraps
+  header.event_count = events.size();
+  header.payload_bytes = columns.size();
+  Bytes made(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(payload));
+  std::memcpy(&made[borders[number]], &header, sizeof header);
+  made.insert(made.end(), columns.begin(), columns.end());
+  made.insert(made.end(), input.begin() + static_cast<std::ptrdiff_t>(borders[number + 1]), input.end());
+  // The blocks behind it begin as many events later.
+  const std::size_t shift = payload + columns.size() - borders[number + 1];
+  for (std::size_t later = number + 1; later + 1 < borders.size(); ++later) {
+    std::uint8_t* const first = &made[borders[later] + shift + offsetof(BlockHeader, first_sequence)];
+    std::uint64_t sequence;
+    std::memcpy(&sequence, first, sizeof sequence);
+    sequence += more;
+    std::memcpy(first, &sequence, sizeof sequence);
+  }
+  return made;
+}
+
+}  // namespace
+}  // namespace alloctrace
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  alloctrace::Dice dice(seed);
+  const alloctrace::Bytes input(data, data + size);
+  const auto end = static_cast<std::ptrdiff_t>(alloctrace::end_of_trace(input));
+  const std::vector<std::size_t> borders = alloctrace::borders_of_blocks({input.begin(), input.begin() + end});
+  const unsigned chosen = dice() % 8;
+  if (chosen > 3 || borders.size() < 2) return LLVMFuzzerMutate(data, size, most);
+  const alloctrace::Bytes made = chosen == 0 ? alloctrace::with_moved_block(input, borders, dice)
+                                             : alloctrace::with_other_events(input, borders, dice);
+  if (made.size() > most || made == input) return LLVMFuzzerMutate(data, size, most);
   std::copy(made.begin(), made.end(), data);
   return made.size();
 }

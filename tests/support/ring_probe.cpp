@@ -79,6 +79,7 @@ int main(int, char** arguments) {
   options.header_json = "{}";
 
   Recorder recorder(options);
+  recorder.publish();
   Pushed pushed;
   std::atomic<bool> done{false};
   std::vector<std::thread> hooks;

@@ -7,14 +7,12 @@
 namespace alloctrace {
 
 // Blocks all signals on this thread as long as it exists. A thread that is started meanwhile keeps them blocked, from
-// its first instruction on. Not SIGBUS: the kernel kills a process whose own fault raises a signal that is blocked, and
-// the writer may meet missing pages of the spool (recording/truncation_guard.h).
+// its first instruction on.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

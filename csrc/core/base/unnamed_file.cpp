@@ -1,6 +1,7 @@
 #include "unnamed_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ namespace alloctrace {
 namespace {
 
 constexpr mode_t kMode = 0600;  // traces name files and quote source
+constexpr const char* kUnfinished = ".unfinished";
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -21,65 +23,83 @@ std::string folder_of(const std::string& path) {
 
 std::string by_descriptor(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
-int rename_without_replacing(const char* from, const char* to) {
-#ifdef RENAME_NOREPLACE
-  if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-#endif
-  struct stat status{};
-  if (lstat(to, &status) == 0) return EEXIST;
-  return rename(from, to) == 0 ? 0 : errno;
+// Deletes the file of a process that was killed; returns whether it did.
+bool remove_unlocked(const std::string& name) {
+  const int file = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (file < 0) return false;
+  const bool is_locked = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const bool is_removed = !is_locked && unlink(name.c_str()) == 0;
+  close(file);
+  return is_removed;
 }
 
 }  // namespace
 
-UnnamedFile::UnnamedFile(std::string path, const std::uint8_t (&id)[16]) : path_(std::move(path)) {
-  char tag[9];
-  std::snprintf(tag, sizeof tag, "%02x%02x%02x%02x", id[0], id[1], id[2], id[3]);
-  temporary_ = path_ + "." + tag + ".unfinished";
-}
+UnnamedFile::UnnamedFile(std::string path) : path_(std::move(path)) {}
 
 int UnnamedFile::create(int access) {
 #ifdef O_TMPFILE
-  const int file = open(folder_of(path_).c_str(), access | O_TMPFILE | O_CLOEXEC, kMode);
-  if (file >= 0) {
-    if (::access(by_descriptor(file).c_str(), F_OK) == 0) return file;
-    close(file);
+  const int unnamed = open(folder_of(path_).c_str(), access | O_TMPFILE | O_CLOEXEC, kMode);
+  if (unnamed >= 0) {
+    if (::access(by_descriptor(unnamed).c_str(), F_OK) == 0) return unnamed;
+    close(unnamed);
   }
 #endif
-  const int named = open(temporary_.c_str(), access | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
-  has_name_ = named >= 0;
+  const std::string name = path_ + kUnfinished;
+  const auto create_named = [&] { return open(name.c_str(), access | O_CREAT | O_EXCL | O_CLOEXEC, kMode); };
+  int named = create_named();
+  if (named < 0 && errno == EEXIST && remove_unlocked(name)) named = create_named();
+  if (named >= 0) temporary_ = name;
   return named;
 }
 
 int UnnamedFile::open_again(int file) const {
-  const std::string name = is_published_ ? path_ : has_name_ ? temporary_ : by_descriptor(file);
-  return open(name.c_str(), O_RDONLY | O_CLOEXEC);
+  return open((temporary_.empty() ? by_descriptor(file) : temporary_).c_str(), O_RDONLY | O_CLOEXEC);
 }
 
 int UnnamedFile::publish(int file, bool replace) {
   if (is_published_) return 0;
-  const auto link_as = [file](const std::string& name) {
-    return linkat(AT_FDCWD, by_descriptor(file).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
-  };
-  int error = has_name_ ? EEXIST : link_as(path_);
-  if (error == EEXIST && !has_name_ && replace) {
-    error = link_as(temporary_);
-    has_name_ = error == 0;
-  }
-  if (has_name_) {
-    error = !replace ? rename_without_replacing(temporary_.c_str(), path_.c_str())
-            : rename(temporary_.c_str(), path_.c_str()) == 0 ? 0
-                                                             : errno;
+  int error = 0;
+  if (temporary_.empty()) {
+    const auto link_as = [file](const std::string& name) {
+      return linkat(AT_FDCWD, by_descriptor(file).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+    };
+    error = link_as(path_);
+    if (error == EEXIST && replace) {
+      // Of this process alone: another may replace the same file at this moment.
+      const std::string name = path_ + "." + std::to_string(getpid()) + kUnfinished;
+      unlink(name.c_str());
+      error = link_as(name);
+      if (error == 0) error = rename_to_path(file, name, true);
+    }
+  } else {
+    error = rename_to_path(file, temporary_, replace);
   }
   is_published_ = error == 0;
   return error;
 }
 
+int UnnamedFile::rename_to_path(int file, const std::string& name, bool replace) const {
+  struct stat named{}, held{};
+  if (stat(name.c_str(), &named) != 0 || fstat(file, &held) != 0) return errno;
+  if (named.st_ino != held.st_ino || named.st_dev != held.st_dev) return EEXIST;  // another process's
+  if (!replace) {
+    if (link(name.c_str(), path_.c_str()) == 0) {
+      unlink(name.c_str());
+      return 0;
+    }
+    // A file system without hard links.
+    if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+    struct stat status{};
+    if (lstat(path_.c_str(), &status) == 0) return EEXIST;
+  }
+  return rename(name.c_str(), path_.c_str()) == 0 ? 0 : errno;
+}
+
 void UnnamedFile::remove() noexcept {
   if (is_published_) {
     unlink(path_.c_str());
-  } else if (has_name_) {
+  } else if (!temporary_.empty()) {
     unlink(temporary_.c_str());
   }
 }

@@ -23,7 +23,7 @@ void TraceFile::refuse_existing(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t (&session_id)[16],
                      const ClockAnchor& begin, std::uint32_t version)
-    : BlockFile(begin), name_(path, session_id), overwrite_(overwrite) {
+    : BlockFile(begin), name_(path), overwrite_(overwrite) {
   // Replaced rather than emptied: another process may still be reading or writing the old one. Only a
   // regular file or a link is replaced: a user who names /dev/null by mistake must keep it.
   struct stat status{};

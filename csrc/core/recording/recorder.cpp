@@ -2,7 +2,7 @@
 
 namespace alloctrace {
 
-Recorder::Recorder(const RecorderOptions& options) {
+Recorder::Recorder(const RecorderOptions& options) : overwrite_(options.overwrite) {
   // A file that may not be replaced is refused before anything is made.
   if (!options.overwrite) TraceFile::refuse_existing(options.path);
   spool_ = std::make_unique<Spool>(options.spool, options.session_id, [this] { wake_.post(); });
@@ -99,6 +99,9 @@ bool Recorder::stop(const std::string& end_json, const Writer::GivesUp& gives_up
 }
 
 void Recorder::publish() {
+  // Of two processes that want one name, one gets it. The other must not have touched its spool by then. Where a trace
+  // is replaced, the last step is to give it up.
+  if (!overwrite_) file_->publish();
   spool_->publish();
   file_->publish();
   termination_.emplace(wake_);

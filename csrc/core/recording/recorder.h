@@ -78,6 +78,7 @@ class Recorder {
   // Where the caller gives up, the writer is left behind: it goes on when the file answers, and the recorder must stay.
   bool stop(const std::string& end_json, const Writer::GivesUp& gives_up = {});
   bool is_left_behind() const { return writer_->is_left_behind(); }
+  bool spool_is_gone() const { return spool_->is_gone(); }
 
   // The last step of a start, and the way back from one that failed: stops, and removes the spool and the file.
   void publish();
@@ -94,6 +95,7 @@ class Recorder {
   std::unique_ptr<FileBound> bound_;
   std::unique_ptr<Writer> writer_;
   std::optional<TerminationSignal> termination_;
+  bool overwrite_;
   bool stopped_ = false;
 
   std::mutex mutex_;  // of the tables below; a leaf except for the definition log's

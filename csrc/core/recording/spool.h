@@ -3,13 +3,14 @@
 //
 // A store into it is in the kernel's hands at once: what was committed survives SIGKILL, a crash or os._exit, and the
 // reader finds it there (spool_reader.h). The file is preallocated because a store into a hole on a full disk
-// would kill the program with SIGBUS.
+// would be a SIGBUS, after which nothing more can be recorded (truncation_guard.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -76,16 +77,20 @@ class Spool {
   }
   // Everything before it is in the trace file. Holds also when the spool is gone.
   std::uint64_t tail() const { return tail_.load(std::memory_order_relaxed); }
-  // Another process has truncated the file. The mapping has empty pages then, hooks may go on storing into them, and
-  // nothing that is read from it holds: whoever has read asks afterwards.
+  // Another process has truncated the file, or its file system has failed. The mapping has empty pages then, hooks may
+  // go on storing into them, and nothing that is read from it holds: whoever has read asks afterwards.
   bool is_gone() const noexcept;
-  // How many events are missing since tail() in a spool that is gone, as far as can be known: not those between
-  // `last_head` and the moment of the truncation. reported: losses that the trace file counts already.
-  std::uint64_t missing(std::uint64_t last_head, const Counters& reported) const;
+  // Keeps what a spool that is gone does not have any more; returns false if it is. Only the writer calls it.
+  bool remember() noexcept;
   void set_anchor(const ClockAnchor& anchor);
   // While the trace file cannot be written, hooks drop at once instead of waiting for a writer that cannot help.
   void set_write_failed(bool failed) { write_failed_.store(failed, std::memory_order_relaxed); }
+  // Of a spool that is gone: what was remembered, and as lost (kWriteFailed) what is missing.
   Counters counters() const;
+  // How many events are missing since tail() in a spool that is gone, at least 1, as far as is known: not those between
+  // the last call of remember() and the moment of the truncation. 0 of one that is whole.
+  std::uint64_t missing() const;
+  std::uint64_t events() const;  // so far
 
   // Gives the file its name, once nothing can fail any more: one of that name may hold the end of a good trace. Throws
   // SpoolError.
@@ -93,6 +98,8 @@ class Spool {
   void remove_file() { name_.remove(); }  // after everything in it is in the trace
 
  private:
+  Counters counters_of_header() const;
+  bool has_header() const;
   bool claim(std::uint64_t& position) noexcept;
   // False: there will be none for this event. deadline: until when it waits; 0 before it has waited.
   [[gnu::cold, gnu::noinline]] bool wait_for_room(std::uint64_t& deadline) noexcept;
@@ -115,6 +122,10 @@ class Spool {
   ClosedInChild lock_in_child_;
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::uint64_t* mark_ = nullptr;  // the last word of the file
+  mutable std::mutex remembered_;  // of the two below
+  std::uint64_t last_head_ = 0;
+  Counters last_counters_{};
   std::optional<TruncationGuard> guard_;
   std::unique_ptr<DefinitionLog> definitions_;
 };

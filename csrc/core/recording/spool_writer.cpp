@@ -17,13 +17,15 @@
 namespace alloctrace {
 namespace {
 
+constexpr std::uint64_t kWhole = ~std::uint64_t{0};  // the last word of the file
+
 [[noreturn]] void fail(const std::string& path, const std::string& what, int error) {
   throw SpoolError(what + " " + path + ": " + std::strerror(error));
 }
 
 // Writes to each page now: the first store to it would otherwise be a fault of microseconds in some hook. Not by
-// MAP_POPULATE, which only reads the pages of a shared mapping. Returns 0, or what fails: a file system that had
-// promised the room and does not have it would kill the program at that store.
+// MAP_POPULATE, which only reads the pages of a shared mapping. Returns 0, or what fails: a file system may have
+// promised room that it does not have.
 int touch_pages(void* memory, std::size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older C libraries do not know
   if (madvise(memory, bytes, kPopulateWrite) == 0) return 0;
@@ -38,10 +40,10 @@ int touch_pages(void* memory, std::size_t bytes) {
 }  // namespace
 
 Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], std::function<void()> wake)
-    : mask_(options.ring_events - 1), options_(options), name_(options.path, session_id), wake_(std::move(wake)) {
+    : mask_(options.ring_events - 1), options_(options), name_(options.path), wake_(std::move(wake)) {
   if (options.ring_events > kMostRingEvents) throw SpoolError("the spool's ring has too many events");
   const std::size_t ring_bytes = options.ring_events * sizeof(Event);
-  bytes_ = kSpoolHeaderBytes + ring_bytes + options.definitions_bytes;
+  bytes_ = (kSpoolHeaderBytes + ring_bytes + options.definitions_bytes + 2 * sizeof *mark_ - 1) & -sizeof *mark_;
   // Not emptied but replaced, by publish(): an old spool of this name may hold the end of a good trace, or be mapped by
   // another process.
   const int file = name_.create(O_RDWR);
@@ -52,9 +54,14 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   // written to sends all that was written where the file lies on a network.
   lock_ = name_.open_again(file);
   lock_in_child_ = ClosedInChild(lock_);
-  int error = lock_ < 0 ? errno : 0;
+  if (lock_ < 0) {
+    const int error = errno;
+    name_.remove();
+    close(file);
+    fail(options.path, "cannot open the spool", error);
+  }
   flock(lock_, LOCK_SH | LOCK_NB);
-  if (error == 0) error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+  int error = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -63,8 +70,10 @@ Spool::Spool(const SpoolOptions& options, const std::uint8_t (&session_id)[16], 
   close(file);  // before the pages are written to
   if (error == 0) {
     guard_.emplace(memory, bytes_);
-    error = touch_pages(memory, bytes_);
-    if (error == 0 && guard_->was_truncated()) error = ENOSPC;
+    mark_ = reinterpret_cast<std::uint64_t*>(static_cast<std::uint8_t*>(memory) + bytes_) - 1;
+    *mark_ = kWhole;
+    error = touch_pages(memory, bytes_ - sizeof *mark_);
+    if (error == 0 && is_gone()) error = ENOSPC;
   }
   if (error != 0) {
     guard_.reset();
@@ -106,23 +115,50 @@ void Spool::publish() {
 }
 
 bool Spool::is_gone() const noexcept {
-  // A file that was made long again afterwards has no missing pages, but empty ones.
-  const std::atomic_ref<char> magic(header_->magic[0]);
-  return magic.load(std::memory_order_acquire) != kSpoolMagic[0] || guard_->was_truncated();
+  // What was read before is read before this: wherever a file is cut, its last word goes with the rest.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return std::atomic_ref<std::uint64_t>(*mark_).load(std::memory_order_relaxed) != kWhole;
 }
 
-std::uint64_t Spool::missing(std::uint64_t last_head, const Counters& reported) const {
-  const Counters now = counters();
-  std::uint64_t missing = header_->head.load(std::memory_order_acquire);
+bool Spool::remember() noexcept {
+  const std::uint64_t head = header_->head.load(std::memory_order_acquire);
+  const Counters counters = counters_of_header();
+  if (is_gone()) return false;
+  const std::lock_guard<std::mutex> guard(remembered_);
+  last_head_ = head;
+  last_counters_ = counters;
+  return true;
+}
+
+std::uint64_t Spool::missing() const {
+  if (!is_gone()) return 0;
+  // All hooks since then count in the header, be it the file's or an empty page.
+  const std::uint64_t head = header_->head.load(std::memory_order_acquire);
+  const std::lock_guard<std::mutex> guard(remembered_);
+  std::uint64_t missing = has_header() ? head - tail() : std::max(last_head_, tail()) - tail() + head;
+  const Counters now = counters_of_header();
   for (const std::uint64_t lost : now.lost) missing += lost;
-  if (header_->magic[0] == kSpoolMagic[0]) {
-    // The header is there still.
-    for (const std::uint64_t lost : reported.lost) missing -= lost;
-    missing -= tail();
-  } else {
-    missing += last_head - tail();
+  if (has_header()) {
+    for (const std::uint64_t lost : last_counters_.lost) missing -= lost;
   }
   return std::max<std::uint64_t>(missing, 1);
+}
+
+bool Spool::has_header() const { return std::memcmp(header_->magic, kSpoolMagic, sizeof kSpoolMagic) == 0; }
+
+Counters Spool::counters() const {
+  Counters counters = counters_of_header();
+  const std::uint64_t lost = missing();
+  if (lost == 0) return counters;
+  const std::lock_guard<std::mutex> guard(remembered_);
+  counters = last_counters_;
+  counters.lost[static_cast<std::size_t>(LossCause::kWriteFailed)] += lost;
+  return counters;
+}
+
+std::uint64_t Spool::events() const {
+  const std::uint64_t head = header_->head.load(std::memory_order_acquire);
+  return is_gone() ? tail() : head;
 }
 
 // On x86-64 the builtin alone asks for the cache line as a reader: the writer's core, which has read it, keeps its
@@ -151,8 +187,9 @@ bool Spool::claim(std::uint64_t& position) noexcept {
       if (header.head.compare_exchange_weak(position, position + 1, std::memory_order_acq_rel)) return true;
       continue;
     }
-    // `used` wraps to a huge number when head was read before tail moved past it: read head again.
-    if (static_cast<std::int64_t>(used) >= 0 && !wait_for_room(deadline)) return false;
+    // `used` wraps to a huge number when head was read before tail moved past it: read head again. In a spool that is
+    // gone it may stay so.
+    if (static_cast<std::int64_t>(used) >= 0 ? !wait_for_room(deadline) : is_gone()) return false;
     position = header.head.load(std::memory_order_relaxed);
   }
 }
@@ -275,7 +312,7 @@ void Spool::set_anchor(const ClockAnchor& anchor) {
   header_->anchor_index.store(other, std::memory_order_release);
 }
 
-Counters Spool::counters() const {
+Counters Spool::counters_of_header() const {
   Counters counters{};
   for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
     counters.lost[cause] = header_->lost[cause].load(std::memory_order_relaxed);

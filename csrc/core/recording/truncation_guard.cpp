@@ -34,18 +34,53 @@ class GuardLock {
 
 // False: the address is none of the guarded ones, or there is no memory.
 bool replace_missing(std::uintptr_t address) noexcept {
-  const GuardLock held;
   if (address < guarded_begin || address >= guarded_end) return false;
-  const std::uintptr_t page = address & ~(page_bytes - 1);
+  const GuardLock held;
+  const std::uintptr_t page = address & ~(page_bytes - 1), bytes = missing_from - page;
   // Another thread may have met a missing page first.
   if (page >= missing_from) return true;
-  // All pages behind this one are gone too. A file that is truncated twice may lose some before it later.
-  if (mmap(reinterpret_cast<void*>(page), missing_from - page, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+  // Of a file that was truncated, all behind it are gone too. One that is truncated again loses some before it.
+  void* const pages = reinterpret_cast<void*>(page);
+  if (mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
     return false;
   }
+  madvise(pages, bytes, MADV_DONTFORK);
   missing_from = page;
   return true;
+}
+
+bool blocks_all_others(const sigset_t& blocked) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGSEGV, SIGUSR1, SIGUSR2}) {
+    if (sigismember(&blocked, number) != 1) return false;
+  }
+  return true;
+}
+
+// What the system would have done without our handler.
+void act_as_before(int signal, siginfo_t* info, void* context, bool is_fault) {
+  const struct sigaction action = action_before;
+  const bool is_default = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+  const bool is_ignored = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN;
+  if (is_default || (is_ignored && is_fault)) {
+    // The fault comes again when the handler returns; a signal that was sent is sent again.
+    sigaction(SIGBUS, &action, nullptr);
+    if (!is_fault) raise(signal);
+  } else if (!is_ignored) {
+    sigset_t blocked;
+    sigorset(&blocked, &static_cast<ucontext_t*>(context)->uc_sigmask, &action.sa_mask);
+    if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, SIGBUS);
+    if ((action.sa_flags & SA_RESETHAND) != 0) {
+      struct sigaction once{};
+      once.sa_handler = SIG_DFL;
+      sigaction(SIGBUS, &once, nullptr);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+    if ((action.sa_flags & SA_SIGINFO) != 0) {
+      action.sa_sigaction(signal, info, context);
+    } else {
+      action.sa_handler(signal);
+    }
+  }
 }
 
 void handle_bus_error(int signal, siginfo_t* info, void* context) {
@@ -55,16 +90,13 @@ void handle_bus_error(int signal, siginfo_t* info, void* context) {
     errno = error;
     return;
   }
-  // From here on as if this handler were not there.
-  pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);
-  if ((action_before.sa_flags & SA_SIGINFO) != 0) {
-    action_before.sa_sigaction(signal, info, context);
-  } else if (action_before.sa_handler != SIG_DFL && action_before.sa_handler != SIG_IGN) {
-    action_before.sa_handler(signal);
-  } else if (is_fault || action_before.sa_handler == SIG_DFL) {
-    // The fault comes again when this returns; a signal that was sent is sent again.
-    sigaction(SIGBUS, &action_before, nullptr);
-    if (!is_fault) raise(signal);
+  sigset_t& interrupted = static_cast<ucontext_t*>(context)->uc_sigmask;  // holds again when this returns
+  if (!is_fault && blocks_all_others(interrupted)) {
+    // A thread of ours, to which the system gave what the program's threads may all block: from now on it does, too.
+    sigaddset(&interrupted, SIGBUS);
+    kill(getpid(), SIGBUS);
+  } else {
+    act_as_before(signal, info, context, is_fault);
   }
   errno = error;
 }
@@ -76,9 +108,13 @@ bool handles_bus_error() {
 }
 
 void install_bus_handler() {
+  struct sigaction current{};
+  sigaction(SIGBUS, nullptr, &current);
+  const bool is_handled =
+      (current.sa_flags & SA_SIGINFO) != 0 || (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN);
   // Never over a handler that was installed over ours: that may call ours, and ours would call it.
-  if (is_in_use) return;
-  sigaction(SIGBUS, nullptr, &action_before);
+  if (is_in_use && is_handled) return;
+  action_before = current;
   struct sigaction action{};
   action.sa_sigaction = handle_bus_error;
   action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
@@ -114,10 +150,6 @@ TruncationGuard::~TruncationGuard() {
     guarded_end = 0;
   }
   uninstall_bus_handler();
-}
-
-bool TruncationGuard::was_truncated() const noexcept {
-  return guarded_begin == begin_ && missing_from.load(std::memory_order_acquire) != guarded_end;
 }
 
 void TruncationGuard::forget_in_child() noexcept {

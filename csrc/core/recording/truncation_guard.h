@@ -6,9 +6,9 @@
 
 namespace alloctrace {
 
-// Guards one shared mapping of a file: where its pages are gone, empty ones of this process take their place. Any other
-// SIGBUS is the program's, as without the guard. There is one guard at a time; a later one takes the place of an
-// earlier one.
+// Guards one shared mapping of a file: where a page is gone or cannot be had, empty pages of this process take its
+// place and that of all behind it. So the last word of the mapping tells whether the file is whole. Any other SIGBUS is
+// the program's, as without the guard. There is one guard at a time; a later one takes the place of an earlier one.
 class TruncationGuard {
  public:
   TruncationGuard(void* memory, std::size_t bytes);
@@ -17,8 +17,6 @@ class TruncationGuard {
   TruncationGuard(const TruncationGuard&) = delete;
   TruncationGuard& operator=(const TruncationGuard&) = delete;
 
-  // Whether pages were gone.
-  bool was_truncated() const noexcept;
   // In a forked child, which does not have the memory.
   static void forget_in_child() noexcept;
 

@@ -126,8 +126,7 @@ bool Writer::write_end(const std::string& end_json) {
   if (bound_) bound_->stop();
   // Losses from a full ring that no later event has reported: now there is room.
   spool_.report_losses();
-  if (!drain(true) || (spool_.is_gone() && !write_loss_of_spool())) return false;
-  return repeat_names() && file_.append(block(BlockType::kEnd), end_json);
+  return drain(true) && repeat_names() && file_.append(block(BlockType::kEnd), end_json);
 }
 
 // Hooks still run: what they record from now on is not in the trace.
@@ -153,8 +152,7 @@ void Writer::end_by_signal() {
   progress_.notify_all();
 }
 
-// `everything`: all events claimed so far, else only blocks that are full or old. Of a spool that is gone nothing is
-// written.
+// `everything`: all events claimed so far, else only blocks that are full or old.
 bool Writer::drain(bool everything) {
   // A quarter of the ring at the latest, when hooks wake us: in a small ring a full block would never accumulate.
   const std::uint64_t block_events = std::min(kBlockEvents, std::max<std::uint64_t>(spool_.capacity() / 4, 1));
@@ -162,8 +160,7 @@ bool Writer::drain(bool everything) {
   for (;;) {
     const std::uint64_t tail = spool_.tail();
     const std::uint64_t end = spool_.take(kBlockEvents);
-    if (spool_.is_gone()) return true;
-    last_head_ = std::max(target, end);
+    if (!spool_.remember()) return (loss_events_ != 0 && !everything) || write_loss_of_spool();
     const bool aged = clock_nanoseconds(CLOCK_MONOTONIC) - last_block_ns_ >= kMaxBlockAgeNs;
     if (end == tail && everything && tail < target) {
       // A hook is between claiming its slot and filling it: nanoseconds, unless its thread lost the processor.
@@ -221,18 +218,20 @@ bool Writer::write_events(std::uint64_t end) {
   return true;
 }
 
-// In place of the events that were in a spool which is gone, and of all that came after them.
+// In place of the events that were in a spool which is gone, and of all that came after them so far.
 bool Writer::write_loss_of_spool() {
+  const std::uint64_t missing = spool_.missing();
+  if (missing == loss_written_) return true;
   Event lost{};
   lost.kind = EventKind::kLost;
   lost.time = read_counter();
   LostFields(lost).cause = static_cast<std::uint64_t>(LossCause::kWriteFailed);
-  LostFields(lost).count = spool_.missing(last_head_, counters_);
-  counters_.lost[static_cast<std::size_t>(LossCause::kWriteFailed)] += LostFields(lost).count;
+  LostFields(lost).count = missing - loss_written_;
   BlockHeader header = block(BlockType::kEvents);
   header.event_count = 1;
   if (!file_.append(header, encoder_.encode({&lost, 1}, {}, file_.next_begin().counter))) return false;
-  spool_.release(header.first_sequence + 1);
+  loss_written_ = missing;
+  ++loss_events_;
   return true;
 }
 
@@ -251,15 +250,13 @@ bool Writer::repeat_names() {
   return true;
 }
 
-BlockHeader Writer::block(BlockType type) {
+BlockHeader Writer::block(BlockType type) const {
   BlockHeader header{};
   header.type = type;
-  header.first_sequence = spool_.tail();
+  header.first_sequence = spool_.tail() + loss_events_;
   header.end = ClockAnchor::now();
   spool_.set_anchor(header.end);
-  const Counters counters = spool_.counters();
-  if (!spool_.is_gone()) counters_ = counters;
-  header.counters = counters_;
+  header.counters = spool_.counters();
   return header;
 }
 

@@ -1,5 +1,5 @@
-// The writer thread: drains the spool into the trace file. It never touches Python and runs with all signals blocked,
-// so that the program's signal handlers never run on it.
+// The writer thread: drains the spool into the trace file. It never touches Python, and the program's signal handlers
+// never run on it (base/thread.h).
 #pragma once
 
 #include <atomic>
@@ -58,7 +58,7 @@ class Writer {
   bool repeat_names();
   bool write_end(const std::string& end_json);
   void end_by_signal();
-  BlockHeader block(BlockType type);
+  BlockHeader block(BlockType type) const;
   bool note_outcome(bool written);
 
   TraceFile& file_;
@@ -74,8 +74,8 @@ class Writer {
   std::uint64_t dictionary_bytes_ = 0;
   std::uint64_t dictionary_written_at_ = 0;
   std::uint64_t last_block_ns_ = 0;
-  std::uint64_t last_head_ = 0;  // of the ring, and its counters, before the spool was gone
-  Counters counters_{};
+  // Of a spool that is gone: how many events were reported as lost, by how many events.
+  std::uint64_t loss_written_ = 0, loss_events_ = 0;
 
   std::atomic<bool> ending_{false};
   std::mutex mutex_;

@@ -104,16 +104,17 @@ class UntilInterrupted {
   bool raises_ = false, interrupted_ = false;
 };
 
-bool stop(const std::string& end_json) {
+// Whether the trace is written to its end, and whether its spool was gone.
+std::pair<bool, bool> stop(const std::string& end_json) {
   stop_observing();
   UntilInterrupted interrupt;
-  bool written = false;
+  std::pair<bool, bool> outcome;
   {
     const py::gil_scoped_release unlocked;
-    written = python::stop_session(end_json, std::ref(interrupt));
+    outcome = python::stop_session(end_json, std::ref(interrupt));
   }
   interrupt.raise();
-  return written;
+  return outcome;
 }
 
 // Ends a recording that started only in part, and removes its files.
@@ -218,7 +219,7 @@ py::object counts() {
     python::HookScope scope;
     if (!scope) return py::none();
     Spool& spool = scope.session().recorder.spool();
-    events = spool.is_gone() ? spool.tail() : spool.header().head.load(std::memory_order_relaxed);
+    events = spool.events();
     counters = spool.counters();
   }
   // Outside: an object of Python that is made may set off a collection, which frees tensors.
@@ -252,7 +253,7 @@ void add_source_line(const std::string& filename, std::int32_t line, const std::
 
 bool spool_is_gone() {
   python::HookScope scope;
-  return scope && scope.session().recorder.spool().is_gone();
+  return scope && scope.session().recorder.spool_is_gone();
 }
 
 std::uint64_t next_event() {

@@ -200,13 +200,14 @@ std::uint64_t start_session(const RecorderOptions& options, bool python_stacks) 
   return number;
 }
 
-bool stop_session(const std::string& end_json, const std::function<bool()>& gives_up) {
+std::pair<bool, bool> stop_session(const std::string& end_json, const std::function<bool()>& gives_up) {
   std::unique_ptr<Session> session = take_session();
-  if (!session) return true;
+  if (!session) return {true, false};
   const bool written = session->recorder.stop(end_json, gives_up);
   // Its writer waits for a disk, perhaps until the program ends.
+  const bool is_gone = session->recorder.spool_is_gone();
   if (session->recorder.is_left_behind()) static_cast<void>(session.release());
-  return written;
+  return {written, is_gone};
 }
 
 void discard_session() {

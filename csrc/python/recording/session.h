@@ -31,8 +31,8 @@ struct ThreadContext {
   std::atomic<bool> in_hook{false};
   std::uint64_t session = 0;  // number of the session that the ids below belong to
   std::uint32_t thread = 0;
-  // The last free that was requested in this thread and is in the trace: of which block (0: none), its number, and the
-  // number of calls that the CUDA allocator had had before.
+  // The last free that was requested in this thread and is in the trace or counted as lost: of which block (0: none),
+  // its number, and the number of calls that the CUDA allocator had had before.
   struct Request {
     std::uint64_t address = 0, number = 0, call = 0;
   } request{};
@@ -83,8 +83,9 @@ class HookScope {
 // Starts the one session of this process; callers exclude each other with a lock. Returns the session's number; throws
 // what Recorder throws.
 std::uint64_t start_session(const RecorderOptions& options, bool python_stacks);
-// Ends it after the last hook has left. True when all is in the trace; false when the spool had to be kept.
-bool stop_session(const std::string& end_json, const std::function<bool()>& gives_up);
+// Ends it after the last hook has left. Returns whether the trace is written to its end (else the spool is kept), and
+// whether the spool was gone.
+std::pair<bool, bool> stop_session(const std::string& end_json, const std::function<bool()>& gives_up);
 // Ends it in the same way, and removes its files.
 void discard_session();
 bool session_is_active() noexcept;
