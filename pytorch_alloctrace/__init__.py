@@ -155,7 +155,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_FIRST_USE})
+    return sorted([*__all__, "__version__"])
 
 
 def load_ipython_extension(shell: _Any) -> None:

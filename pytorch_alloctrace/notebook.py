@@ -23,15 +23,14 @@ from .report.range_verdict import RangeVerdict
 
 
 def diagnose() -> Diagnosis:
-    """What is wrong so far in the recording that runs: `Trace.diagnose` of its trace, which goes on.
+    """What is wrong so far in the recording that runs: `Session.diagnose`. The recording goes on.
 
-    A notebook shows the verdict, `str` of the result is its text. Reads the whole trace. Raises SessionError when
-    nothing is recorded.
+    A notebook shows the verdict, `str` of the result is its text. Raises SessionError when nothing is recorded.
     """
     session = current_session()
     if session is None:
         raise SessionError("nothing is recorded: enable() starts a recording; of a trace: load(path).diagnose()")
-    return session.load().diagnose()
+    return session.diagnose()
 
 
 def register(shell: Any) -> None:

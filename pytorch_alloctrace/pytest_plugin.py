@@ -1,7 +1,7 @@
 """The plugin for pytest: `pytest --alloctrace` records each test, and checks its limits. docs/testing.md.
 
-    @pytest.mark.limit_memory("cuda:0", "1.5 GiB")
-    @pytest.mark.limit_leaks("1 MiB")
+    @pytest.mark.alloctrace_limit_memory("1.5 GiB", "cuda:0")
+    @pytest.mark.alloctrace_limit_leaks("1 MiB")
     def test_training(): ...
 
 Without the option it does nothing but to register the two markers.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 NAME = "alloctrace"
+MEMORY, LEAKS = f"{NAME}_limit_memory", f"{NAME}_limit_leaks"
 SHOWN = 10
 """Most tests that the summary lists."""
 LINES = 5
@@ -33,7 +34,7 @@ LINES = 5
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup(NAME, "memory of torch (pytorch_alloctrace)")
     group.addoption(
-        "--alloctrace", action="store_true", help="record each test, check limit_memory and limit_leaks, list the peaks"
+        "--alloctrace", action="store_true", help="record each test, check the limits of its markers, list the peaks"
     )
     group.addoption("--alloctrace-keep", metavar="FOLDER", help="keep the traces of all tests in this folder")
 
@@ -41,11 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        'limit_memory(device, limit): with --alloctrace, the most that the device may have allocated ("1.5 GiB")',
+        f"{MEMORY}(limit, device=None): with --alloctrace, the most that the device, or each one, may have allocated "
+        'at once ("1.5 GiB")',
     )
     config.addinivalue_line(
         "markers",
-        'limit_leaks(limit, device=None): with --alloctrace, the most that the test may leave behind ("1 MiB")',
+        f'{LEAKS}(limit, device=None): with --alloctrace, the most that the test may leave behind ("1 MiB")',
     )
     if config.getoption("--alloctrace") or config.getoption("--alloctrace-keep"):
         config.pluginmanager.register(_Recorded(config), f"{NAME}_recorded")
@@ -156,17 +158,15 @@ class _Limit:
     """One marker."""
 
     def __init__(self, marker: pytest.Mark) -> None:
-        self._leaks = marker.name == "limit_leaks"
-        names = ("limit", "device") if self._leaks else ("device", "limit")
+        self._leaks = marker.name == LEAKS
+        names = ("limit", "device")
         given = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
-        if (
-            len(marker.args) > 2
-            or set(given) - set(names)
-            or "limit" not in given
-            or not (self._leaks or "device" in given)
-        ):
-            form = '("1 MiB")' if self._leaks else '("cuda:0", "1.5 GiB")'
-            pytest.fail(f"@pytest.mark.{marker.name} takes {' and '.join(names)}: {marker.name}{form}", pytrace=False)
+        if len(marker.args) > len(names) or set(given) - set(names) or "limit" not in given:
+            pytest.fail(
+                f"@pytest.mark.{marker.name} takes a limit, and a device or none: "
+                f'{marker.name}("1.5 GiB", device="cuda:0")',
+                pytrace=False,
+            )
         self._device: str | None = given.get("device")
         self._text = str(given["limit"])
         self._bytes = _size(self._text, marker.name)
@@ -177,16 +177,19 @@ class _Limit:
     def _peak_above(self, trace: Trace) -> list[str]:
         from .report.units import size
 
-        device = _known(trace, self._device)
-        if device is None or (peak := trace.peak(device=device)).bytes <= self._bytes:
-            return []
-        rows = trace.composition(peak.seq, device=device)
-        lines = [_line(trace, row["bytes"], row) for row in rows.head(LINES).to_dict("records")]
-        more = f"\n  and {len(rows) - LINES} more lines" if len(rows) > LINES else ""
-        return [
-            f"The peak of {device} was {size(peak.bytes)} ({peak.bytes:,} B) allocated: the limit is {self._text}. "
-            "It consisted of (requested bytes):\n" + "\n".join(lines) + more
-        ]
+        exceeded = []
+        named = _known(trace, self._device)
+        for device in trace.devices if self._device is None else [named] if named is not None else []:
+            if (peak := trace.peak(device=device)).bytes <= self._bytes:
+                continue
+            rows = trace.composition(peak.seq, device=device)
+            lines = [_line(trace, row["bytes"], row) for row in rows.head(LINES).to_dict("records")]
+            more = f"\n  and {len(rows) - LINES} more lines" if len(rows) > LINES else ""
+            exceeded.append(
+                f"The peak of {device} was {size(peak.bytes)} ({peak.bytes:,} B) allocated: the limit is {self._text}. "
+                "It consisted of (requested bytes):\n" + "\n".join(lines) + more
+            )
+        return exceeded
 
     def _leaks_above(self, trace: Trace) -> list[str]:
         from .reading.sites import sites_of_blocks
@@ -211,17 +214,15 @@ class _Limit:
 
 
 def _limits(item: pytest.Item) -> list[_Limit]:
-    return [_Limit(marker) for name in ("limit_memory", "limit_leaks") for marker in item.iter_markers(name)]
+    return [_Limit(marker) for name in (MEMORY, LEAKS) for marker in item.iter_markers(name)]
 
 
 def _size(text: str, marker: str) -> int:
-    import argparse
-
-    from .analyze.arguments import byte_count
+    from .sizes import parse_size
 
     try:
-        return byte_count(text)
-    except argparse.ArgumentTypeError as error:
+        return parse_size(text)
+    except ValueError as error:
         pytest.fail(f"@pytest.mark.{marker}: {error}", pytrace=False)
 
 

@@ -58,7 +58,7 @@ def draw_live() -> None:
     """Draw docs/live.svg: `alloctrace live` while the demo runs."""
     with tempfile.TemporaryDirectory() as made:
         trace = Path(made, "demo.alloctrace")
-        command = ["-m", "pytorch_alloctrace", "run", "--out", str(trace), "tools/demo_program.py"]
+        command = ["-m", "pytorch_alloctrace", "run", "--output", str(trace), "tools/demo_program.py"]
         program = subprocess.Popen(["tools/simcuda/run", sys.executable, *command], stdout=subprocess.DEVNULL)
         try:
             view = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..analysis.limit import GrowthLimit
 from ..reading.modules import MODULE
+from ..sizes import parse_size
 
 POSITIONS = """\
 a position is one of:
@@ -29,8 +30,6 @@ its beginning, is summed up; the peak is the highest in any; each is judged by
 itself for leaks. What lies in two, one within the other, counts once.
 """
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(i?)B?|B)?", re.IGNORECASE)
-_POWERS = "KMGTP"
 _MOST_EVENTS = 1 << 62
 ALL_ROWS = 1 << 62
 """More rows than any table has."""
@@ -129,6 +128,10 @@ class VerbParser(argparse.ArgumentParser):
         )
         self.add_user_path()
 
+    def add_output(self, what: str, metavar: str = "FILE") -> None:
+        self.add_argument("-o", "--output", metavar=metavar, help=f"the file to write{what}")
+        self.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
+
     def add_user_path(self) -> None:
         """For a verb that tells the user's own code from that of libraries."""
         self._reading.add_argument(
@@ -198,13 +201,8 @@ def growth_limit(text: str) -> GrowthLimit:
 
 
 def byte_count(text: str) -> int:
-    """Bytes: "512MiB", "2GiB", "1.5 GB" (of 1000), "4096"."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use one such as 512MiB, 2GiB or a number of bytes")
-    power = _POWERS.index(found[2].upper()) + 1 if found[2] else 0
-    # As everywhere: MiB are of 1024, MB of 1000; a bare M is what torch's settings mean by it, MiB.
-    base = 1000 if found[2] and not found[3] and text.strip().upper().endswith("B") else 1024
-    whole, _, fraction = found[1].partition(".")
-    scale: int = base**power
-    return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    """Return the bytes of a size: see `parse_size`."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

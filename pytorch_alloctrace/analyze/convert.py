@@ -22,18 +22,13 @@ class Convert(Verb):
     )
     examples = (
         ("convert snapshot.pickle", "write snapshot.alloctrace next to it"),
-        ("convert snapshot.pickle -o run.alloctrace", "write another file; one that is there is replaced"),
+        ("convert snapshot.pickle -o run.alloctrace", "write another file"),
     )
     traces = "SNAPSHOT"
     reads_events = False
 
     def add_arguments(self, parser: VerbParser) -> None:
-        parser.add_argument(
-            "-o",
-            "--output",
-            metavar="TRACE",
-            help="the trace to write (default: the snapshot's name with the ending .alloctrace, if there is none yet)",
-        )
+        parser.add_output(" (default: the snapshot's name with the ending .alloctrace)", "TRACE")
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if len(options.traces) > 1:
@@ -44,7 +39,7 @@ class Convert(Verb):
         from ..converting.convert import convert
 
         options = query.options
-        done = convert(options.traces[0], options.output, overwrite=options.output is not None)
+        done = convert(options.traces[0], options.output, overwrite=options.overwrite)
         if options.json:
             query.print_json(_data(done))
         else:

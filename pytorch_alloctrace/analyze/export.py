@@ -28,9 +28,7 @@ class Export(Verb):
     def add_arguments(self, parser: VerbParser) -> None:
         names = ", ".join(FORMATS)
         parser.add_argument("--to", choices=[*FORMATS], metavar="FORMAT", help=f"one of {names}")
-        parser.add_argument(
-            "-o", "--output", metavar="FILE", help="the file to write (default: next to the trace); one is replaced"
-        )
+        parser.add_output(" (default: next to the trace)")
         parser.add_at("the state to export (default: end; not for perfetto and parquet)", None)
         parser.add_range(
             "export what happened after this position (default: the beginning)",
@@ -52,7 +50,7 @@ class Export(Verb):
         options, trace = query.options, query.trace
         since, until = _one_range(query)
         chosen = FORMATS[options.to]
-        target = Path(options.output) if options.output else Path(trace.path).with_suffix(chosen.ending)
+        target = query.target(Path(trace.path).with_suffix(chosen.ending))
         written = trace.export(target, options.to, at=options.at, since=since, until=until, device=options.device)
         size = written.stat().st_size
         if options.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 
 from ..reading.folding import Folded, fold
 from ..report import units
@@ -32,7 +33,7 @@ class Fold(Verb):
         parser.add_argument(
             "--until", dest="fold_until", type=position, metavar="POSITION", help="fold what happened up to here"
         )
-        parser.add_argument("-o", "--output", metavar="FILE", help="the trace to write; one that is there is replaced")
+        parser.add_output("")
 
     def mistake(self, options: argparse.Namespace) -> str | None:
         if options.spool is not None:
@@ -44,7 +45,9 @@ class Fold(Verb):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        done = fold(options.traces[0], options.output, until=options.fold_until, overwrite=True)
+        done = fold(
+            options.traces[0], query.target(Path(options.output)), until=options.fold_until, overwrite=options.overwrite
+        )
         if options.json:
             query.print_json({**dataclasses.asdict(done), "trace": str(done.trace)})
         else:

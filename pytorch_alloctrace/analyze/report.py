@@ -23,12 +23,7 @@ class Report(Verb):
     if_cut = "What came after the break is not in the report."
 
     def add_arguments(self, parser: VerbParser) -> None:
-        parser.add_argument(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="the file to write (default: next to the trace, with the ending .html); one that is there is replaced",
-        )
+        parser.add_output(" (default: next to the trace, with the ending .html)")
         parser.add_argument("--open", action="store_true", help="show the page in the browser, too")
         parser.add_argument(
             "--redact",
@@ -39,7 +34,7 @@ class Report(Verb):
 
     def run(self, query: Query) -> Exit:
         options = query.options
-        target = Path(options.output) if options.output else Path(query.trace.path).with_suffix(".html")
+        target = query.target(Path(query.trace.path).with_suffix(".html"))
         report = query.trace.report(redact=options.redact)
         written = report.open(target) if options.open else report.write(target)
         if options.json:

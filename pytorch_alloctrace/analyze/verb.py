@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import enum
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from .. import command
+from ..errors import ReportError
 from ..reading.modules import MODULE
 from ..reading.positions import Position
 from ..report.screen import Screen
@@ -97,6 +100,16 @@ class Query:
             return int(self.options.top)
         is_data = self.options.json or self.options.csv
         return ALL_ROWS if is_data or not default else default
+
+    def target(self, default: Path) -> Path:
+        """The file to write: -o, or this one. Raises ReportError if it exists, without --overwrite, or its folder does
+        not."""
+        target = Path(self.options.output) if self.options.output else default
+        if not target.parent.is_dir():
+            raise ReportError(f"{target.parent} is not a folder: give another path with -o")
+        if os.path.lexists(target) and not self.options.overwrite:
+            raise ReportError(f"{target} exists already: give another path with -o, or --overwrite")
+        return target
 
     def print_text(self, text: str) -> None:
         """Text that is wrapped already, or must not be."""

@@ -26,7 +26,10 @@ class WhatIf(Verb):
     def add_arguments(self, parser: VerbParser) -> None:
         add_settings(parser)
         parser.add_argument(
-            "--memory", type=byte_count, metavar="SIZE", help="of the card, such as 40GiB (default: that of the run)"
+            "--memory",
+            type=byte_count,
+            metavar="SIZE",
+            help="of the card, such as 40GiB or 40GB, of 1000 (default: that of the run)",
         )
         add_outside(parser)
         parser.add_device("whose requests (default: the CUDA device with the most reserved)")

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ _HISTORY_ENTRIES = 100_000
 class _Recorder:
     """What records in this process. The profiler keeps what it saw in memory, so it records one round at a time."""
 
-    def __init__(self, name: str, device: str, folder: Path) -> None:
+    def __init__(self, name: str, device: Literal["cuda", "cpu"], folder: Path) -> None:
         self._is_profiler = name == PROFILER
         self.trace: Path | None = None
         if name in (ALLOCTRACE, NO_STACKS):
@@ -116,7 +116,8 @@ class _Training:
 
 
 def main() -> None:
-    name, device, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    name, folder = sys.argv[1], Path(sys.argv[3])
+    device: Literal["cuda", "cpu"] = "cuda" if sys.argv[2] == "cuda" else "cpu"
     warnings.simplefilter("ignore")  # the profiler's, of what it forgets between rounds
     torch.set_num_threads(1)  # waiting threads of a pool burn processor time that would pass for the recorder's
     training: _Training | None = None

@@ -527,16 +527,21 @@ class RecordedTrace:
     def first_event_after(self, at: Position, device: str | None = None) -> int:
         """The number of the first event after a position: the state at the position is the one before this event.
 
-        at, device: as in `live`. Raises PositionError for a position, TraceError for a device that the trace does not
-        have.
+        at, device: as in `live`; -1 is before all events. Raises PositionError for a position, TraceError for a device
+        that the trace does not have.
         """
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
-            return min(max(int(at) + 1, 0), self.end_seq)
+            if not -1 <= at < self.end_seq:
+                raise PositionError(f"there is no event {at:,}: the trace has 0 to {self.end_seq - 1:,}")
+            return int(at) + 1
         if at == "end":
             return self.end_seq
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
+            if not self.begin_ns <= time_ns <= self.end_ns:
+                seconds = (self.end_ns - self.begin_ns) / 1e9
+                raise PositionError(f"{at} is outside the trace, which lasts {seconds:,.9g} s")
             return self.first_event_after_time(time_ns)
         if at in PEAKS:
             peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)

@@ -75,7 +75,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--out",
+        "-o",
+        "--output",
         metavar="PATH",
         help="the trace file, or a folder for it; {rank}, {pid} and {host} are filled in (default: "
         "alloctrace-{rank}-{pid}.alloctrace)",
@@ -100,11 +101,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--no-modules", action="store_true", help="do not tell torch modules apart (--by module then has nothing)"
     )
     parser.add_argument("--no-sources", action="store_true", help="do not store source lines in the trace")
+    parser.add_argument("--report-oom", action="store_true", help="print the verdict when memory runs out")
     parser.add_argument(
-        "--on-oom", choices=session.ON_OOM, default="raise", help="report: print the verdict when memory runs out"
-    )
-    parser.add_argument(
-        "--max-bytes", metavar="SIZE", help="what all files together may have, such as 256MiB: old events are folded"
+        "--max-bytes",
+        metavar="SIZE",
+        help="what all files together may have, such as 256MiB, or 256MB (of 1000): old events are folded",
     )
     parser.add_argument(
         "--keep", metavar="TIME", help="with --max-bytes: events of the last TIME, such as 10min, are not folded"
@@ -272,7 +273,7 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
         "devices": options.devices,
         "stacks": options.stacks,
         "spool_dir": options.spool_dir,
-        "on_oom": options.on_oom,
+        "report_oom": options.report_oom,
         "max_bytes": options.max_bytes,
         "keep": options.keep,
         "sources": not options.no_sources,
@@ -282,9 +283,9 @@ def _record(options: argparse.Namespace) -> _ClosingLine:
     # Importing torch takes seconds: until then nothing has begun, and Ctrl-C is one line.
     loading.load_recorder()
     command.raise_interrupts()
-    closing_line.trace = session.enable(options.out, **settings).path
+    closing_line.trace = session.enable(options.output, **settings).path
     if options.follow:
-        closing_line.children = children.begin(options.out, settings)
+        closing_line.children = children.begin(options.output, settings)
     return closing_line
 
 

@@ -14,26 +14,27 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import RecorderUnavailableError, SessionError
+from ..sizes import parse_size
 from . import program
 from .loading import load_recorder
 from .looks import Looks
 from .modules import start_naming
-from .on_oom import OomReport
+from .oom_report import OomReport
 from .own_errors import is_from_signal_handler
 from .roles import RoleNotes, remember
 from .steps import OptimizerSteps
 
 if TYPE_CHECKING:
+    from ..report.diagnosis import Diagnosis
     from ..trace import Trace
 
-DEVICES = ("cuda", "cpu")
+DEVICES: tuple[Literal["cuda", "cpu"], ...] = ("cuda", "cpu")
 STACKS = ("python", "none")
 ON_FULL = ("wait", "drop")
 DEFAULT_NAME = "alloctrace-{rank}-{pid}.alloctrace"
-ON_OOM = ("raise", "report")
 
 RING_EVENTS = 1 << 18
 """Events that the spool can hold while the writer is busy: 16 MiB."""
@@ -119,7 +120,16 @@ class Session:
             self._must_record()
             return bool(self._recorder.snapshot())
 
-    def explain(self) -> Any:
+    def stop(self) -> Path:
+        """Ends the recording and returns the path of its trace. Raises SessionError when the session has ended."""
+        global _current
+        with _lock:
+            self._must_record()
+            _current = None
+            self._stop("disable")
+            return self.path
+
+    def diagnose(self) -> Diagnosis:
         """What is wrong so far, and what holds what leaks: looks at the program's objects, then `Trace.diagnose`.
 
         Takes a second or so, more for a long trace. Raises SessionError when the session has ended.
@@ -239,10 +249,10 @@ class Session:
 def enable(
     path: str | os.PathLike[str] | None = None,
     *,
-    devices: Sequence[str] = DEVICES,
-    stacks: str = "python",
-    on_full: str = "wait",
-    on_oom: str = "raise",
+    devices: Sequence[Literal["cuda", "cpu"]] = DEVICES,
+    stacks: Literal["python", "none"] = "python",
+    on_full: Literal["wait", "drop"] = "wait",
+    report_oom: bool = False,
     spool_dir: str | os.PathLike[str] | None = None,
     sources: bool = True,
     modules: bool = True,
@@ -260,8 +270,8 @@ def enable(
     stacks: "python", or "none" for no stacks.
     on_full: what happens to an event when the writer cannot keep up and the ring of 262,144 events (16 MiB) is full:
         "wait", at most 100 ms, or "drop". The trace says how many events were lost, and where.
-    on_oom: "report" prints, the first time that torch.OutOfMemoryError is raised, the verdict on the trace so far to
-        stderr, whether or not the program catches it; the exception goes on unchanged. "raise": nothing.
+    report_oom: print, the first time that torch.OutOfMemoryError is raised, the verdict on the trace so far to stderr,
+        whether or not the program catches it; the exception goes on unchanged.
     spool_dir: folder of the spool, a preallocated file of 24 MiB through which events survive a killed process.
         Default: next to the trace. Choose a local folder (such as /dev/shm) if the trace is on a network file system.
     sources: store the source lines that occur in stacks.
@@ -283,7 +293,6 @@ def enable(
     device_names = _checked_devices(devices)
     _check_option("stacks", stacks, STACKS)
     _check_option("on_full", on_full, ON_FULL)
-    _check_option("on_oom", on_oom, ON_OOM)
     bound, kept = _bytes_of(max_bytes), _nanoseconds_of(keep, max_bytes)
     # A small bound is not to be taken by the spool.
     halves = 2 if bound and bound < SMALL_BOUND else 1
@@ -313,7 +322,7 @@ def enable(
         options = {
             "stacks": stacks,
             "on_full": on_full,
-            "on_oom": on_oom,
+            "report_oom": report_oom,
             "sources": sources,
             "modules": modules,
             "ring_events": ring_events,
@@ -350,7 +359,7 @@ def enable(
             session._roles.start()
             recorder.publish()
             session._looks.start()
-            if on_oom == "report":
+            if report_oom:
                 session._oom_report = OomReport(target, spool, session._flush)
                 session._oom_report.start()
             _current = session
@@ -376,11 +385,10 @@ def _bytes_of(max_bytes: int | str | None) -> int | None:
         return None
     value = max_bytes
     if isinstance(value, str):
-        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?\s*", value, re.IGNORECASE)
-        if found is None:
-            raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
-        unit = 1024 if found[3] else 1000
-        value = int(float(found[1]) * unit ** " KMGT".index(found[2].upper() or " "))
+        try:
+            value = parse_size(value)
+        except ValueError as error:
+            raise SessionError(f"max_bytes={error}") from None
     if isinstance(value, bool) or not isinstance(value, int):
         raise SessionError(f"max_bytes={max_bytes!r} is not a size: use a number of bytes, or one such as '256MiB'")
     if value < LEAST_BOUND:

@@ -438,9 +438,11 @@ def test_verb_sites(folder: Path, traces: Traces) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB)]
+    ("text", "size"),
+    [("4096", 4096), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("3m", 3 * MIB), ("1.5Ki", 1536)],
 )
-def test_sizes_of_the_command_line(text: str, size: int) -> None:
+def test_sizes_have_one_meaning(text: str, size: int) -> None:
+    """K, M and G are binary as KiB, MiB and GiB are; of decimal ones, the B is written."""
     assert byte_count(text) == size
 
 

@@ -78,7 +78,7 @@ def test_script_and_both_modules_are_the_same_command(folder: Path, arguments: l
 def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> None:
     (folder / "mirror.py").write_text("import json, sys; print(json.dumps([sys.argv, sys.path, __spec__ is None]))")
     plain = run(folder, [sys.executable, "mirror.py", "-x"])
-    ours = run(folder, ["bin/alloctrace", "run", "--out", "m.alloctrace", "mirror.py", "-x"], PATH="/usr/bin")
+    ours = run(folder, ["bin/alloctrace", "run", "--output", "m.alloctrace", "mirror.py", "-x"], PATH="/usr/bin")
     assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
     hint = ours.stderr.strip().partition("read it with: ")[2]
     assert hint == f"{sys.executable} -m pytorch_alloctrace m.alloctrace"
@@ -86,7 +86,7 @@ def test_a_recorded_program_finds_what_it_finds_under_python(folder: Path) -> No
 
 def test_a_module_keeps_its_name(folder: Path) -> None:
     (folder / "test_one.py").write_text("import torch\ndef test_one(): torch.empty(10)")
-    words = [*MODULE, "run", "--out", "p.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
+    words = [*MODULE, "run", "--output", "p.alloctrace", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
     done = run_python(folder, words, check=False, timeout=600, environment={})
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     trace = alloctrace.load(folder / "p.alloctrace")
@@ -141,7 +141,7 @@ def test_a_process_that_runs_the_command_goes_on(folder: Path) -> None:
         (["t.alloctrace"], "2>&-", 0),
         (["t.alloctrace"], ">&-", 0),
         (["--help"], ">&-", 0),
-        (["run", "--out", "stdout.alloctrace", "stdout.py"], ">&-", 3),
+        (["run", "--output", "stdout.alloctrace", "stdout.py"], ">&-", 3),
     ],
 )
 def test_nobody_needs_a_stream(folder: Path, arguments: list[str], closed: str, status: int) -> None:
@@ -167,7 +167,7 @@ sys.meta_path.insert(0, Interrupt())
     [
         ("typing", ["peak", "t.alloctrace"]),
         ("pytorch_alloctrace.trace", ["peak", "t.alloctrace"]),
-        ("torch.nn", ["run", "--out", "interrupted.alloctrace", "program.py"]),
+        ("torch.nn", ["run", "--output", "interrupted.alloctrace", "program.py"]),
     ],
 )
 def test_an_interrupt_during_an_import_is_one_line(folder: Path, moment: str, words: list[str]) -> None:

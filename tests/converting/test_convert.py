@@ -232,6 +232,7 @@ def test_the_command(write: Write, tmp_path: Path) -> None:
         (["convert", "nothing.pickle"], "No such file"),
         (["convert", "snapshot.alloctrace"], "is a trace already"),
         (["convert", "."], "is no file"),
+        (["convert", "snapshot.pickle"], "exists already: give another path with -o, or --overwrite"),
         (["snapshot.pickle"], "alloctrace convert"),
     ):
         assert says in run_analyze(tmp_path, *arguments, status=2)

@@ -68,7 +68,7 @@ def record_one(program: Path, device: str, folder: Path, only_whole: bool) -> st
     whole, killed = (folder / f"{program.parent.name}-{program.stem}-{device}-{end}.alloctrace" for end in ENDS)
 
     def run(trace: Path) -> list[str]:
-        recorded = ["pytorch_alloctrace", "run", "--overwrite", "--devices", device, "--out", str(trace)]
+        recorded = ["pytorch_alloctrace", "run", "--overwrite", "--devices", device, "--output", str(trace)]
         return [*command, sys.executable, "-m", *recorded, str(program), device]
 
     done = subprocess.run(run(whole), env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)

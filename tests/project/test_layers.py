@@ -14,9 +14,9 @@ from running import ROOT
 from pytorch_alloctrace.recording import building
 
 PACKAGE = "pytorch_alloctrace"
-LAYERS = ("errors", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
+LAYERS = ("errors", "sizes", "command", "reading", "converting", "analysis", "report", "trace", "ranks", "analyze")
 """A part may import those before it, in any place: at the top, in a function, or for types alone."""
-BESIDE = {"recording": ("recording", "objects", "errors", "command"), "objects": ("objects", "errors")}
+BESIDE = {"recording": ("recording", "objects", "errors", "sizes", "command"), "objects": ("objects", "errors")}
 """What runs in the program under trace imports nothing of these."""
 COMPILED = {"_replay": ("reading", "converting", "analysis"), "_record": ("recording",), "_build_info": ("recording",)}
 """Which parts may import what is compiled, or written by the build. (Analyses take the sizes of torch's allocator from
@@ -25,13 +25,14 @@ ANYTHING = ("__init__", "__main__", "notebook", "live", "callbacks", "pytest_plu
 """They put all together: a notebook, `tensors()`, `status()`, a recorded test, `alloctrace cost` record and read."""
 EXCEPTIONS = {
     ("recording.session", "trace"),
+    ("recording.session", "report.diagnosis"),
     ("objects.graphs", "recording.loading"),
     ("analyze.command_line", "__init__"),
     ("analysis.ranks.kept", "__init__"),
 }
-"""`Session.load` reads what it recorded, and imports that only when it is called. `holders()` and `tensors()` load
-the recorder module when they are called: it reads autograd graphs. --version needs the version, and so does what is
-kept of a trace."""
+"""`Session.load` and `diagnose` read what it recorded, and import that only when they are called. `holders()` and
+`tensors()` load the recorder module when they are called: it reads autograd graphs. --version needs the version, and so
+does what is kept of a trace."""
 
 CORE, SYSTEM, PYTHON, TORCH = "core", "system", "python/recording", "torch"
 INCLUDES = {
@@ -168,5 +169,6 @@ def test_the_reading_half_has_no_linux_calls() -> None:
     assert "trace_reader.cpp" in names and "spool_writer.cpp" not in names
     assert LINUX_ONLY.search((ROOT / "csrc/core/recording/spool_writer.cpp").read_text(encoding="utf-8"))
     calls_of = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
-    # Without /proc, the state of every process is unknown.
-    assert {name: calls for name, calls in calls_of.items() if calls} == {"process_identity.cpp": ["/proc/"]}
+    # Without /proc, the state of every process is unknown, and files have a name while they are made.
+    found = {name: calls for name, calls in calls_of.items() if calls}
+    assert found == {"process_identity.cpp": ["/proc/"], "unnamed_file.cpp": ["/proc/"]}

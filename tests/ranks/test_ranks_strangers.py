@@ -25,7 +25,7 @@ KINDS = {"one_leaks": "leak", "all_leak": "leak", "one_peaks": "differs"}
 def test_programs_of_several_ranks(tmp_path: Path, name: str) -> None:
     expected = EXPECTED[name]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(expected["ranks"]))
-    run = ("-m", "pytorch_alloctrace", "run", "--devices", "cpu", "--out", "traces/", str(PROGRAMS / name))
+    run = ("-m", "pytorch_alloctrace", "run", "--devices", "cpu", "--output", "traces/", str(PROGRAMS / name))
     command = [sys.executable, *torchrun, "--no-python", sys.executable, *run]
     # torch's own threads abort at the exit now and then, on a busy machine, recorded or not.
     run_python(tmp_path, command, check=False, timeout=600, environment={})

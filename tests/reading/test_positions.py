@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_ranges_divide_the_events(tmp_path: Path, choices: list[str], data: Any)
     rows = rows_of(choices)
     trace = make_trace(tmp_path / "t.alloctrace", rows)
     steps = len(trace.steps())
-    positions = ["end", *range(-1, len(rows) + 2), "0.0s", "99.5s"]
+    positions = ["end", *range(-1, trace.end_seq), "0.0s"]
     positions += [f"step:{number}" for number in range(steps + 1 if steps else 0)]
     positions += [f"mark:{name}" for name in trace.marks()["name"].unique()]
     positions += ["peak", "peak:reserved"] if "alloc" in choices else []
@@ -76,9 +77,12 @@ def test_a_step_ends_with_its_event(tmp_path: Path) -> None:
     assert list(trace.events(since=f"mark:{name}")["kind"]) == ["alloc"]
     assert trace.events(since="step:2").empty and trace.events(since="end").empty
     assert len(trace.events(until="step:2")) == trace.end_seq == trace.integrity.events
-    for wrong in ("soon", "step:7", "mark:none", "step:", "5e-05s"):
+    long_ago = datetime.datetime(2001, 1, 1)
+    for wrong in ("soon", "step:7", "mark:none", "step:", "5e-05s", trace.end_seq, 10**9, -2, "99.5s", long_ago):
         with pytest.raises(alloctrace.PositionError):
             trace.events(since=wrong)
+        with pytest.raises(alloctrace.PositionError):
+            trace.live(wrong)
 
 
 def test_event_numbers_need_no_replay(tmp_path: Path) -> None:

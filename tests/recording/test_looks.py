@@ -131,7 +131,7 @@ def test_holder_of_a_leak_without_steps(run_program, tmp_path: Path) -> None:
     assert trace.steps().empty and holder.step is None
 
 
-def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> None:
+def test_diagnose_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> None:
     # More threads of OpenMP hang in a forked child, without a recording too.
     program = TRAINER.replace("alloctrace.enable(", "torch.set_num_threads(1)\nsession = alloctrace.enable(").replace(
         '    if end == "killed":',
@@ -140,7 +140,7 @@ def test_explain_names_the_holder_after_a_fork(run_program, tmp_path: Path) -> N
         "        alloctrace.step()\n"
         "        os._exit(0)\n"
         "    assert os.wait()[1] == 0\n"
-        "    print(session.explain())\n"
+        "    print(session.diagnose())\n"
         '    if end == "killed":',
     )
     explained = " ".join(run_program(program, "disabled").stdout.split())

@@ -16,35 +16,35 @@ TESTS = """
 import gc, pytest, torch
 kept = []
 
-@pytest.mark.limit_memory("cpu", "1 MiB")
+@pytest.mark.alloctrace_limit_memory("1 MiB", "cpu")
 def test_within():
     torch.empty(2**20, dtype=torch.uint8)
 
-@pytest.mark.limit_memory("cpu", limit="1 MiB")
+@pytest.mark.alloctrace_limit_memory("1 MiB")
 def test_above():
     small = torch.empty(1000, dtype=torch.uint8)
     large = torch.empty(2**20, dtype=torch.uint8)  # the line
 
-@pytest.mark.limit_leaks("1 KiB")
+@pytest.mark.alloctrace_limit_leaks("1 KiB")
 def test_leaks():
     for _ in range(3):
         kept.append(torch.empty(5000, dtype=torch.uint8))  # the leak
 
-@pytest.mark.limit_leaks(0, device="cpu")
+@pytest.mark.alloctrace_limit_leaks(0, device="cpu")
 def test_only_a_cycle_holds_it():
     cycle = [torch.empty(5000)]
     cycle.append(cycle)
 
-@pytest.mark.limit_leaks("1 KiB")
-@pytest.mark.limit_memory("cuda:0", "1 KiB")
+@pytest.mark.alloctrace_limit_leaks("1 KiB")
+@pytest.mark.alloctrace_limit_memory("1 KiB", device="cuda:0")
 def test_fails_by_itself():
     kept.append(torch.empty(5000))
     assert False, "its own reason"
 
-@pytest.mark.limit_memory("cpu", "large")
+@pytest.mark.alloctrace_limit_memory("large", "cpu")
 def test_of_a_limit_without_sense(): pass
 
-@pytest.mark.limit_memory("cpu")
+@pytest.mark.alloctrace_limit_memory(device="cpu")
 def test_of_half_a_limit(): pass
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def reported(out: str, sentence: str) -> str:
 def test_without_the_option_nothing_happens(tmp_path: Path) -> None:
     process = run(tmp_path, "--strict-markers")
     assert counts(process.stdout) == {"failed": 1, "passed": 8}, process.stdout
-    assert "its own reason" in process.stdout and "alloctrace" not in process.stdout
+    assert "its own reason" in process.stdout and "alloctrace:" not in process.stdout
     assert not [*tmp_path.glob("*.alloctrace*")]
 
 
@@ -96,7 +96,7 @@ def test_tests_fail_above_their_limits(tmp_path: Path, workers: tuple[str, ...])
     leaks = reported(out, "The test left 14.6 KiB (15,000 B) behind: the limit is 1 KiB.")
     assert "14.6 KiB  test_it.py:17 in test_leaks" in leaks and "# the leak" in leaks
     assert "its own reason" in out and "left 19.5 KiB" not in out, "one reason is enough"
-    assert "'large' is not a size" in out and "limit_memory takes device and limit" in out
+    assert "'large' is not a size" in out and "alloctrace_limit_memory takes a limit, and a device or none" in out
     assert re.search(r"1\.00 MiB +cpu +test_it.py::test_above", out), "the summary"
     # The traces of tests that were above a limit stay, the others go.
     kept = [Path(found) for found in re.findall(r"The trace of this test: (\S+)", out)]
@@ -114,7 +114,7 @@ def test_traces_are_kept_in_a_folder(tmp_path: Path) -> None:
 def test_missing_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide/sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    tests = "import pytest\n@pytest.mark.limit_memory('cpu', '1 B')\ndef test_it(): pass\n"
+    tests = "import pytest\n@pytest.mark.alloctrace_limit_memory('1 B', 'cpu')\ndef test_it(): pass\n"
     (tmp_path / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-p", "pytorch_alloctrace.pytest_plugin", "--alloctrace", "-q"]
     process = run_python(tmp_path, command, False, 600, {"PYTHONPATH": f"{tmp_path / 'hide'}:{ROOT}"}, fresh=True)
@@ -133,16 +133,16 @@ kept = []
 def model():
     return torch.nn.Linear(1024, 1024).cuda()
 
-@pytest.mark.limit_memory("cuda:0", "100 MiB")
-@pytest.mark.limit_leaks("1 KiB", device="cuda")
+@pytest.mark.alloctrace_limit_memory("100 MiB", "cuda:0")
+@pytest.mark.alloctrace_limit_leaks("1 KiB", device="cuda")
 def test_what_was_there_counts_for_the_peak_alone(model):
     model(torch.ones(8, 1024, device="cuda"))  # and makes cuBLAS's workspace, which is nobody's leak
 
-@pytest.mark.limit_memory("cuda", "4 MiB")
+@pytest.mark.alloctrace_limit_memory("4 MiB", "cuda")
 def test_above(model):
     torch.empty(2**20, device="cuda")
 
-@pytest.mark.limit_leaks(device="cuda", limit="1 KiB")
+@pytest.mark.alloctrace_limit_leaks(device="cuda", limit="1 KiB")
 def test_leaks(model):
     kept.append(torch.empty(2**20, device="cuda"))
 """

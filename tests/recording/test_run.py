@@ -56,7 +56,7 @@ def recorded(
     fresh: bool = False,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *flags, "-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", *options]
+    command = [sys.executable, *flags, "-m", "pytorch_alloctrace", "run", "--output", "run.alloctrace", *options]
     return run_python(folder, [*command, *arguments], False, 600, environment, fresh)
 
 
@@ -231,8 +231,8 @@ REFUSED = {
     "missing script": (["run", "missing.py", "x"], "no such file: missing.py\n"),
     "missing module": (["run", "-m", "missing.sub"], "no module named 'missing'\n"),
     "folder without main": (["run", "empty"], "no __main__.py in empty\n"),
-    "no folder": (["run", "--out", "no/such/folder/x", "program.py"], "no/such/folder"),
-    "missing submodule": (["run", "--out", "a", "-m", "json.missing"], "no module named 'json.missing'\n"),
+    "no folder": (["run", "--output", "no/such/folder/x", "program.py"], "no/such/folder"),
+    "missing submodule": (["run", "--output", "a", "-m", "json.missing"], "no module named 'json.missing'\n"),
 }
 
 
@@ -258,7 +258,7 @@ records_itself = "import pytorch_alloctrace as a; a.enable('own.alloctrace')"
 for code in (plain, records_itself):
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=lambda: None)
 subprocess.run([sys.executable, "-c", with_torch], check=True, cwd="elsewhere")
-nested = ["-m", "pytorch_alloctrace", "run", "--out", "nested.alloctrace", "child.py"]
+nested = ["-m", "pytorch_alloctrace", "run", "--output", "nested.alloctrace", "child.py"]
 subprocess.run([sys.executable, *nested], check=True)
 """
 

@@ -43,6 +43,15 @@ def test_context_manager_ends_the_session_even_after_an_error_and_a_second_enabl
     assert other.is_recording
 
 
+def test_stop_ends_this_session_alone(tmp_path: Path) -> None:
+    first = alloctrace.enable(tmp_path / "a.alloctrace", devices=("cpu",))
+    assert first.stop() == tmp_path / "a.alloctrace" and not alloctrace.is_enabled()
+    with alloctrace.enable(tmp_path / "b.alloctrace", devices=("cpu",)) as second:
+        with pytest.raises(alloctrace.SessionError, match="has ended"):
+            first.stop()
+        assert second.is_recording
+
+
 def test_relative_path_has_its_placeholders_replaced_in_a_folder_whose_name_is_not_utf8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +96,7 @@ def test_path_that_another_process_takes_during_the_start_is_refused(
     ("options", "sentence"),
     [
         *(({"devices": devices}, "devices") for devices in (("tpu",), ())),
-        *(({name: "all"}, name) for name in ("stacks", "on_full", "on_oom")),
+        *(({name: "all"}, name) for name in ("stacks", "on_full")),
         ({"keep": "10min"}, "is for recordings with max_bytes"),
         *(({"keep": keep, "max_bytes": "64MiB"}, "is not a time") for keep in ("soon", True, 0, float("nan"))),
         *(({"max_bytes": bound}, "use '64MiB' or more") for bound in (32 << 20, "63MiB", -1)),

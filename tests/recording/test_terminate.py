@@ -40,7 +40,7 @@ def ended(path: Path) -> alloctrace.Trace:
     return trace
 
 
-RUN = ("-m", "pytorch_alloctrace", "run", "--out", "t.alloctrace")
+RUN = ("-m", "pytorch_alloctrace", "run", "--output", "t.alloctrace")
 CALLS = {
     "sleep": "time.sleep(1000)",
     "C call": "ctypes.PyDLL(None).sleep(1000)",  # with the GIL held, so that no Python code runs
@@ -232,7 +232,7 @@ def test_children_that_are_followed_end_their_own_traces(tmp_path: Path) -> None
         for process in batches._workers: process.join()
         """
     (tmp_path / "program.py").write_text(BEGIN + textwrap.dedent(source))
-    words = ["-m", "pytorch_alloctrace", "run", "--out", "run.alloctrace", "--follow", "program.py"]
+    words = ["-m", "pytorch_alloctrace", "run", "--output", "run.alloctrace", "--follow", "program.py"]
     done = run_python(tmp_path, [sys.executable, *words], False, 600, {}, fresh=True)
     assert "worker -15" in done.stdout, done.stdout + done.stderr
     traces = [alloctrace.load(path) for path in tmp_path.glob("run-*.alloctrace")]

@@ -171,7 +171,8 @@ def test_export_writes_next_to_the_trace_and_names_the_file(trace: alloctrace.Tr
     for arguments, error in (
         (["perfetto", "--at", "peak"], "takes --since and --until"),
         (["speedscope", "--at", "peak", "--since", "step:1"], "--at is one moment"),
-        (["collapsed", "-o", "no/such/file"], "cannot be written"),
+        (["collapsed", "-o", "no/such/file"], "no/such is not a folder"),
+        (["speedscope"], "exists already: give another path with -o, or --overwrite"),
     ):
         assert error in run_analyze(tmp_path, "export", "run.alloctrace", "--to", *arguments, status=2)
     with pytest.raises(ValueError, match="use one of speedscope, collapsed"):

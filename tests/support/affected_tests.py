@@ -74,7 +74,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     f"{PACKAGE}/notebook.py": ("report/test_notebook.py",),
     f"{PACKAGE}/objects/": (
         "objects",
-        *(f"recording/test_{name}.py" for name in ("looks", "on_oom", "scans_disturbed")),
+        *(f"recording/test_{name}.py" for name in ("looks", "oom_report", "scans_disturbed")),
     ),
     f"{PACKAGE}/pytest_plugin.py": ("recording/test_pytest_plugin.py",),
     f"{PACKAGE}/ranks.py": ("ranks",),

@@ -69,7 +69,7 @@ def _moment(trace: RecordedTrace, summary: Summary, finding: Finding) -> int | N
             return device.refused.seq - 1
         for condition in device.conditions:
             if condition.kind == finding.kind:
-                return trace.first_event_after(f"{max(condition.seconds, 0):.9f}s") - 1
+                return trace.first_event_after_time(trace.begin_ns + round(condition.seconds * 1e9)) - 1
     return finding.leak.judged_at if finding.leak is not None else None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...analysis.summary import Summary
-from ...errors import PositionError
 from ...reading.recorded import RecordedTrace
 
 ALWAYS, NAMED, STEPS, GRID = range(4)
@@ -68,10 +67,7 @@ def _peaks(trace: RecordedTrace, devices: Sequence[str]) -> Iterator[tuple[int, 
 def _findings(trace: RecordedTrace, summary: Summary) -> Iterator[tuple[int, str]]:
     for device in summary.devices:
         for condition in device.conditions:
-            try:
-                seq = trace.first_event_after(f"{max(condition.seconds, 0):.9f}s") - 1
-            except PositionError:
-                continue
+            seq = trace.first_event_after_time(trace.begin_ns + round(condition.seconds * 1e9)) - 1
             yield seq, f"finding on {device.device}: {condition.kind}"
         if device.refused is not None:
             yield device.refused.seq - 1, "before a refused request"

@@ -1,4 +1,4 @@
-"""enable(on_oom="report"): the verdict is printed once, and the program is not affected."""
+"""enable(report_oom=True): the verdict is printed once, and the program is not affected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytorch_alloctrace as alloctrace
 BEGIN = """
 import sys, torch
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.recording import on_oom
+from pytorch_alloctrace.recording import oom_report
 kept = []
 def fill(size=200):
     while True:
@@ -27,7 +27,7 @@ def count_verdicts(text: str) -> int:
 
 @needs_cuda_build
 def test_verdict_is_printed_before_the_traceback_of_an_uncaught_error(run_cuda_program, tmp_path: Path) -> None:
-    source = BEGIN + "session = alloctrace.enable('t.alloctrace', on_oom='report')\nfill()\n"
+    source = BEGIN + "session = alloctrace.enable('t.alloctrace', report_oom=True)\nfill()\n"
     process = run_cuda_program(source, memory="4GiB", check=False)
     assert process.returncode == 1
     assert count_verdicts(process.stderr) == 1
@@ -44,7 +44,7 @@ def test_verdict_is_printed_once_for_caught_errors_and_stops_at_its_time_limit(r
     process = run_cuda_program(
         BEGIN
         + """
-alloctrace.enable("t.alloctrace", on_oom="report")
+alloctrace.enable("t.alloctrace", report_oom=True)
 seen = []
 for attempt in range(3):
     try:
@@ -57,13 +57,13 @@ assert seen == [(True, "CUDA out of memory. Tried ", True)] * 3, seen
 alloctrace.disable()
 assert "__init__" not in vars(torch.OutOfMemoryError)
 torch.OutOfMemoryError("nothing is recorded")
-with alloctrace.enable("u.alloctrace", on_oom="report"):  # another recording says it again
+with alloctrace.enable("u.alloctrace", report_oom=True):  # another recording says it again
     try:
         fill()
     except torch.OutOfMemoryError:
         kept.clear()
-on_oom.SECONDS = 0.001
-with alloctrace.enable("v.alloctrace", on_oom="report"):
+oom_report.SECONDS = 0.001
+with alloctrace.enable("v.alloctrace", report_oom=True):
     try:
         fill()
     except torch.OutOfMemoryError:
@@ -82,7 +82,7 @@ def test_verdict_is_printed_for_errors_in_backward_on_its_thread(run_cuda_progra
     process = run_cuda_program(
         BEGIN
         + """
-alloctrace.enable("t.alloctrace", on_oom="report")
+alloctrace.enable("t.alloctrace", report_oom=True)
 class Large(torch.autograd.Function):
     @staticmethod
     def forward(context, x): return x * 1
@@ -98,7 +98,7 @@ else:  # there, in C++
     try: fill(4)
     except torch.OutOfMemoryError: pass
     alloctrace.disable()
-    alloctrace.enable("u.alloctrace", on_oom="report")
+    alloctrace.enable("u.alloctrace", report_oom=True)
 try:
     y.sum().backward()
 except torch.OutOfMemoryError:
@@ -118,7 +118,7 @@ def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
         """
         import os, sys, torch
         import pytorch_alloctrace as alloctrace
-        alloctrace.enable("t.alloctrace", on_oom="report")
+        alloctrace.enable("t.alloctrace", report_oom=True)
         if os.fork() == 0:
             torch.OutOfMemoryError("in the child")
             os._exit(0)
@@ -130,7 +130,7 @@ def test_exception_is_the_same_when_the_verdict_fails(run_program) -> None:
             assert error.args == ("first",) and error.__cause__ is None and error.__context__ is None
         alloctrace.disable()
         sys.executable = executable
-        alloctrace.enable("u.alloctrace", on_oom="report")
+        alloctrace.enable("u.alloctrace", report_oom=True)
         stderr, sys.stderr = sys.stderr, None
         try:
             raise torch.OutOfMemoryError("second")

@@ -1,4 +1,4 @@
-"""`enable(on_oom="report")`: the verdict on stderr when torch.OutOfMemoryError is raised.
+"""`enable(report_oom=True)`: the verdict on stderr when torch.OutOfMemoryError is raised.
 
 torch makes the exception where its error reaches Python: on the thread that asked, or, where autograd's thread ran out
 of memory, on the one that called backward. No lock of the allocator is held there, and what torch tries and catches
