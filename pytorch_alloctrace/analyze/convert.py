@@ -22,7 +22,7 @@ class Convert(Verb):
     )
     examples = (
         ("convert snapshot.pickle", "write snapshot.alloctrace next to it"),
-        ("convert snapshot.pickle -o run.alloctrace", "write another file"),
+        ("convert snapshot.pickle -o run.alloctrace --overwrite", "write another file, in place of one that is there"),
     )
     traces = "SNAPSHOT"
     reads_events = False

@@ -23,6 +23,21 @@ std::string folder_of(const std::string& path) {
 
 std::string by_descriptor(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
+#ifdef O_TMPFILE
+// The system goes on calling a file that had no name "(deleted)" where it was opened so: `alloctrace live`, which finds
+// the trace of a process among its open files, would not know it.
+void open_by_name(int file, const std::string& path) {
+  const int named = open(path.c_str(), (fcntl(file, F_GETFL) & O_ACCMODE) | O_CLOEXEC | O_NOFOLLOW);
+  if (named < 0) return;
+  struct stat by_name{}, held{};
+  if (fstat(named, &by_name) == 0 && fstat(file, &held) == 0 && by_name.st_ino == held.st_ino &&
+      by_name.st_dev == held.st_dev) {
+    dup3(named, file, O_CLOEXEC);
+  }
+  close(named);
+}
+#endif
+
 // Deletes the file of a process that was killed; returns whether it did.
 bool remove_unlocked(const std::string& name) {
   const int file = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
@@ -76,6 +91,9 @@ int UnnamedFile::publish(int file, bool replace) {
     error = rename_to_path(file, temporary_, replace);
   }
   is_published_ = error == 0;
+#ifdef O_TMPFILE
+  if (is_published_ && temporary_.empty()) open_by_name(file, path_);
+#endif
   return error;
 }
 

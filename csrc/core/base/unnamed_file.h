@@ -18,7 +18,8 @@ class UnnamedFile {
   // Opens it once more, to read. Returns a descriptor, or -1 with errno.
   int open_again(int file) const;
   // Gives it its name, once. replace: an existing file of that name is replaced, else that is the error EEXIST. Returns
-  // 0, or an errno. file: any open descriptor of it.
+  // 0, or an errno. file: any descriptor of it, which is opened anew under the same number: a lock is to be taken
+  // again.
   int publish(int file, bool replace);
   bool is_published() const { return is_published_; }
   // Deletes it, whatever its name is.

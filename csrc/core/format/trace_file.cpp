@@ -55,6 +55,7 @@ void TraceFile::publish() {
   const int error = name_.publish(file_, overwrite_);
   if (error == EEXIST) refuse_existing(path());
   if (error != 0) throw TraceFileError("cannot create the trace " + path() + ": " + std::strerror(error));
+  flock(file_, LOCK_EX | LOCK_NB);
 }
 
 bool TraceFile::become(TraceFile& other, const std::string& there) {

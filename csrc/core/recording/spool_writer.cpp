@@ -112,6 +112,7 @@ Spool::~Spool() {
 
 void Spool::publish() {
   if (const int error = name_.publish(lock_, true)) fail(options_.path, "cannot create the spool", error);
+  flock(lock_, LOCK_SH | LOCK_NB);
 }
 
 bool Spool::is_gone() const noexcept {
