@@ -30,7 +30,8 @@ its beginning, is summed up; the peak is the highest in any; each is judged by
 itself for leaks. What lies in two, one within the other, counts once.
 """
 
-_MOST_EVENTS = 1 << 62
+_MOST_DIGITS = 20
+"""Of an event's number: Python refuses to read ones of thousands."""
 ALL_ROWS = 1 << 62
 """More rows than any table has."""
 
@@ -161,7 +162,7 @@ class _Once(argparse.Action):
 
 def position(text: str) -> int | str:
     """A number is that of an event."""
-    return min(int(text), _MOST_EVENTS) if text.isdecimal() else text
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text
 
 
 def count(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..report import units
@@ -39,7 +41,11 @@ class Convert(Verb):
         from ..converting.convert import convert
 
         options = query.options
-        done = convert(options.traces[0], options.output, overwrite=options.overwrite)
+        source = options.traces[0]
+        default = Path(os.path.splitext(source)[0] + ".alloctrace")
+        # Of a trace, and of what is no file, convert() says so.
+        target = query.target(default) if options.output or default != Path(source) else None
+        done = convert(source, target, overwrite=options.overwrite)
         if options.json:
             query.print_json(_data(done))
         else:

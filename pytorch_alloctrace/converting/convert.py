@@ -79,7 +79,7 @@ def convert(
         if target.exists() and target.samefile(source):
             raise TraceError(f"{str(target)!r} is the snapshot itself: name another file for the trace")
         if target.exists() and not overwrite:
-            raise TraceError(f"{str(target)!r} exists already: give another path with -o, or --overwrite")
+            raise TraceError(f"{str(target)!r} exists already: give another path, or overwrite=True")
         taken_ns = max(os.stat(source).st_mtime_ns, 0)
     else:
         if trace is None:

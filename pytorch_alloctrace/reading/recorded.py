@@ -533,15 +533,17 @@ class RecordedTrace:
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
             if not -1 <= at < self.end_seq:
-                raise PositionError(f"there is no event {at:,}: the trace has 0 to {self.end_seq - 1:,}")
+                events = f"0 to {self.end_seq - 1:,}" if self.end_seq else "none"
+                raise PositionError(f"there is no event {at:,}: the trace has {events}")
             return int(at) + 1
         if at == "end":
             return self.end_seq
         time_ns = time_of(at, self.begin_ns)
         if time_ns is not None:
-            if not self.begin_ns <= time_ns <= self.end_ns:
-                seconds = (self.end_ns - self.begin_ns) / 1e9
-                raise PositionError(f"{at} is outside the trace, which lasts {seconds:,.9g} s")
+            # A datetime has microseconds.
+            if not self.begin_ns - 1000 <= time_ns <= self.end_ns + 1000:
+                microseconds = (self.end_ns - self.begin_ns) // 1000
+                raise PositionError(f"{at} is outside the trace, which lasts {microseconds / 1e6:.6f} s")
             return self.first_event_after_time(time_ns)
         if at in PEAKS:
             peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)

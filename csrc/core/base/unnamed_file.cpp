@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <utility>
+
+#include "clock.h"
+#include "closed_in_child.h"
 
 namespace alloctrace {
 namespace {
@@ -23,17 +27,20 @@ std::string folder_of(const std::string& path) {
 
 std::string by_descriptor(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
+bool is_same_file(int file, const std::string& name) {
+  struct stat named{}, held{};
+  return stat(name.c_str(), &named) == 0 && fstat(file, &held) == 0 && named.st_ino == held.st_ino &&
+         named.st_dev == held.st_dev;
+}
+
 #ifdef O_TMPFILE
 // The system goes on calling a file that had no name "(deleted)" where it was opened so: `alloctrace live`, which finds
 // the trace of a process among its open files, would not know it.
 void open_by_name(int file, const std::string& path) {
   const int named = open(path.c_str(), (fcntl(file, F_GETFL) & O_ACCMODE) | O_CLOEXEC | O_NOFOLLOW);
   if (named < 0) return;
-  struct stat by_name{}, held{};
-  if (fstat(named, &by_name) == 0 && fstat(file, &held) == 0 && by_name.st_ino == held.st_ino &&
-      by_name.st_dev == held.st_dev) {
-    dup3(named, file, O_CLOEXEC);
-  }
+  const ClosedInChild in_child(named);
+  if (is_same_file(file, by_descriptor(named))) dup3(named, file, O_CLOEXEC);
   close(named);
 }
 #endif
@@ -81,14 +88,17 @@ int UnnamedFile::publish(int file, bool replace) {
     };
     error = link_as(path_);
     if (error == EEXIST && replace) {
-      // Of this process alone: another may replace the same file at this moment.
-      const std::string name = path_ + "." + std::to_string(getpid()) + kUnfinished;
-      unlink(name.c_str());
+      // No other process has this name: it may replace the same file at this moment.
+      const std::string name = path_ + "." + std::to_string(getpid()) + "-" +
+                               std::to_string(clock_nanoseconds(CLOCK_MONOTONIC)) + kUnfinished;
       error = link_as(name);
-      if (error == 0) error = rename_to_path(file, name, true);
+      if (error == 0 && (error = rename_to_path(name, true)) != 0) unlink(name.c_str());
     }
+  } else if (is_same_file(file, temporary_)) {
+    error = rename_to_path(temporary_, replace);
   } else {
-    error = rename_to_path(file, temporary_, replace);
+    error = EEXIST;  // that of another process by now, which is not ours to remove
+    temporary_.clear();
   }
   is_published_ = error == 0;
 #ifdef O_TMPFILE
@@ -97,10 +107,7 @@ int UnnamedFile::publish(int file, bool replace) {
   return error;
 }
 
-int UnnamedFile::rename_to_path(int file, const std::string& name, bool replace) const {
-  struct stat named{}, held{};
-  if (stat(name.c_str(), &named) != 0 || fstat(file, &held) != 0) return errno;
-  if (named.st_ino != held.st_ino || named.st_dev != held.st_dev) return EEXIST;  // another process's
+int UnnamedFile::rename_to_path(const std::string& name, bool replace) const {
   if (!replace) {
     if (link(name.c_str(), path_.c_str()) == 0) {
       unlink(name.c_str());
@@ -112,6 +119,16 @@ int UnnamedFile::rename_to_path(int file, const std::string& name, bool replace)
     if (lstat(path_.c_str(), &status) == 0) return EEXIST;
   }
   return rename(name.c_str(), path_.c_str()) == 0 ? 0 : errno;
+}
+
+bool lock_again(int file, int operation) noexcept {
+  constexpr int kTries = 200;
+  for (int tries = 0; flock(file, operation | LOCK_NB) != 0; ++tries) {
+    if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kTries) return false;
+    const timespec nap{0, 1'000'000};
+    nanosleep(&nap, nullptr);
+  }
+  return true;
 }
 
 void UnnamedFile::remove() noexcept {

@@ -28,11 +28,15 @@ class UnnamedFile {
   const std::string& path() const { return path_; }
 
  private:
-  int rename_to_path(int file, const std::string& name, bool replace) const;
+  int rename_to_path(const std::string& name, bool replace) const;
 
   std::string path_;
   std::string temporary_;  // empty: it has no name
   bool is_published_ = false;
 };
+
+// Takes a lock (flock: LOCK_SH, LOCK_EX) that was given up a moment ago: a child process that is just being started, or
+// a reader that asks whether the recording runs, may hold it for milliseconds. Returns whether it was to be had.
+bool lock_again(int file, int operation) noexcept;
 
 }  // namespace alloctrace

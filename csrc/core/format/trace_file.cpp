@@ -53,14 +53,14 @@ TraceFile::TraceFile(const std::string& path, bool overwrite, const std::uint8_t
 
 void TraceFile::publish() {
   const int error = name_.publish(file_, overwrite_);
-  if (error == EEXIST) refuse_existing(path());
+  if (error == EEXIST && !overwrite_) refuse_existing(path());
   if (error != 0) throw TraceFileError("cannot create the trace " + path() + ": " + std::strerror(error));
-  flock(file_, LOCK_EX | LOCK_NB);
+  lock_again(file_, LOCK_EX);
 }
 
 bool TraceFile::become(TraceFile& other, const std::string& there) {
   if (rename(there.c_str(), path().c_str()) != 0) return false;
-  // The lock of the other one was taken when it was made.
+  // The other one was locked when it got its name.
   std::swap(file_, other.file_);
   std::swap(file_in_child_, other.file_in_child_);
   size_ = other.size_;

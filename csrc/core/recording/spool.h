@@ -99,7 +99,6 @@ class Spool {
 
  private:
   Counters counters_of_header() const;
-  bool has_header() const;
   bool claim(std::uint64_t& position) noexcept;
   // False: there will be none for this event. deadline: until when it waits; 0 before it has waited.
   [[gnu::cold, gnu::noinline]] bool wait_for_room(std::uint64_t& deadline) noexcept;
@@ -123,7 +122,8 @@ class Spool {
   std::uint8_t* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::uint64_t* mark_ = nullptr;  // the last word of the file
-  mutable std::mutex remembered_;  // of the two below
+  mutable std::mutex remembered_;  // of those below
+  mutable std::uint64_t most_missing_ = 0;
   std::uint64_t last_head_ = 0;
   Counters last_counters_{};
   std::optional<TruncationGuard> guard_;

@@ -112,7 +112,7 @@ Spool::~Spool() {
 
 void Spool::publish() {
   if (const int error = name_.publish(lock_, true)) fail(options_.path, "cannot create the spool", error);
-  flock(lock_, LOCK_SH | LOCK_NB);
+  lock_again(lock_, LOCK_SH);
 }
 
 bool Spool::is_gone() const noexcept {
@@ -133,19 +133,22 @@ bool Spool::remember() noexcept {
 
 std::uint64_t Spool::missing() const {
   if (!is_gone()) return 0;
-  // All hooks since then count in the header, be it the file's or an empty page.
   const std::uint64_t head = header_->head.load(std::memory_order_acquire);
-  const std::lock_guard<std::mutex> guard(remembered_);
-  std::uint64_t missing = has_header() ? head - tail() : std::max(last_head_, tail()) - tail() + head;
   const Counters now = counters_of_header();
-  for (const std::uint64_t lost : now.lost) missing += lost;
-  if (has_header()) {
-    for (const std::uint64_t lost : last_counters_.lost) missing -= lost;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const bool is_empty = std::memcmp(header_->magic, kSpoolMagic, sizeof kSpoolMagic) != 0;
+  const std::lock_guard<std::mutex> guard(remembered_);
+  // Hooks go on counting in the header: from 0 where it is an empty page, or where it was cut before the number.
+  const auto since = [is_empty](std::uint64_t now, std::uint64_t before) {
+    return is_empty || now < before ? now : now - before;
+  };
+  std::uint64_t missing = std::max(last_head_, tail()) - tail() + since(head, last_head_);
+  for (std::size_t cause = 0; cause < kLossCauseCount; ++cause) {
+    missing += since(now.lost[cause], last_counters_.lost[cause]);
   }
-  return std::max<std::uint64_t>(missing, 1);
+  most_missing_ = std::max({most_missing_, missing, std::uint64_t{1}});
+  return most_missing_;
 }
-
-bool Spool::has_header() const { return std::memcmp(header_->magic, kSpoolMagic, sizeof kSpoolMagic) == 0; }
 
 Counters Spool::counters() const {
   Counters counters = counters_of_header();

@@ -184,6 +184,7 @@ bool Writer::drain(bool everything) {
     // to flush or to stop would never be seen.
     if (end >= target) break;
   }
+  if (spool_.is_gone()) return write_loss_of_spool();
   return file_.bytes() - dictionary_written_at_ < kDictionaryEveryBytes || repeat_names();
 }
 

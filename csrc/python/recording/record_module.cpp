@@ -190,7 +190,7 @@ void forget_module(std::uintptr_t address) {
   if (scope) scope.session().modules.forget(reinterpret_cast<const void*>(address));
 }
 
-// The last step: the trace takes the place of the file that it overwrites.
+// The last step: spool and trace get their names.
 void publish() {
   python::HookScope scope;
   if (scope) scope.session().recorder.publish();
