@@ -35,6 +35,8 @@ DEFAULT = "diagnose"
 """The verb of a command that names none,"""
 OF_SEVERAL = "ranks"
 """and where it names a folder or several traces."""
+_WRITTEN_AT_ONCE = 1 << 20
+"""Characters."""
 _LINE = 79
 _EXAMPLES = f"""\
   {PROGRAM} run train.py
@@ -59,7 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         if hasattr(sys.stdout, "reconfigure"):
             # Source may hold what the terminal's encoding does not have.
             sys.stdout.reconfigure(errors="backslashreplace")
-        sys.stdout.write(text)
+        # In parts: encoded at once, a table of hundreds of megabytes would be there twice.
+        for begin in range(0, len(text), _WRITTEN_AT_ONCE):
+            sys.stdout.write(text[begin : begin + _WRITTEN_AT_ONCE])
         return status
 
 

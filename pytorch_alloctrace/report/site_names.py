@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
+_PART = 1 << 20
+"""So many characters are looked at together."""
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
@@ -27,7 +29,10 @@ def printable(text: str) -> str:
 
 def without_controls(text: str) -> str:
     """Return text of several lines with control and invisible characters escaped, except newline and tab."""
-    # Line by line, and only those that need it: an object for each character of a large output would be gigabytes.
+    # An output may have hundreds of megabytes: a copy of all of it is made only if need be.
+    parts = (text[begin : begin + _PART] for begin in range(0, len(text), _PART))
+    if all(part.replace("\n", " ").replace("\t", " ").isprintable() for part in parts):
+        return text
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
