@@ -10,10 +10,10 @@ _POWERS = "KMGTP"
 
 def parse_size(text: str) -> int:
     """Return the bytes of "512MiB", "1.5 GB", "2G" or "4096". Raises ValueError, whose text is a sentence."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    matched = _SIZE.fullmatch(text.strip())
+    if matched is None:
         raise ValueError(f"{text!r} is not a size: use one such as 512MiB, 2GiB or a number of bytes")
-    whole, fraction, unit, ending = found.groups()
+    whole, fraction, unit, ending = matched.groups()
     base = 1000 if (ending or "").upper() == "B" else 1024
     scale: int = base ** (_POWERS.index(unit.upper()) + 1) if unit else 1
     return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)

@@ -81,10 +81,10 @@ class Rules(NamedTuple):
     intended: list[dict[str, str]]
     """`question`, `field`, `trace`: patterns; `reason`."""
 
-    def allows(self, found: Difference) -> bool:
+    def allows(self, difference: Difference) -> bool:
         return any(
             all(
-                fnmatch.fnmatchcase(getattr(found, part), rule.get(part, "*"))
+                fnmatch.fnmatchcase(getattr(difference, part), rule.get(part, "*"))
                 for part in ("question", "field", "trace")
             )
             for rule in self.intended
@@ -105,29 +105,29 @@ def main() -> int:
     if not traces:
         parser.error(f"there are no recordings in {options.new}: run its tests first, or name traces")
     rules = Rules(**json.loads(INTENDED.read_text()))
-    asked = [(question, trace) for trace in traces for question in options.questions]
+    pairs = [(question, trace) for trace in traces for question in options.questions]
     old = ask(
         options.old,
-        [[*rules.old_words.get(question, QUESTIONS[question]), *of(question, trace)] for question, trace in asked],
+        [[*rules.old_words.get(question, QUESTIONS[question]), *of(question, trace)] for question, trace in pairs],
     )
-    new = ask(options.new, [[*QUESTIONS[question], *of(question, trace)] for question, trace in asked])
+    new = ask(options.new, [[*QUESTIONS[question], *of(question, trace)] for question, trace in pairs])
     differences: dict[tuple[str, str], list[Difference]] = defaultdict(list)
     intended = 0
-    for number, ((question, trace), before, after) in enumerate(zip(asked, old, new, strict=True)):
+    for number, ((question, trace), before, after) in enumerate(zip(pairs, old, new, strict=True)):
         if sys.stderr.isatty():
-            print(f"\r{number + 1:,} of {len(asked):,} answers", end="", file=sys.stderr)
+            print(f"\r{number + 1:,} of {len(pairs):,} answers", end="", file=sys.stderr)
         for field, old_value, new_value in compared(before, after, question, rules):
-            found = Difference(question, field, str(trace), old_value, new_value)
-            if rules.allows(found):
+            difference = Difference(question, field, str(trace), old_value, new_value)
+            if rules.allows(difference):
                 intended += 1
             else:
-                differences[question, field].append(found)
+                differences[question, field].append(difference)
     for (question, field), of_field in sorted(differences.items()):
         first = of_field[0]
         print(f"{question}: {field}: {len(of_field):,} times, first in {first.trace}")
         print(f"    old {shortened(first.old)}\n    new {shortened(first.new)}")
     print(
-        f"{len(asked):,} answers about {len(traces):,} traces: {sum(map(len, differences.values())):,} differences, "
+        f"{len(pairs):,} answers about {len(traces):,} traces: {sum(map(len, differences.values())):,} differences, "
         f"{intended:,} intended"
     )
     return 1 if differences else 0

@@ -533,8 +533,7 @@ class RecordedTrace:
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):
             if not -1 <= at < self.end_seq:
-                events = f"0 to {self.end_seq - 1:,}" if self.end_seq else "none"
-                raise PositionError(f"there is no event {at:,}: the trace has {events}")
+                raise PositionError(f"there is no event {at:,}: the trace has {self.end_seq:,}, from 0 on")
             return int(at) + 1
         if at == "end":
             return self.end_seq
@@ -542,8 +541,8 @@ class RecordedTrace:
         if time_ns is not None:
             # A datetime has microseconds.
             if not self.begin_ns - 1000 <= time_ns <= self.end_ns + 1000:
-                microseconds = (self.end_ns - self.begin_ns) // 1000
-                raise PositionError(f"{at} is outside the trace, which lasts {microseconds / 1e6:.6f} s")
+                seconds = (self.end_ns - self.begin_ns) // 1000 / 1e6
+                raise PositionError(f"{at} is outside the trace, which lasts {seconds:.6f} s")
             return self.first_event_after_time(time_ns)
         if at in PEAKS:
             peak = self.replay.peak("reserved" if at == "peak:reserved" else "allocated", device)

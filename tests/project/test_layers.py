@@ -170,5 +170,5 @@ def test_the_reading_half_has_no_linux_calls() -> None:
     assert LINUX_ONLY.search((ROOT / "csrc/core/recording/spool_writer.cpp").read_text(encoding="utf-8"))
     calls_of = {path.name: sorted({*LINUX_ONLY.findall(path.read_text(encoding="utf-8"))}) for path in read}
     # Without /proc, the state of every process is unknown, and files have a name while they are made.
-    found = {name: calls for name, calls in calls_of.items() if calls}
-    assert found == {"process_identity.cpp": ["/proc/"], "unnamed_file.cpp": ["/proc/"]}
+    linux_calls = {name: calls for name, calls in calls_of.items() if calls}
+    assert linux_calls == {"process_identity.cpp": ["/proc/"], "unnamed_file.cpp": ["/proc/"]}

@@ -208,8 +208,8 @@ def test_program_outlives_a_truncated_spool(run_program, tmp_path: Path) -> None
     """Truncate the mapped spool: the rest is counted as lost. A SIGBUS of another mapping, or sent, acts as before."""
     done = run_program(TRUNCATED, check=False)
     assert done.returncode == -signal.SIGBUS, done.stdout + done.stderr
-    told = done.stdout.splitlines()
-    assert len(told) == 12 and all("was truncated by another process" in line for line in told)
+    messages = done.stdout.splitlines()
+    assert len(messages) == 12 and all("was truncated by another process" in line for line in messages)
     for how in {path.stem for path in tmp_path.glob("*.alloctrace")} - {"blocked", "other"}:
         count = 150_000 if how == "emptied" else 500
         trace = alloctrace.load(tmp_path / f"{how}.alloctrace")

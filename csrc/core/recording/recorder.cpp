@@ -99,8 +99,8 @@ bool Recorder::stop(const std::string& end_json, const Writer::GivesUp& gives_up
 }
 
 void Recorder::publish() {
-  // Of two processes that want one name, one gets it. The other must not have touched its spool by then. Where a trace
-  // is replaced, the last step is to give it up.
+  // Two processes may start on one path. The one that is refused must not have replaced the other's spool by then. A
+  // trace that is replaced is given up last.
   if (!overwrite_) file_->publish();
   spool_->publish();
   file_->publish();

@@ -78,17 +78,17 @@ class Spool {
   // Everything before it is in the trace file. Holds also when the spool is gone.
   std::uint64_t tail() const { return tail_.load(std::memory_order_relaxed); }
   // Another process has truncated the file, or its file system has failed. The mapping has empty pages then, hooks may
-  // go on storing into them, and nothing that is read from it holds: whoever has read asks afterwards.
+  // go on storing into them, and nothing that is read from it is certain: a reader calls this after it has read.
   bool is_gone() const noexcept;
   // Keeps what a spool that is gone does not have any more; returns false if it is. Only the writer calls it.
   bool remember() noexcept;
   void set_anchor(const ClockAnchor& anchor);
   // While the trace file cannot be written, hooks drop at once instead of waiting for a writer that cannot help.
   void set_write_failed(bool failed) { write_failed_.store(failed, std::memory_order_relaxed); }
-  // Of a spool that is gone: what was remembered, and as lost (kWriteFailed) what is missing.
+  // Returns the header's totals. In a spool that is gone, missing() events count as lost (kWriteFailed).
   Counters counters() const;
-  // How many events are missing since tail() in a spool that is gone, at least 1, as far as is known: not those between
-  // the last call of remember() and the moment of the truncation. 0 of one that is whole.
+  // Returns the number of events that a spool which is gone lost since tail(), at least 1; 0 of a whole one. Those
+  // between the last call of remember() and the truncation are not known.
   std::uint64_t missing() const;
   std::uint64_t events() const;  // so far
 

@@ -116,7 +116,7 @@ void Spool::publish() {
 }
 
 bool Spool::is_gone() const noexcept {
-  // What was read before is read before this: wherever a file is cut, its last word goes with the rest.
+  // Wherever a file is cut, its last word goes with the rest. The fence: loads before this call stay before this load.
   std::atomic_thread_fence(std::memory_order_acquire);
   return std::atomic_ref<std::uint64_t>(*mark_).load(std::memory_order_relaxed) != kWhole;
 }

@@ -39,7 +39,7 @@ bool replace_missing(std::uintptr_t address) noexcept {
   const std::uintptr_t page = address & ~(page_bytes - 1), bytes = missing_from - page;
   // Another thread may have met a missing page first.
   if (page >= missing_from) return true;
-  // Of a file that was truncated, all behind it are gone too. One that is truncated again loses some before it.
+  // A truncated file has no page behind this one either. A second truncation may take pages before it.
   void* const pages = reinterpret_cast<void*>(page);
   if (mmap(pages, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
     return false;
@@ -56,7 +56,7 @@ bool blocks_all_others(const sigset_t& blocked) {
   return true;
 }
 
-// What the system would have done without our handler.
+// Does what the system would have done without our handler.
 void act_as_before(int signal, siginfo_t* info, void* context, bool is_fault) {
   const struct sigaction action = action_before;
   const bool is_default = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;

@@ -74,7 +74,7 @@ class Writer {
   std::uint64_t dictionary_bytes_ = 0;
   std::uint64_t dictionary_written_at_ = 0;
   std::uint64_t last_block_ns_ = 0;
-  // Of a spool that is gone: how many events were reported as lost, by how many events.
+  // After the spool is gone: the number of lost events that were written, and the number of `lost` events for them.
   std::uint64_t loss_written_ = 0, loss_events_ = 0;
 
   std::atomic<bool> ending_{false};

@@ -104,7 +104,7 @@ class UntilInterrupted {
   bool raises_ = false, interrupted_ = false;
 };
 
-// Whether the trace is written to its end, and whether its spool was gone.
+// Returns whether the trace is written to its end, and whether its spool was gone.
 std::pair<bool, bool> stop(const std::string& end_json) {
   stop_observing();
   UntilInterrupted interrupt;
