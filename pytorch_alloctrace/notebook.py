@@ -23,7 +23,7 @@ from .report.range_verdict import RangeVerdict
 
 
 def diagnose() -> Diagnosis:
-    """What is wrong so far in the recording that runs: `Session.diagnose`. The recording goes on.
+    """Diagnose the recording that runs, with `Session.diagnose`. The recording goes on.
 
     A notebook shows the verdict, `str` of the result is its text. Raises SessionError when nothing is recorded.
     """

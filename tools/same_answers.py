@@ -59,7 +59,7 @@ CLOSE = 1e-9
 class Answer(NamedTuple):
     status: int
     output: Any
-    """What the JSON says; text if it is none."""
+    """The parsed JSON, or the text where it is not JSON."""
 
 
 class Difference(NamedTuple):
@@ -72,7 +72,7 @@ class Difference(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What tools/same_answers.json says."""
+    """The contents of tools/same_answers.json."""
 
     old_words: dict[str, list[str]]
     """Words of a question for OLD, where it has other ones."""

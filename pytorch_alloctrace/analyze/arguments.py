@@ -31,7 +31,7 @@ itself for leaks. What lies in two, one within the other, counts once.
 """
 
 _MOST_DIGITS = 20
-"""Of an event's number: Python refuses to read ones of thousands."""
+"""The longest event number: Python refuses to read thousands of digits."""
 ALL_ROWS = 1 << 62
 """More rows than any table has."""
 

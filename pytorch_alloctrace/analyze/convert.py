@@ -43,7 +43,7 @@ class Convert(Verb):
         options = query.options
         source = options.traces[0]
         default = Path(os.path.splitext(source)[0] + ".alloctrace")
-        # Of a trace, and of what is no file, convert() says so.
+        # convert() refuses a trace, and a path without a name, with a sentence of its own.
         target = query.target(default) if options.output or default != Path(source) else None
         done = convert(source, target, overwrite=options.overwrite)
         if options.json:

@@ -17,7 +17,7 @@ from .verb import Exit, Query, Verb
 
 _ROWS = 10
 _REASONS = 4
-"""Of so many traces that cannot be read the error says why."""
+"""The error gives the reasons of this many traces that cannot be read."""
 
 
 class Ranks(Verb):

@@ -10,7 +10,7 @@ _DEEPEST = 32
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Return an empty one for text that is none, or that is nested deeper than a recorder nests:
+    """Parse a JSON object. Return an empty one for other text, or for text nested deeper than a recorder nests:
     code that walks it later would raise a RecursionError."""
     try:
         value = json.loads(text)

@@ -527,8 +527,7 @@ class RecordedTrace:
     def first_event_after(self, at: Position, device: str | None = None) -> int:
         """The number of the first event after a position: the state at the position is the one before this event.
 
-        at, device: as in `live`; -1 is before all events. Raises PositionError for a position, TraceError for a device
-        that the trace does not have.
+        at, device: as in `live`; -1 is before all events. Raises PositionError or TraceError if the trace lacks it.
         """
         device = self.named_device(device)
         if isinstance(at, (int, np.integer)):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _KERNEL = re.compile(r"(?:.*[/\\])?\w*kernel_launcher\.py$|-m \w*kernel_launcher$")
 """As Jupyter starts the kernel of a notebook, and others do it after its pattern."""
 _PART = 1 << 20
-"""So many characters are looked at together."""
+"""Characters that are checked at once."""
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-// What becomes of a SIGBUS beside a guarded mapping, for each way that a program may handle it.
+// Raises SIGBUS beside a guarded mapping, under each way that a program may handle it, and prints the outcome.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
